@@ -237,7 +237,3 @@ class TestSlowAnswers(MessagesTestCase):
             read_until(sock, b"\r\n1\r\n ")
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         self.fake.release.set()
-
-    def test_a_wrong_method_has_the_error_shape_of_messages(self) -> None:
-        told = self.ask(self.proxy(), "PUT", PATH)
-        self.assertEqual((405, "invalid_request_error"), (told.status, told.error["type"]))

@@ -311,10 +311,6 @@ class TestResults(HistoryTestCase):
         self.complete(self.proxy(), said)
         self.assertRegex(self.sent()[0]["content"], r"^\[image: .*\]\nWhat is it\?$")
 
-    def test_a_tool_result_without_a_call_becomes_text(self) -> None:
-        self.complete(self.proxy(), user(result("toolu_1", "an orphan")), tools=TOOLS)
-        self.assertIn("an orphan", self.sent()[0]["content"])
-
     def test_a_call_without_a_result_gets_one(self) -> None:
         message = self.called(self.running)
         self.complete(self.running, user("q"), assistant(message), user("never mind"), tools=TOOLS)

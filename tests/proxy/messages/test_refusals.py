@@ -84,7 +84,7 @@ class TestRefusals(MessagesTestCase):
     def test_a_wrong_method_on_messages_names_the_allowed_ones(self) -> None:
         for method in ("GET", "DELETE", "PUT"):
             told = self.ask(self.running, method, PATH)
-            self.assertEqual(405, told.status)
+            self.assertEqual((405, "invalid_request_error"), (told.status, told.error["type"]))
             self.assertIn("POST", told.headers["allow"])
 
 
@@ -119,16 +119,11 @@ class TestOddities(MessagesTestCase):
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Hm.", calls=(CALL,)))
         first = self.complete(proxy, tools=TOOLS)
-        answers = [
-            result(CALL.id, "one"),
-            result(CALL.id, "another"),
-            result("toolu_x", "of nobody"),
-            result("", "empty"),
-        ]
-        self.complete(proxy, user("q"), assistant(first), user(*answers), tools=TOOLS)
-        sent = str(self.sent())
-        for words in ("one", "another", "of nobody", "empty"):
-            self.assertIn(words, sent)
+        answers = {"one": CALL.id, "another": CALL.id, "of nobody": "toolu_x", "empty": ""}
+        blocks = [result(call_id, words) for words, call_id in answers.items()]
+        self.complete(proxy, user("q"), assistant(first), user(*blocks), tools=TOOLS)
+        for words in answers:
+            self.assertIn(words, str(self.sent()))
         self.assertEqual([], self.fake.refused)
 
     def test_calls_without_ids_or_names_are_accepted(self) -> None:

@@ -7,12 +7,12 @@ part of the first.
 
 import json
 import socket
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, read_to_the_end, request_bytes
 from tests.support.hostile_requests import CHAT, CHUNKS, CODINGS, FIELDS, LENGTHS, LINES, NEXT, SERVED, SMUGGLED, head
 from tests.support.polling import wait_until
 
@@ -20,13 +20,8 @@ from tests.support.polling import wait_until
 class HostileRequestTestCase(SocketTestCase):
     def received(self, proxy: RunningProxy, data: bytes) -> bytes:
         """All that comes back until the proxy ends the connection."""
-        sock = socket.create_connection(proxy.address, PATIENCE)
-        with sock:
-            sock.sendall(data)
-            pieces = []
-            while piece := sock.recv(65536):
-                pieces.append(piece)
-        return b"".join(pieces)
+        with self.connect(proxy, data) as sock:
+            return read_to_the_end(sock)
 
     def assert_refused(self, cases: Mapping[str, tuple[bytes, int]]) -> None:
         proxy = self.proxy(max_request_body_bytes=1024 * 1024)
@@ -108,13 +103,15 @@ class TestLegalRequests(HostileRequestTestCase):
         for mark, reply in zip(marks, replies, strict=True):
             self.assertIn(mark, reply)
 
-    def test_a_stream_between_two_pipelined_requests_comes_in_order(self) -> None:
-        streamed = request_bytes({**CHAT, "stream": True})
-        raw = self.received(self.proxy(), NEXT + streamed + _last(NEXT))
-        first, stream, last = raw.split(b"HTTP/1.1 200 OK\r\n")[1:]
-        self.assertIn(b'{"ok":true}', first)
-        self.assertTrue(stream.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
-        self.assertTrue(last.endswith(b'{"ok":true}'))
+    def test_an_answer_between_two_pipelined_requests_comes_in_order(self) -> None:
+        for stream, end in ((True, b"data: [DONE]\n\n\r\n0\r\n\r\n"), (False, b"}")):
+            asked = request_bytes({**CHAT, "stream": stream})
+            raw = self.received(self.running, NEXT + asked + _last(NEXT))
+            first, answer, last = raw.split(b"HTTP/1.1 200 OK\r\n")[1:]
+            self.assertIn(b'{"ok":true}', first)
+            self.assertIn(b'"choices"', answer)
+            self.assertTrue(answer.endswith(end), answer)
+            self.assertTrue(last.endswith(b'{"ok":true}'))
 
     def test_http_1_0_ends_its_connection_by_default(self) -> None:
         raw = self.received(self.proxy(), head(line=b"GET /healthz HTTP/1.0", host=b"") + NEXT)
@@ -156,8 +153,7 @@ class TestHalfClose(HostileRequestTestCase):
             self.fake.answer(Answer(reasoning="Hm.", content="Never said.", stall_after=1))
             sock = self.connect(self.proxy(), {**CHAT, "stream": stream})
             sock.shutdown(socket.SHUT_WR)
-            while sock.recv(65536):
-                pass
+            read_to_the_end(sock)
             # Seen early enough, DeepSeek is not even called.
             self.assertTrue(not self.fake.seen or self.fake.wait_for_hangup(PATIENCE))
 
@@ -211,26 +207,18 @@ class TestDepth(HostileRequestTestCase):
         shapes = [(f"{name}, {each[:1]}", text, each) for name, text in values for each in (deep, objects)]
         return [
             *((name, json.dumps(body).encode(), True) for name, body in texts),
-            *(
-                (name, text.replace('"DEEP"', each).replace("DEEP", each).encode(), False)
-                for name, text, each in shapes
-            ),
+            *((name, text.replace('"DEEP"', each).encode(), False) for name, text, each in shapes),
         ]
 
     def test_json_of_every_depth_in_every_field_is_answered(self) -> None:
         for depth in self.DEPTHS:
             for name, body, is_text in self.places(depth):
                 with self.subTest(name, depth=depth):
-                    sock = self.connect(self.running, request_bytes(body))
-                    status, _, answer = read_reply(sock)
-                    sock.close()
-                    if is_text:
-                        self.assertEqual(200, status, answer[:300])
-                    elif depth > 200:
-                        self.assertEqual(400, status, answer[:300])
-                        self.assertIn("nested too deeply", json.loads(answer)["error"]["message"])
-                    else:
-                        self.assertIn(status, (200, 400), answer[:300])
+                    reply = self.round_trip(self.running, request_bytes(body))
+                    statuses = (200,) if is_text else (400,) if depth > 200 else (200, 400)
+                    self.assertIn(reply.status, statuses, reply.body[:300])
+                    if statuses == (400,):
+                        self.assertIn("nested too deeply", reply.value["error"]["message"])
         self.assertEqual(200, self.reply(self.received(self.running, _last(NEXT)))[0])
 
     def test_a_connection_still_works_after_deep_json(self) -> None:
@@ -243,14 +231,8 @@ class TestDepth(HostileRequestTestCase):
 
     def test_deep_json_on_many_connections_at_once_is_answered(self) -> None:
         proxy = self.proxy()
-        statuses: list[int] = []
-
-        def ask() -> None:
-            statuses.append(self.round_trip(proxy, request_bytes(nested(20_000).encode()))[0])
-
-        threads = [threading.Thread(target=ask) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([400] * 20, statuses)
+        deep = request_bytes(nested(20_000).encode())
+        with ThreadPoolExecutor(20) as pool:
+            self.assertEqual(
+                [400] * 20, [reply.status for reply in pool.map(self.round_trip, [proxy] * 20, [deep] * 20)]
+            )

@@ -16,24 +16,18 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter
 from deepseek_cursor_proxy.server import client_connection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase, read_reply, read_to_the_end, request_bytes
 
 BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class HttpTestCase(SocketTestCase):
-    def ask(self, proxy: RunningProxy, data: bytes) -> tuple[int, dict[str, str], bytes]:
-        return self.round_trip(proxy, data)
-
-    def assert_error(self, proxy: RunningProxy, data: bytes, status: int) -> dict[str, Any]:
-        got, headers, body = self.ask(proxy, data)
-        self.assertEqual(status, got, body[:200])
-        self.assertEqual("application/json", headers["content-type"])
-        error = json.loads(body)["error"]
-        self.assertEqual({"message", "type", "param", "code"}, set(error) & {"message", "type", "param", "code"})
-        self.assertTrue(error["message"])
-        return dict(error)
+    def assert_error(self, proxy: RunningProxy, data: bytes, status: int) -> None:
+        reply = self.round_trip(proxy, data)
+        self.assertEqual((status, "application/json"), (reply.status, reply.headers["content-type"]), reply.body[:200])
+        self.assertLessEqual({"message", "type", "param", "code"}, reply.value["error"].keys())
+        self.assertTrue(reply.value["error"]["message"])
 
     def assert_closed(self, sock: socket.socket) -> None:
         self.assertEqual(b"", sock.recv(1))
@@ -47,22 +41,16 @@ class TestEndpoints(HttpTestCase):
             ("/v1/healthz", {"ok": True}),
             ("/health", {"status": "ok", "model": "my-model"}),
         ):
-            status, _, body = self.ask(proxy, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            self.assertEqual((200, expected), (status, json.loads(body)))
+            reply = self.round_trip(proxy, HEALTH.replace(b"/healthz", path.encode()))
+            self.assertEqual((200, expected), (reply.status, reply.value))
         for path in ("/models", "/v1/models", "//v1//models/?x=1"):
-            status, _, body = self.ask(proxy, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            models = json.loads(body)["data"]
+            models = self.round_trip(proxy, HEALTH.replace(b"/healthz", path.encode())).value["data"]
             self.assertEqual(["my-model", "deepseek-v4-pro", "deepseek-flash"], [model["id"] for model in models])
             self.assertEqual({"id", "object", "created", "owned_by"}, set(models[0]))
 
     def test_head_is_get_without_a_body(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(
-            b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + HEALTH.replace(b"x\r\n", b"x\r\nConnection: close\r\n")
-        )
-        answer = b""
-        while piece := sock.recv(65536):
-            answer += piece
+        last = HEALTH.replace(b"x\r\n", b"x\r\nConnection: close\r\n")
+        answer = read_to_the_end(self.connect(self.proxy(), HEALTH.replace(b"GET", b"HEAD") + last))
         self.assertEqual(2, answer.count(b"HTTP/1.1 200 OK"))
         self.assertEqual(2, answer.count(b"Content-Length: 11"))
         self.assertEqual(1, answer.count(b'{"ok":true}'))
@@ -71,7 +59,7 @@ class TestEndpoints(HttpTestCase):
         for cors in (False, True):
             proxy = self.proxy(cors=cors)
             for data in (b"OPTIONS /anything HTTP/1.1\r\nHost: x\r\nOrigin: http://a\r\n\r\n", HEALTH):
-                status, headers, _ = self.ask(proxy, data)
+                status, headers, _ = self.round_trip(proxy, data)
                 self.assertIn(status, (200, 204))
                 self.assertEqual("*" if cors else None, headers.get("access-control-allow-origin"))
                 self.assertNotIn("access-control-allow-credentials", headers)
@@ -83,48 +71,31 @@ class TestEndpoints(HttpTestCase):
             (b"GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n", "POST, OPTIONS"),
             (b"DELETE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", "GET, HEAD, OPTIONS"),
         ):
-            status, headers, _ = self.ask(self.running, data)
+            status, headers, _ = self.round_trip(self.running, data)
             self.assertEqual((405, allow), (status, headers["allow"]))
 
     def test_the_azure_path_takes_the_model_from_the_path_and_the_key_from_its_header(self) -> None:
         data = json.dumps({**BODY, "model": "label"}).encode()
         head = "POST /openai/deployments/deepseek-flash/chat/completions?api-version=2024-12-01-preview HTTP/1.1"
         lines = [head, "Host: x", "api-key: sk-azure", f"Content-Length: {len(data)}", "", ""]
-        status, _, body = self.ask(self.proxy(), "\r\n".join(lines).encode() + data)
-        self.assertEqual((200, "deepseek-flash"), (status, json.loads(body)["model"]))
+        reply = self.round_trip(self.proxy(), "\r\n".join(lines).encode() + data)
+        self.assertEqual((200, "deepseek-flash"), (reply.status, reply.value["model"]))
         self.assertEqual("Bearer sk-azure", self.fake.seen[-1].headers["authorization"])
         self.assertEqual("deepseek-flash", self.fake.accepted[-1]["model"])
 
     def test_authorization_beside_x_api_key_is_the_key_that_deepseek_gets(self) -> None:
         for body in (BODY, {**BODY, "stream": True}):
             request = request_bytes(body, headers=["x-api-key: sk-other"])
-            self.assertEqual(200, self.ask(self.running, request)[0])
+            self.assertEqual(200, self.round_trip(self.running, request)[0])
             self.assertEqual("Bearer sk-test", self.fake.seen[-1].headers["authorization"])
             self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
 
     def test_no_usable_key_is_401_before_a_byte_of_the_body_is_read(self) -> None:
         for header in ("", "Authorization: ", "Authorization: Bearer ", "Authorization: Basic abc", "api-key: "):
-            lines = [
-                "POST /v1/chat/completions HTTP/1.1",
-                "Host: x",
-                *filter(None, [header]),
-                "Content-Length: 99",
-                "",
-                "",
-            ]
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n"
             with self.subTest(header):
-                self.assert_error(self.running, "\r\n".join(lines).encode(), 401)
+                self.assert_error(self.running, (head + (header and f"{header}\r\n") + "\r\n").encode(), 401)
         self.assertEqual([], self.fake.seen)
-
-    def test_the_path_is_checked_before_the_key_and_the_key_before_the_size(self) -> None:
-        proxy = self.proxy(max_request_body_bytes=10)
-        huge = "Content-Length: 999999"
-        self.assert_error(proxy, f"POST /nowhere HTTP/1.1\r\nHost: x\r\n{huge}\r\n\r\n".encode(), 404)
-        self.assert_error(proxy, f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{huge}\r\n\r\n".encode(), 401)
-
-    def test_no_response_has_a_server_header(self) -> None:
-        _, headers, _ = self.ask(self.proxy(), HEALTH)
-        self.assertNotIn("server", headers)
 
 
 class TestBodies(HttpTestCase):
@@ -140,7 +111,7 @@ class TestBodies(HttpTestCase):
             "deflate": head + b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(deflated) + deflated,
         }.items():
             with self.subTest(name):
-                self.assertEqual(200, self.ask(self.running, request)[0])
+                self.assertEqual(200, self.round_trip(self.running, request)[0])
 
     def test_expect_100_continue_is_honoured(self) -> None:
         data = json.dumps(BODY).encode()
@@ -182,17 +153,9 @@ class TestBodies(HttpTestCase):
             ("duplicate keys", message.replace(b"}]}", b'}],"model":"a","model":"b"}') % b'"x"', {200}),
         ):
             with self.subTest(name):
-                status, _, body = self.ask(self.running, request_bytes(data))
+                status, _, body = self.round_trip(self.running, request_bytes(data))
                 self.assertIn(status, statuses, body[:300])
-        self.assertEqual(200, self.ask(self.running, HEALTH)[0])
-
-    def test_a_413_can_be_read_while_the_client_still_sends(self) -> None:
-        sock = self.connect(self.proxy(max_request_body_bytes=1000))
-        head = request_bytes(b" " * 5_000_000)
-        sender = threading.Thread(target=_send_all, args=(sock, head))
-        sender.start()
-        self.addCleanup(sender.join)
-        self.assertEqual(413, read_reply(sock)[0])
+        self.assertEqual(200, self.round_trip(self.running, HEALTH)[0])
 
     def test_a_request_after_a_refused_body_is_answered(self) -> None:
         sock = self.connect(self.proxy(), request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
@@ -212,18 +175,11 @@ class TestBodies(HttpTestCase):
 
     def test_a_blank_bearer_beside_an_api_key_is_ignored(self) -> None:
         request = request_bytes(BODY, headers=["api-key: sk-azure"]).replace(b"Bearer sk-test", b"Bearer ")
-        self.assertEqual(200, self.ask(self.proxy(), request)[0])
+        self.assertEqual(200, self.round_trip(self.proxy(), request)[0])
 
     def test_a_long_value_in_an_error_is_cut(self) -> None:
         body = {**BODY, "tools": [{"type": "x" * 100_000}]}
-        self.assertLess(len(self.ask(self.proxy(), request_bytes(body))[2]), 1000)
-
-
-def _send_all(sock: socket.socket, data: bytes) -> None:
-    try:
-        sock.sendall(data)
-    except OSError:
-        return
+        self.assertLess(len(self.round_trip(self.proxy(), request_bytes(body))[2]), 1000)
 
 
 class TestConnections(HttpTestCase):
@@ -239,22 +195,6 @@ class TestConnections(HttpTestCase):
         for _ in range(3):
             sock.sendall(request_bytes(BODY))
             self.assertEqual(200, read_reply(sock)[0])
-
-    def test_pipelined_requests_are_answered_in_order(self) -> None:
-        sock = self.connect(self.proxy())
-        sock.sendall(HEALTH + request_bytes(BODY) + HEALTH.replace(b"/healthz", b"/health ").replace(b"  ", b" "))
-        file = sock.makefile("rb")
-        self.addCleanup(file.close)
-        kinds = []
-        for _ in range(3):
-            self.assertEqual(b"HTTP/1.1 200 OK\r\n", file.readline())
-            length = 0
-            while (line := file.readline()) != b"\r\n":
-                if line.lower().startswith(b"content-length"):
-                    length = int(line.split()[1])
-            kinds.append(sorted(json.loads(file.read(length)))[0])
-        self.assertEqual(["choices", "model", "ok"], sorted(kinds))
-        self.assertEqual("ok", kinds[0])
 
     def test_a_stream_is_chunked_and_the_connection_goes_on(self) -> None:
         sock = self.connect(self.proxy(), {**BODY, "stream": True})
@@ -291,30 +231,6 @@ class TestConnections(HttpTestCase):
         self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
         self.assert_closed(sock)
 
-    def test_ambiguous_bytes_are_answered_once_and_end_the_connection(self) -> None:
-        for name, data, status in (
-            ("garbage", b"garbage\r\n\r\n", 400),
-            ("version", b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
-            ("two lengths", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
-            ("fold", b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", 400),
-            ("coding", b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
-            ("head", b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 70_000 + b"\r\n\r\n", 431),
-            ("target", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
-            ("expect", b"POST / HTTP/1.1\r\nHost: x\r\nExpect: magic\r\nContent-Length: 1\r\n\r\nx", 417),
-            ("chunk", request_bytes(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"x\r\n", 400),
-        ):
-            with self.subTest(name):
-                sock = self.connect(self.running, data + HEALTH)
-                got, headers, body = read_reply(sock)
-                self.assertEqual((status, "close"), (got, headers["connection"]), body)
-                self.assertIn("message", json.loads(body)["error"])
-                self.assert_closed(sock)
-
-    def test_an_unread_body_is_never_taken_for_a_request(self) -> None:
-        sock = self.connect(self.proxy(), request_bytes(HEALTH, path="/nowhere"))
-        self.assertEqual(404, read_reply(sock)[0])
-        self.assert_closed(sock)
-
     def test_slow_heads_get_408_and_idle_connections_are_closed(self) -> None:
         proxy = self.proxy(header_timeout=0.1, idle_timeout=0.1)
         idle = self.connect(proxy)
@@ -334,23 +250,6 @@ class TestConnections(HttpTestCase):
             sock.sendall(bytes([byte]))
         self.assertEqual(200, read_reply(sock)[0])
 
-    def test_clients_above_the_limit_get_503(self) -> None:
-        proxy = self.proxy(max_connections=1)
-        self.assertEqual(200, read_reply(self.connect(proxy, HEALTH))[0])
-        status, headers, _ = read_reply(self.connect(proxy))
-        self.assertEqual((503, "1"), (status, headers["retry-after"]))
-
-    def test_a_client_that_does_not_read_is_dropped_and_the_call_ended(self) -> None:
-        proxy = self.proxy(write_timeout=0.15)
-        self.fake.answer(Answer(content="x" * 24_000_000, piece=200_000))
-        sock = socket.socket()
-        self.addCleanup(sock.close)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(PATIENCE)
-        sock.connect(proxy.address)
-        sock.sendall(request_bytes({**BODY, "stream": True}))
-        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-
 
 class TestUnexpected(HttpTestCase):
     def test_a_bug_of_ours_is_a_500_in_the_error_shape_and_one_line_in_the_log(self) -> None:
@@ -369,7 +268,7 @@ class TestUnexpected(HttpTestCase):
         proxy = self.proxy()
         broken = mock.patch.object(ChunkWriter, "write", side_effect=LookupError("a bug"))
         with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
-            status, _, body = self.ask(proxy, request_bytes({**BODY, "stream": True}))
+            status, _, body = self.round_trip(proxy, request_bytes({**BODY, "stream": True}))
         self.assertEqual(200, status)
         told, done, end = body.split(b"\n\n")
         self.assertEqual((b"data: [DONE]", b""), (done, end))
@@ -390,16 +289,16 @@ class TestLazyImports(HttpTestCase):
 
         with mock.patch.object(builtins, "__import__", without_descriptors):
             proxy.server.warm_up()
-            self.assertEqual(200, self.ask(proxy, HEALTH)[0])
-            status, headers, _ = self.ask(proxy, request_bytes(BODY))
+            self.assertEqual(200, self.round_trip(proxy, HEALTH)[0])
+            status, headers, _ = self.round_trip(proxy, request_bytes(BODY))
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
-        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
+        self.assertEqual(200, self.round_trip(proxy, request_bytes(BODY))[0])
 
 
 class TestNewSettings(HttpTestCase):
     def test_new_settings_keep_stored_reasoning_and_drop_old_upstream_connections(self) -> None:
         proxy = self.proxy(retry_budget=1)
-        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
+        self.assertEqual(200, self.round_trip(proxy, request_bytes(BODY))[0])
         before = proxy.server.services()
         assert before is not None
         self.assertEqual(1, len(before.upstream._pool._idle))
@@ -410,9 +309,11 @@ class TestNewSettings(HttpTestCase):
         self.assertIs(before.conversations, after.conversations)
         self.assertEqual(number + 1, next(after.numbers))
         self.assertEqual([], before.upstream._pool._idle)
-        self.assertEqual(200, self.ask(proxy, request_bytes(BODY))[0])
-        self.assertEqual("other", json.loads(self.ask(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])
+        self.assertEqual(200, self.round_trip(proxy, request_bytes(BODY))[0])
+        self.assertEqual("other", json.loads(self.round_trip(proxy, HEALTH.replace(b"healthz", b"health"))[2])["model"])
 
     def test_a_configuration_set_before_the_first_request_is_used(self) -> None:
         self.running.server.reconfigure(replace(self.running.server.config, upstream_model="other"))
-        self.assertEqual("other", json.loads(self.ask(self.running, HEALTH.replace(b"healthz", b"health"))[2])["model"])
+        self.assertEqual(
+            "other", json.loads(self.round_trip(self.running, HEALTH.replace(b"healthz", b"health"))[2])["model"]
+        )

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import socket
 import threading
 from contextlib import closing
@@ -10,9 +9,9 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Failure, Raw
 from deepseek_cursor_proxy.upstream.client import Upstream
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.support.harness import PATIENCE, SocketTestCase
@@ -130,68 +129,6 @@ class TestKeepAlive(UpstreamTestCase):
 
 
 class TestFailures(UpstreamTestCase):
-    def assert_fails(self, step: Raw | Failure, kind: type[ProxyError], body: bytes = BODY) -> ProxyError:
-        self.fake.answer(step)
-        with self.assertRaises(kind) as caught:
-            answer = self.send(self.upstream(request_timeout=0.1), body)
-            list(answer.stream()) if body is STREAMED else answer.read()
-        return caught.exception
-
-    def test_a_response_that_is_not_http_is_a_failure(self) -> None:
-        for step in (
-            Raw(b""),
-            Raw(b"garbage\r\n\r\n"),
-            Raw(b"HTTP/1.1 2"),
-            Raw(b"HTTP/2 200\r\n\r\n"),
-            raw(b"{}", "Content-Length: -2"),
-            raw(b"{}", "Content-Length: 2", "Content-Length: 3"),
-            raw(b"{}", "Content-Length: 2", "Transfer-Encoding: chunked"),
-            raw(b"{}", "Content-Length: 10"),
-            raw(b"zz\r\n{}\r\n", "Transfer-Encoding: chunked"),
-            raw(b"2\r\n{}XX0\r\n\r\n", "Transfer-Encoding: chunked"),
-            raw(b"2\r\n{}\r\n", "Transfer-Encoding: chunked"),
-            raw(b"", "Upgrade: websocket", status="101 Switching Protocols"),
-            raw(b"{}", "X-Folded: a", " b"),
-            raw(b"not gzip", "Content-Encoding: gzip", "Content-Length: 8"),
-            raw(b"??", "Content-Encoding: br", "Content-Length: 2"),
-            Raw(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n"),
-        ):
-            with self.subTest(step.data[:60]):
-                self.assert_fails(step, UpstreamFailed)
-
-    def test_a_redirect_is_never_followed(self) -> None:
-        with FakeDeepSeek() as elsewhere:
-            for status in ("301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"):
-                step = raw(b"", f"Location: {elsewhere.url}/chat/completions", "Content-Length: 0", status=status)
-                with self.subTest(status):
-                    self.assert_fails(step, UpstreamFailed)
-            self.assertEqual(0, elsewhere.connections)
-
-    def test_proxies_of_the_environment_get_nothing(self) -> None:
-        with FakeDeepSeek() as proxy:
-            names = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-            with mock.patch.dict(os.environ, dict.fromkeys(names, proxy.url)):
-                self.send().read()
-            self.assertEqual(0, proxy.connections)
-
-    def test_interim_responses_are_skipped(self) -> None:
-        head = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
-        self.fake.answer(Raw(head.encode() + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
-        self.assertEqual(b"{}", self.send().read())
-
-    def test_a_server_that_goes_silent_is_a_timeout_wherever_it_does(self) -> None:
-        for data in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"):
-            with self.subTest(data):
-                self.assert_fails(Raw(data, then_close=False), UpstreamTimeout)
-
-    def test_a_refused_connection_is_an_error_with_its_address(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        listener.close()
-        with self.assertRaises(UpstreamFailed) as caught:
-            self.send(self.upstream(f"http://127.0.0.1:{port}"))
-        self.assertIn(f"127.0.0.1:{port}", caught.exception.message)
-
     def test_plain_http_where_tls_was_meant_is_named_as_the_failure(self) -> None:
         with self.assertRaises(UpstreamFailed) as caught:
             self.send(self.upstream(self.fake.url.replace("http:", "https:")))
@@ -201,10 +138,6 @@ class TestFailures(UpstreamTestCase):
         packed = gzip.compress(b'{"a":1}')
         self.fake.answer(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"))
         self.assertEqual(b'{"a":1}', self.send().read())
-
-    def test_a_response_that_decodes_to_too_much_is_a_failure(self) -> None:
-        packed = gzip.compress(b" " * (80 * 1024 * 1024), 1)
-        self.assert_fails(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"), UpstreamFailed)
 
 
 class TestRefusals(UpstreamTestCase):

@@ -208,7 +208,9 @@ class TestAddresses(ConnectingTestCase):
     def test_a_refused_connection_is_reported_in_the_words_of_the_system(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        self.assertIn("cannot be reached (Connection refused)", self.failure(url, UpstreamFailed))
+        message = self.failure(url, UpstreamFailed)
+        self.assertIn("cannot be reached (Connection refused)", message)
+        self.assertIn(url.removeprefix("http://"), message)
 
     def test_a_refused_connection_is_reported_in_words_where_strerror_knows_no_socket_errors(self) -> None:
         """On Windows."""
