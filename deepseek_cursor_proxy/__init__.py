@@ -17,9 +17,10 @@ A request passes this list from the top, its reply from the bottom; no folder im
     net, http1  waiting on sockets; HTTP as bytes
     config      every setting, declared once
 
-`conversation` has the values that travel: Message, ChatRequest, Delta. `chat_memory` saves the work for messages that a
-chat sends again; without it every result is the same. `lab` has the made-up DeepSeek, the demo and
-the benchmark. tests/test_architecture.py says which folder imports which.
+Files that all of them may use: `conversation` has the values that travel (Message, ChatRequest, Delta), `access` says
+who may use the proxy, `errors` what a client reads of a failure. `chat_memory` only saves time: a chat sends nearly all
+of its messages again. `lab` has the fake DeepSeek, the demo and the benchmark. tests/test_architecture.py says which
+folder imports which.
 Reading order: conversation, reasoning/identity, reasoning/restore, exchange/exchange, api/routes; then what you need.
 """
 

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.api import growing_json, passthrough
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
-from deepseek_cursor_proxy.deepseek import model_names
+from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
@@ -72,7 +72,7 @@ class Endpoint:
         body = growing_json.decode(raw, self._services.memory)
         if model is not None:
             body = {**body, "model": model}
-        key = model_names.passthrough_key(body.get("model"), self._services.config) if api is not None else None
+        key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
         if api is None or key is None:
             return create(ClientRequest(request, caller, self.context(caller, request.peer), body, len(raw)))
         self._services.access.check_spending(caller)

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.models import offered_models
+from deepseek_cursor_proxy.deepseek.model_names import offered_models
 from deepseek_cursor_proxy.errors import NotFound
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 

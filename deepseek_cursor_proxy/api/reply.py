@@ -4,8 +4,8 @@ A failure before the first byte of a reply is raised, and becomes an HTTP error.
 client reads, and the Writer puts it in the words of its API.
 
 A plain reply may be long in coming: DeepSeek queues a call for up to ten minutes, and tunnels cut off a silent reply.
-Blanks, which JSON allows in front of a value, keep it alive. The first one is sent with status 200, so a later failure
-is told by the value itself or by breaking off: clients ask again for a reply that breaks off, and believe a wrong one.
+Blanks, which JSON allows in front of a value, keep it alive. The first one is sent with status 200. A later failure is
+an error inside the value where the API has one; elsewhere the reply breaks off, and clients ask again.
 """
 
 import logging

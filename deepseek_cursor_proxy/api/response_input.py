@@ -2,7 +2,7 @@
 
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, TooLarge
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.request.field_checks import Json
 from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.protocols.responses.envelope import ResponseOptions
 from deepseek_cursor_proxy.redaction import safe_text

@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lull import Lull
-from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.request.field_checks import Json
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.protocols.responses import compaction, envelope, stored
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame

@@ -44,7 +44,7 @@ class ChatBranch(NamedTuple):
     written_at: float = float("-inf")
 
 
-class ConversationStore:
+class ChatStore:
     """Called by handler threads. Its lock protects `_chats` and `_size`; the database has its own."""
 
     def __init__(

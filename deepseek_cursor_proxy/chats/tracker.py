@@ -5,7 +5,7 @@ record        after DeepSeek accepted it: it is the last request of its branch n
 """
 
 from deepseek_cursor_proxy.chats import divergence, tool_order
-from deepseek_cursor_proxy.chats.store import ChatBranch, ConversationStore
+from deepseek_cursor_proxy.chats.store import ChatBranch, ChatStore
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 class ChatTracker:
     """Used by the one thread that runs the exchange."""
 
-    def __init__(self, request: ChatRequest, history: History, store: ConversationStore, mode: str) -> None:
+    def __init__(self, request: ChatRequest, history: History, store: ChatStore, mode: str) -> None:
         self._store = store
         self._mode = mode
         self._conversation = history.conversation

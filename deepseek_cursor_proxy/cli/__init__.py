@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.config.declaration import Setting, nearest, to_toml
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.redaction import safe_text
 
 _DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words.insert(0, "serve")
-    with log_lines.command_streams():
+    with standard_streams.command_streams():
         return _run(words)
 
 
@@ -346,7 +346,7 @@ def _load(options: dict[str, Any]) -> LoadedConfig:
     loaded = ProxyConfig.load(path, os.environ, flags)
     if loaded.config.models:
         # Imported late: most people have none, and the start is faster without.
-        from deepseek_cursor_proxy.deepseek import model_names
+        from deepseek_cursor_proxy.deepseek import model_resolver
 
-        model_names.refuse_unknown(loaded.config, loaded.origins["models"])
+        model_resolver.refuse_unknown(loaded.config, loaded.origins["models"])
     return loaded

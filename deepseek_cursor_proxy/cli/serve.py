@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, template
 from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.resource_limits import raise_limits
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
@@ -47,10 +47,10 @@ def run(
     """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError. SIGHUP calls `reload_config`."""
     _log_to_stderr(verbose=config.verbose)
     # Signals are restored last: a second one ends even the shutdown, and one stop may arrive as two signals.
-    with log_lines.serving_streams(), Signals() as signals:
+    with standard_streams.serving_streams(), Signals() as signals:
         _serve(config, config_path, signals, clear_store=clear_store, reload_config=reload_config)
         _print("Stopped.")
-        log_lines.drain()
+        standard_streams.drain()
     return 0
 
 
@@ -270,7 +270,7 @@ def _log_to_stderr(*, verbose: bool) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     log = logging.getLogger("deepseek_cursor_proxy")
-    log.handlers = [log_lines.LineHandler(sys.stderr)]
+    log.handlers = [standard_streams.LineHandler(sys.stderr)]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from types import FrameType, TracebackType
 
-from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.observers import standard_streams
 
 # SIGBREAK, Ctrl-Break, exists on Windows only.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else []))
@@ -111,7 +111,7 @@ class Signals:
                 each()
         with contextlib.suppress(Exception):
             sys.stderr.write(_LAST_LINE)
-            log_lines.drain(_LAST_LINE_SECONDS)
+            standard_streams.drain(_LAST_LINE_SECONDS)
         # The exit code of a shell for a program that died of this signal.
         os._exit(128 + number)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
-from deepseek_cursor_proxy.deepseek.rules import can_see_images
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 

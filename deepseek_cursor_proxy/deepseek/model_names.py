@@ -1,155 +1,29 @@
-"""Resolves the model name of a client: to DeepSeek's model, effort and thinking, or to a passthrough route.
+"""The names of DeepSeek's models and what depends on them: edit this file when DeepSeek adds or renames one.
 
-A name may be DeepSeek's own, one of the [models] table, or either with suffixes such as -high or :nothink. Case does
-not matter. The most exact match wins: a whole name over a prefix (`gpt-*`), a longer prefix over a shorter one. A
-suffix is taken off only if the name with it matches nothing.
-This is not in `models` because it imports more than `GET /models` needs.
+The default is `upstream_model` in config/settings. `model_resolver` finds out what a client's name stands for; it
+imports more than `GET /models`, often the first request, needs.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
-from urllib.parse import urlsplit
-
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.declaration import nearest, refusal, to_toml_key
-from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.models import KNOWN_MODELS, MODELS
 
-# Cursor's own suffixes (-fast, [1m]) and those of other proxies (:max, (high), -nothink).
-_SUFFIX_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
-_SUFFIX = re.compile(rf"(?:[-:]({_SUFFIX_WORDS})|\s*\(({_SUFFIX_WORDS})\)|\[\d{{1,4}}[km]\])\Z")
-_THINKING_WORDS = {"thinking": True, "nothink": False, "none": False}
-# Longer than any name. A longer one is not searched for suffixes, which takes quadratic time.
-_LONGEST_NAME = 200
-# Clients use the same few models all day.
-_KNOWN_NAMES = 128
+# DeepSeek's current names, in the order of `GET /models`.
+MODELS = ("deepseek-v4-pro", "deepseek-flash")
+# Older names that DeepSeek still serves, as Flash.
+_LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
+KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
+_TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
 
 
-@dataclass(frozen=True)
-class ModelChoice:
-    """The model for a request; `effort` (in the client's words) and `thinking` if the name has a suffix for them."""
-
-    model: str
-    effort: str | None = None
-    thinking: bool | None = None
+def can_see_images(model: str) -> bool:
+    return model not in _TEXT_ONLY_MODELS
 
 
-def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
-    """The model that a name stands for; the configured one if the name matches nothing."""
-    find = _resolve if len(requested) <= _LONGEST_NAME else _resolve.__wrapped__
-    return find(requested, tuple(config.models.items()), config.upstream_model)
+def model_for_limit(model: str) -> str:
+    """The model under whose call limit DeepSeek counts a call to this one."""
+    return MODELS[1] if model in _LEGACY_MODELS else model
 
 
-@lru_cache(_KNOWN_NAMES)
-def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str) -> ModelChoice:
-    found = _find(requested, dict(aliases), default)
-    return ModelChoice(found.model, found.effort, found.thinking)
-
-
-def resolve_claude(requested: str, config: ProxyConfig) -> str:
-    """The model in place of one of Anthropic's, by the rule of DeepSeek's own Messages API; other names stay."""
-    name = requested.strip().lower()
-    if not name.startswith("claude") or _find(requested, config.models, config.upstream_model).weight:
-        return requested
-    return MODELS[0] if name.startswith("claude-opus") else MODELS[1]
-
-
-def passthrough_key(requested: object, config: ProxyConfig) -> str | None:
-    """The key of the [passthrough] route for a model; None if the request goes to DeepSeek."""
-    if not isinstance(requested, str) or not config.passthrough:
-        return None
-    name = requested.strip().lower()
-    key = _by_lower(config.passthrough).get(name)
-    if key is not None and not key.endswith("*"):
-        return key
-    prefix = _longest_prefix(name, config.passthrough)
-    if prefix is None or len(prefix) < _find(requested, config.models, config.upstream_model).weight:
-        return None
-    return prefix
-
-
-def refuse_unknown(config: ProxyConfig, origin: str) -> None:
-    """Raise a StartupError for a target in [models] that DeepSeek does not have: every chat with it would fail.
-
-    Only for DeepSeek's own host, because other hosts have their own names. The configured model counts as known, so
-    that a model newer than this proxy can be used.
-    """
-    host = urlsplit(config.upstream_base_url).hostname or ""
-    if not f".{host}".endswith(".deepseek.com"):
-        return
-    known = _by_lower((*KNOWN_MODELS, config.upstream_model))
-    for name, target in config.models.items():
-        if not any(variant in known for variant, _ in _suffix_variants(target.lower())):
-            suggestion = nearest(target.lower(), known)
-            hint = f'; did you mean "{suggestion}"?' if suggestion else f". It has {', '.join(MODELS)}."
-            why = f"is no model that DeepSeek is known to have{hint} For one newer than this proxy, set `model` to it"
-            raise refusal(f"models.{to_toml_key(name)}", target, why, origin)
-
-
-@dataclass(frozen=True)
-class _Match:
-    model: str
-    # Suffixes of the name, the last one first.
-    suffixes: tuple[str, ...]
-    # How exact the match is: the length of the matching key, infinity for a whole name, 0 for none.
-    weight: float
-
-    @property
-    def effort(self) -> str | None:
-        return next((suffix for suffix in self.suffixes if suffix in rules.EFFORTS), None)
-
-    @property
-    def thinking(self) -> bool | None:
-        return next((_THINKING_WORDS[suffix] for suffix in self.suffixes if suffix in _THINKING_WORDS), None)
-
-
-def _find(requested: str, models: Mapping[str, str], default: str) -> _Match:
-    aliases = _by_lower(models)
-    known = _by_lower((*KNOWN_MODELS, default))
-    found = _Match(default, (), 0)
-    needed = 0
-    for name, suffixes in _suffix_variants(requested.strip().lower()):
-        if len(name) < needed:
-            # The suffix just taken off belongs to the prefix that matched.
-            break
-        if name in aliases:
-            return _match(models[aliases[name]], suffixes, float("inf"))
-        if name in known:
-            return _match(known[name], suffixes, float("inf"))
-        prefix = _longest_prefix(name, models)
-        if prefix is None:
-            found = _match(default, suffixes, 0)
-        else:
-            found, needed = _match(models[prefix], suffixes, len(prefix)), len(prefix) - 1
-    return found
-
-
-def _match(target: str, suffixes: tuple[str, ...], weight: float) -> _Match:
-    """The match for a target of the table: a name to send as it is, or DeepSeek's with suffixes of its own."""
-    known = _by_lower(KNOWN_MODELS)
-    for name, own in _suffix_variants(target.lower()):
-        if name in known:
-            return _Match(known[name], suffixes + own, weight)
-    return _Match(target, suffixes, weight)
-
-
-def _suffix_variants(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name, then the name with one suffix less each time, with the suffixes taken off so far."""
-    suffixes: tuple[str, ...] = ()
-    yield name, suffixes
-    while len(name) <= _LONGEST_NAME and (found := _SUFFIX.search(name)) and found.start():
-        suffixes += tuple(suffix for suffix in found.groups() if suffix)
-        name = name[: found.start()].rstrip()
-        yield name, suffixes
-
-
-def _longest_prefix(name: str, table: Mapping[str, Any]) -> str | None:
-    keys = [key for key in table if key.endswith("*") and name.startswith(key[:-1].lower())]
-    return max(keys, key=len, default=None)
-
-
-def _by_lower(names: Iterable[str]) -> dict[str, str]:
-    return {name.lower(): name for name in names}
+def offered_models(config: ProxyConfig) -> list[str]:
+    """The names that `GET /models` lists, in order."""
+    aliases = (name for name in config.models if not name.endswith("*"))
+    return list(dict.fromkeys((config.upstream_model, *MODELS, *aliases)))

@@ -11,7 +11,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.rules import can_see_images
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.memo import Memo
 

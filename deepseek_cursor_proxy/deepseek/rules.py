@@ -5,8 +5,6 @@ from enum import Enum
 from deepseek_cursor_proxy.conversation import ChatRequest, ToolCall
 from deepseek_cursor_proxy.json_codec import object_in
 
-_TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
-
 # DeepSeek's own table: requested effort -> effort it uses. "none" is not in it: that turns thinking off.
 EFFORTS = {
     "minimal": "low",
@@ -39,10 +37,6 @@ class ReasoningNeed(Enum):
     SOFT = "soft"
     # Part of a tool loop: FILLER is accepted but harms the answer, so the real reasoning is worth a recovery.
     HARD = "hard"
-
-
-def can_see_images(model: str) -> bool:
-    return model not in _TEXT_ONLY_MODELS
 
 
 def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:

@@ -1,6 +1,8 @@
 """One generation, from a ChatRequest to its last Delta: prepare, call DeepSeek, remember, hand on.
 
-    exchange           one answer: open, deltas, close                  response_events, recorder: its stages
+    exchange           one answer: open, deltas, close
+    upstream_events    its first stage: DeepSeek's response as parsed events, in the order they are handed on
+    recorder           its second stage: stores each turn that is complete
     choices            several answers (n > 1), with the same interface
     upstream_call      CallContext and GenerationRequest; sends, retries and reads a call
     background_jobs    work without a client: Job, Jobs

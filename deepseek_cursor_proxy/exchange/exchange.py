@@ -44,7 +44,7 @@ class Exchange:
             history = identify(context.namespace, request.messages, request.conversation, memory)
             stored = look_up(request, history, services.reasoning_store.find)
             prepared = prepare(request, history, stored, config.missing_reasoning_strategy, memory)
-            tracker = ChatTracker(request, history, services.conversations, config.tool_order)
+            tracker = ChatTracker(request, history, services.chats, config.tool_order)
             exchange._call.send(prepared, stored, tracker)
         except BaseException as error:
             exchange._fail(error)

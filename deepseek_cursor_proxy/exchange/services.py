@@ -8,12 +8,12 @@ from pathlib import Path
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
-from deepseek_cursor_proxy.chats.store import ConversationStore
+from deepseek_cursor_proxy.chats.store import ChatStore
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observer, Observers
-from deepseek_cursor_proxy.observers.log_lines import has_colours
+from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
@@ -28,7 +28,7 @@ class Services:
     config: ProxyConfig
     access: Access
     reasoning_store: ReasoningStore
-    conversations: ConversationStore
+    chats: ChatStore
     # Saves time only; see chat_memory.
     memory: ChatMemory
     responses: ResponseStore
@@ -61,7 +61,7 @@ class Services:
             config=config,
             access=access,
             reasoning_store=reasoning_store,
-            conversations=ConversationStore(
+            chats=ChatStore(
                 reasoning_store.database,
                 max_age_seconds=config.reasoning_cache_max_age_seconds,
                 clock=reasoning_store.clock,
@@ -84,7 +84,7 @@ class Services:
         # First, because jobs write into the stores that are closed next.
         self.jobs.stop(0)
         self.responses.close()
-        self.conversations.close()
+        self.chats.close()
         self.counter.close()
         self.upstream.close()
 

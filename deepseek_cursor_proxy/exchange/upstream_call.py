@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.error_messages import explain
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.exchange import response_events
+from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Restored, Sent
@@ -99,17 +99,17 @@ class UpstreamCall:
                 raise
             self._repair()
 
-    def read(self, *, with_lulls: bool) -> response_events.Events:
+    def read(self, *, with_lulls: bool) -> upstream_events.Events:
         """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
         assert self._response is not None
         if not self._request.stream:
             self.settle()
-            return response_events.read_whole(self._response, self._upstream_api.read_answer)
+            return upstream_events.read_whole(self._response, self._upstream_api.read_answer)
         if not with_lulls:
             # The first wait for DeepSeek may be long.
             self.settle()
         reader = self._upstream_api.open_reader()
-        return response_events.read_stream(self._response, reader, self.settle, with_lulls=with_lulls)
+        return upstream_events.read_stream(self._response, reader, self.settle, with_lulls=with_lulls)
 
     def hurry(self) -> None:
         """The answer is complete: its stream has to end soon."""

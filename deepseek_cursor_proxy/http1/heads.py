@@ -1,9 +1,10 @@
 """Heads of HTTP/1.1 messages, requests and responses: read strictly, written safely.
 
-The reader refuses what two readers could understand differently, because that is how requests are smuggled past one
-of them: lines end in CRLF only, numbers are plain digits, a header that decides something comes once. A client's fault
-is a ProtocolError with the status to answer, DeepSeek's a ValueError, which `upstream` translates. Reading is linear in
-the bytes, however they were split. This file knows no sockets and no time; bodies are the subject of `bodies`.
+The reader refuses what two readers could understand differently, because that is how requests are smuggled past one of
+them: lines end in CRLF only, numbers are plain digits, a header that decides something comes once. A client's fault is
+a ProtocolError with the status to answer, DeepSeek's a ValueError, which `upstream` translates. A head is bounded (414,
+431), and reading it is linear in the bytes, however they were split. This file knows no sockets and no time; bodies are
+the subject of `bodies`.
 """
 
 import re

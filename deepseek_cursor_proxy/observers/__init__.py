@@ -1,10 +1,10 @@
 """Observers: what the proxy reports about requests, without any influence on them.
 
-    events                   the events of a request, and the Observer protocol
-    console                  four log lines per request
-    trace, explain_trace     one JSON file per request, and `explain`, which reads it
-    log_lines, log_writer    standard streams and a log that never block or stop the program
+    events              the events of a request, and the Observer protocol
+    console             four log lines per request
+    trace               one JSON file per request; explain_trace, which `explain` runs, reads it
+    standard_streams    stdout, stderr and a log that never block or stop the program, by log_writer
 
 A new observer (metrics, say) is a class with `emit(event)`, added in `exchange/services`. Other folders import `events`
-(to emit), `console` and `trace` (`exchange/services`), and `log_lines`, `explain_trace` (`cli`).
+(to emit), `console` and `trace` (`exchange/services`), and `standard_streams`, `explain_trace` (`cli`).
 """

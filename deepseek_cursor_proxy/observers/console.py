@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.observers.events import Event, Finished, PassedThrough, Received, Refused, Restored, Sent
-from deepseek_cursor_proxy.observers.log_lines import line_writer
+from deepseek_cursor_proxy.observers.standard_streams import line_writer
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The four moments of an exchange (received, restored, sent, finished), and requests that have none.
+"""The events of an exchange (received, restored, sent, finished), and of requests that become no exchange.
 
 Logic emits these events; only observers print, count or write files. An observer never influences an answer: its
 exceptions are logged here and go no further.

@@ -1,4 +1,4 @@
-"""Write the reasoning of a streamed answer into its visible text, as thinking blocks between and before the words.
+"""Write the reasoning of a streamed answer into its visible text, as thinking blocks before and between its paragraphs.
 
 One rule for every delta of a choice: reasoning opens a block or goes on in the open one; text, a call or the end of the
 answer closes it. How a block is written and read again is in thinking_blocks; the notices are in notices.

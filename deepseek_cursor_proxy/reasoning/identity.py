@@ -9,7 +9,7 @@ turn has weaker keys as well, each of which still proves that it is the same tur
     sent      the same and the message behind it: leads to the reasoning that this chat has sent there
     call      one of its calls: an id that cannot recur, with the same name and arguments
     result    the answer to a tool result whose id cannot recur, with the same text
-    dialogue  this message after the same dialogue, whatever the system messages say, but as many in front ("talk")
+    dialogue  this message after the same dialogue and number of system messages, whatever these say ("talk")
     round     this message after the same round: from the answer before the last question on ("place")
 
 Rule: recording and looking up call the same function, `_HashChains.add`. This file knows no store.

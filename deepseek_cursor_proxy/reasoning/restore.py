@@ -21,7 +21,8 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
-from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, can_see_images, reasoning_needs
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images
+from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
 from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys

@@ -1,6 +1,8 @@
 """One client connection: reads requests strictly, calls the app, writes its replies, until one side ends it.
 
-A client that closes, even half of its connection, counts as gone, as it does for nginx: what runs for it stops.
+A client that closes, even half of its connection, counts as gone, as it does for nginx: what runs for it stops. That
+is seen wherever the proxy waits (`net/wait`, for a shared stream `stream_loop`) and raised as ClientGone; closing the
+body (`api/reply`) closes the exchange, which closes the upstream response and thereby its connection.
 When the proxy stops, connections without a request end at once and the others after their response; a response that
 takes too long for that ends where it is, with an error for the client.
 """

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
-from deepseek_cursor_proxy.deepseek import chat_api, rules
+from deepseek_cursor_proxy.deepseek import chat_api, model_names, rules
 from deepseek_cursor_proxy.deepseek.images import attachments
 from deepseek_cursor_proxy.json_codec import object_in
 
@@ -46,7 +46,7 @@ def count_prompt(request: ChatRequest, count: Callable[[str], float]) -> int:
 
 def _message(message: Message, request: ChatRequest, count: Callable[[str], float]) -> float:
     total = count(chat_api.plain_text(message.content)) + _MARK
-    if message.role in ("user", "tool") and rules.can_see_images(request.model):
+    if message.role in ("user", "tool") and model_names.can_see_images(request.model):
         total += _IMAGE * sum(part["type"] == "image_url" for part in attachments(message))
     if message.role == "assistant":
         total += _END_OF_ANSWER + _calls(message, count)

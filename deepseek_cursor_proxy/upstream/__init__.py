@@ -1,4 +1,4 @@
-"""Calls to DeepSeek, and past it: connect, keep connections, limit the calls at once, retry, read the response.
+"""Calls to DeepSeek or a passthrough upstream: connect, pool, limit the calls at once, retry, read the response.
 
 Other folders use `client` (sends a call), `destination` (where it goes), `response` (reads it), `call_limit` and
 `retry`.

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.deepseek.models import model_for_limit
+from deepseek_cursor_proxy.deepseek.model_names import model_for_limit
 from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable

@@ -1,4 +1,5 @@
-"""Sends one call to DeepSeek, or past it: a body out, an UpstreamResponse back, network failures as ProxyErrors.
+"""Sends one call to DeepSeek or a passthrough upstream: a body out, an UpstreamResponse back, network failures as
+ProxyErrors. A pooled connection that turns out to be closed is replaced once.
 
 A call is a urllib request, opened by an opener that has exactly one handler, ours, which uses the connection pool. So
 urllib does nothing on its own: it follows no redirect (the key must not travel), hands the request to no proxy of the

@@ -1,13 +1,13 @@
 """UpstreamResponse: an HTTP response of DeepSeek (or another upstream), read strictly, in pieces and within deadlines.
 
     read        the whole body
-    stream      the body as it arrives, with heartbeats while DeepSeek is silent, and lulls in place of waiting
+    stream      the body as it arrives, with heartbeats while DeepSeek is silent; instead of waiting it yields a Lull
     pieces      the body as it arrives, without either
 
 While a call is queued, DeepSeek sends comments and blank lines as keep-alives: they postpone the end of our patience by
-up to `queue_patience`. The reader of a stream notes what counts as progress. The socket comes before the clock: what
-arrived while this process was stopped is read, however late that is. A response that ended properly returns its
-connection to the pool, any other closes it.
+up to `queue_patience`. The reader of a stream says which pieces were more than that. A deadline counts only when the
+socket has nothing to read: what arrived while this process was stopped is read, however late. A response that ended
+properly returns its connection to the pool, any other closes it.
 """
 
 import contextlib

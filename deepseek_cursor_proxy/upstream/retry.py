@@ -1,8 +1,9 @@
 """Which failed calls are retried, and after how long.
 
 A busy DeepSeek or a broken connection recovers in seconds, but Cursor stops its agent at the first error. So such calls
-are retried, at growing intervals, as long as the client has received no byte of an answer and the budget of the request
-lasts. A timeout is not retried: it has cost minutes already.
+are retried, at growing intervals, as long as the client has received no byte of an answer and the seconds of the
+setting `retry_budget` last. A timeout is not retried: it has cost minutes already. Two resends are not counted here:
+over a pooled connection that was closed (`client`), and for missing reasoning (`exchange/upstream_call`).
 """
 
 import random

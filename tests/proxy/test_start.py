@@ -11,7 +11,7 @@ from tests.support.systems import ROOT
 # Each costs every start milliseconds, and belongs to chats, to mistakes or to other commands.
 LATER = {
     "deepseek_cursor_proxy.api.chat",
-    "deepseek_cursor_proxy.deepseek.model_names",
+    "deepseek_cursor_proxy.deepseek.model_resolver",
     "deepseek_cursor_proxy.deepseek.chat_api",
     "deepseek_cursor_proxy.conversation",
     "deepseek_cursor_proxy.upstream.client",

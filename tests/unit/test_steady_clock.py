@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.chats.store import ConversationStore
+from deepseek_cursor_proxy.chats.store import ChatStore
 from deepseek_cursor_proxy.steady_clock import SteadyClock
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
@@ -104,7 +104,7 @@ class TestStores(unittest.TestCase):
         self.reasonings = ReasoningStore(self.path, max_age_seconds=30 * DAY)
         details: Any = {"max_age_seconds": 30 * DAY, "clock": self.reasonings.clock}
         self.responses = ResponseStore(self.reasonings.database, **details)
-        self.chats = ConversationStore(self.reasonings.database, **details)
+        self.chats = ChatStore(self.reasonings.database, **details)
         for store in (self.reasonings, self.chats, self.responses):
             self.addCleanup(store.close)
 

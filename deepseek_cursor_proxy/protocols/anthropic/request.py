@@ -15,12 +15,18 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek import model_names
+from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
 from deepseek_cursor_proxy.protocols.request import parse as chat_request
-from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, optional, optional_name, optional_string
+from deepseek_cursor_proxy.protocols.request.field_checks import (
+    Json,
+    bad_field,
+    optional,
+    optional_name,
+    optional_string,
+)
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 # Fields that mean the same here and in a chat.
@@ -71,7 +77,7 @@ def parse(
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise bad_field("thinking.type", "enabled, adaptive or disabled")
     chat_body = _chat_body(body, kind, Opener(sealer, config.max_request_body_bytes), memory)
-    chat_body["model"] = model_names.resolve_claude(model, config)
+    chat_body["model"] = model_resolver.resolve_claude(model, config)
     chat = chat_request.parse(chat_body, config, memory)
     chat = chat._replace(requested_model=model, messages=_sort_results(chat.messages))
     return MessageRequest(

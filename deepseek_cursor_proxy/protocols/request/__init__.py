@@ -6,7 +6,7 @@
     tools              tools of every shape (tool_namespaces)
     custom_tools       calls of tools that take free text (free_text)
     thinking_mode      whether to think, and how hard
-    fields             reads and checks a single field
+    field_checks       reads and checks a single field
 
-Other folders import parse, custom_tools, fields, free_text, responses_items.
+Other folders import parse, custom_tools, field_checks, free_text, responses_items.
 """

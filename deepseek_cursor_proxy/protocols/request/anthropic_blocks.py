@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
 from deepseek_cursor_proxy.protocols.request import content
-from deepseek_cursor_proxy.protocols.request.fields import Json, json_text, optional, optional_string
+from deepseek_cursor_proxy.protocols.request.field_checks import Json, json_text, optional, optional_string
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 ERROR_LINE = "[the tool reported an error]"

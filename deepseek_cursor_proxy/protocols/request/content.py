@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Parts
-from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, json_text, object_at, optional_string
+from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field, json_text, object_at, optional_string
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 # Longer than any hash or token that a model could use.

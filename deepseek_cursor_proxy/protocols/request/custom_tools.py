@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, ToolCall
 from deepseek_cursor_proxy.json_codec import is_json, object_in
-from deepseek_cursor_proxy.protocols.request.fields import json_text
+from deepseek_cursor_proxy.protocols.request.field_checks import json_text
 from deepseek_cursor_proxy.protocols.request.free_text import FIELD, FreeTextReader, read_free_text
 
 

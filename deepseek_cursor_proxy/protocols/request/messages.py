@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
-from deepseek_cursor_proxy.protocols.request.fields import (
+from deepseek_cursor_proxy.protocols.request.field_checks import (
     Json,
     bad_field,
     json_text,

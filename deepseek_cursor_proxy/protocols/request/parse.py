@@ -16,13 +16,19 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
-from deepseek_cursor_proxy.deepseek import images, model_names, rules
+from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
 from deepseek_cursor_proxy.protocols.request import messages as chat_messages
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_custom_calls
-from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, optional, optional_name, optional_string
+from deepseek_cursor_proxy.protocols.request.field_checks import (
+    Json,
+    bad_field,
+    optional,
+    optional_name,
+    optional_string,
+)
 from deepseek_cursor_proxy.protocols.request.messages import History
 from deepseek_cursor_proxy.protocols.request.tool_namespaces import QualifiedName
 
@@ -40,7 +46,7 @@ _prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: messa
 def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> ChatRequest:
     """The canonical request for a body of any shape."""
     requested_model = optional_name(body, "model") or config.upstream_model
-    model = model_names.resolve(requested_model, config)
+    model = model_resolver.resolve(requested_model, config)
     is_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
     source = _find_history(body)
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
@@ -53,7 +59,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> Ch
         # Only DeepSeek's beta path accepts it.
         messages = tuple(message._replace(prefix=False) for message in messages)
         dropped.append("prefix")
-    if rules.can_see_images(model.model):
+    if model_names.can_see_images(model.model):
         images.check(messages)
     options = thinking_mode.read(body)
     thinking = config.thinking == "enabled" if model.thinking is None else model.thinking

@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blan
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
-from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, object_at, optional, optional_string
+from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.request.messages import History, MessageReader, arguments_text
 from deepseek_cursor_proxy.redaction import safe_text
 

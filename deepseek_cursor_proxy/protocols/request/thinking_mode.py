@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.protocols.request.fields import Json, bad_field, optional, optional_string
+from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field, optional, optional_string
 
 # The fields of a body that `read` reads.
 NAMES = frozenset(

@@ -19,7 +19,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import tool_namespaces
-from deepseek_cursor_proxy.protocols.request.fields import (
+from deepseek_cursor_proxy.protocols.request.field_checks import (
     LONGEST_NAME,
     Json,
     bad_field,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.request.field_checks import Json
 
 KIND = "compaction"
 TRIGGER = "compaction_trigger"

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
-from deepseek_cursor_proxy.protocols.request.fields import (
+from deepseek_cursor_proxy.protocols.request.field_checks import (
     Json,
     bad_field,
     object_at,

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.json_codec import as_list, as_object
-from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.request.field_checks import Json
 
 INCLUDE = "message.output_text.logprobs"
 

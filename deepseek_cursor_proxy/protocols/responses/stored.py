@@ -1,4 +1,4 @@
-"""OpenAI Responses, stored: the list of a response's input items, and its events behind those a client has.
+"""OpenAI Responses, stored: the list of a response's input items, and the events that a returning client missed.
 
 Every stored item has a type, an id and a status: clients may leave them out when they send an item, and count on them
 when they list it.
@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.request.field_checks import Json
 
 _PREFIXES = {
     "reasoning": "rs",

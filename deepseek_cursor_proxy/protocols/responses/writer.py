@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, i
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json, is_json
-from deepseek_cursor_proxy.protocols.request.fields import Json
+from deepseek_cursor_proxy.protocols.request.field_checks import Json
 from deepseek_cursor_proxy.protocols.responses import compaction, logprobs
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usage
 from deepseek_cursor_proxy.protocols.responses.output_items import (

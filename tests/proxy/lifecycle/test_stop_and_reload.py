@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.cli import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.net import wait
-from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -398,10 +398,10 @@ class TerminalTest(ServeTest):
         reading, writing = os.pipe()
         os.close(reading)
         with open(writing, "w", encoding="utf-8") as nobody, contextlib.redirect_stdout(nobody):
-            with log_lines.serving_streams():
+            with standard_streams.serving_streams():
                 for _ in range(2):
                     serve._print("Read the settings again.")
-                    log_lines.drain(PATIENCE)
+                    standard_streams.drain(PATIENCE)
 
     def serve_in_a_terminal(self, before: str) -> tuple[subprocess.Popen[bytes], int]:
         ours, theirs = os.openpty()

@@ -306,7 +306,7 @@ class TestNewSettings(HttpTestCase):
         proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
         after = proxy.server.services()
         assert after is not None
-        self.assertIs(before.conversations, after.conversations)
+        self.assertIs(before.chats, after.chats)
         self.assertEqual(number + 1, next(after.numbers))
         self.assertEqual([], before.upstream._pool._idle)
         self.assertEqual(200, self.round_trip(proxy, request_bytes(BODY))[0])

@@ -3,7 +3,7 @@
 import json
 
 from tests.support.harness import SocketTestCase, read_reply, request_bytes
-from tests.unit.deepseek.test_model_names import FLASH, PRO
+from tests.unit.deepseek.test_model_resolver import FLASH, PRO
 
 
 class TestModelNames(SocketTestCase):

@@ -4,7 +4,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.chats import store as conversation_store
 from deepseek_cursor_proxy.chats.divergence import RequestOutline
-from deepseek_cursor_proxy.chats.store import ChatBranch, ConversationStore
+from deepseek_cursor_proxy.chats.store import ChatBranch, ChatStore
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -21,8 +21,8 @@ class StoreTestCase(DatabaseTestCase):
         super().setUp()
         self.store = self.over(self.database)
 
-    def over(self, database: Database, **details: float) -> ConversationStore:
-        store = ConversationStore(database, clock=lambda: self.now, **details)  # type: ignore[arg-type]
+    def over(self, database: Database, **details: float) -> ChatStore:
+        store = ChatStore(database, clock=lambda: self.now, **details)  # type: ignore[arg-type]
         self.addCleanup(store.close)
         return store
 

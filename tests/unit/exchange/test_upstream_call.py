@@ -32,7 +32,7 @@ class TestUpstreamCall(ExchangeTestCase):
     def send(self, call: UpstreamCall) -> UpstreamCall:
         request = self.generation(messages=HISTORY).request
         history = identify(ME, request.messages, None)
-        tracker = ChatTracker(request, history, self.used.conversations, "sticky")
+        tracker = ChatTracker(request, history, self.used.chats, "sticky")
         call.send(prepare(request, history, {}, "recover"), {}, tracker)
         return call
 

@@ -13,7 +13,7 @@ from unittest import mock
 from deepseek_cursor_proxy.observers import log_writer
 from deepseek_cursor_proxy.observers.log_writer import LogWriter, QueuedStream
 from tests.support.threads import run_at_once
-from tests.unit.observers.test_log_lines import Disk
+from tests.unit.observers.test_standard_streams import Disk
 
 PATIENCE = 15.0
 

@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.chat_api import completion_deltas
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.exchange.response_events import read_stream, read_whole
+from deepseek_cursor_proxy.exchange.upstream_events import read_stream, read_whole
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from tests.unit.exchange.fakes import DONE, FakeResponse, Piece, event
 

@@ -5,8 +5,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.model_names import ModelChoice, passthrough_key, resolve
-from deepseek_cursor_proxy.deepseek.models import offered_models
+from deepseek_cursor_proxy.deepseek.model_names import offered_models
+from deepseek_cursor_proxy.deepseek.model_resolver import ModelChoice, passthrough_key, resolve
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from tests.support.histories import TOOLS
 

@@ -9,7 +9,7 @@ import sys
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.observers import log_lines
+from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.observers.log_writer import QueuedStream
 
 
@@ -43,10 +43,10 @@ class TestStreams(unittest.TestCase):
         """Whoever reads our output through `head` must be noticed, and a pager is waited for."""
         self.streams()
         out, err = sys.stdout, sys.stderr
-        with log_lines.command_streams():
+        with standard_streams.command_streams():
             self.assertIs(out, sys.stdout)
             self.assertIsInstance(sys.stderr, QueuedStream)
-            with log_lines.serving_streams():
+            with standard_streams.serving_streams():
                 self.assertIsInstance(sys.stdout, QueuedStream)
             self.assertIs(out, sys.stdout)
         self.assertIs(err, sys.stderr)
@@ -64,21 +64,21 @@ class TestStreams(unittest.TestCase):
     def printed(self, text: str, encoding: str) -> list[bytes]:
         """The bytes that a command's stdout and stderr get of a text."""
         written = self.streams(encoding)
-        with log_lines.command_streams():
+        with standard_streams.command_streams():
             print(text, flush=True)
             print(text, file=sys.stderr)
-            log_lines.drain(5)
+            standard_streams.drain(5)
             return [file.getvalue().strip() for file in written]
 
     def test_missing_standard_streams_are_replaced_while_a_command_runs(self) -> None:
         """Windows' pythonw starts programs so; what stood in their place was collected, and every chat answered 500."""
         self.enterContext(mock.patch.multiple(sys, stdout=None, stderr=None))
-        with log_lines.command_streams(), log_lines.serving_streams():
+        with standard_streams.command_streams(), standard_streams.serving_streams():
             gc.collect()
             print("not read", flush=True)
             print("nor this", file=sys.stderr, flush=True)
             # Windows calls its null device a terminal; it is none that shows colours.
-            self.assertFalse(log_lines.has_colours())
+            self.assertFalse(standard_streams.has_colours())
         self.assertEqual((None, None), (sys.stdout, sys.stderr))
 
     def test_only_a_terminal_that_takes_escapes_has_colours(self) -> None:
@@ -97,9 +97,9 @@ class TestStreams(unittest.TestCase):
                 self.subTest(name),
                 mock.patch.object(sys, "stderr", stream),
                 mock.patch.object(os, "name", system),
-                mock.patch.object(log_lines, "_understands_escapes", return_value=understands),
+                mock.patch.object(standard_streams, "_understands_escapes", return_value=understands),
             ):
-                self.assertEqual(expected, log_lines.has_colours())
+                self.assertEqual(expected, standard_streams.has_colours())
 
 
 @unittest.skipIf(os.name == "nt", "limits are a POSIX thing")
@@ -111,7 +111,7 @@ class TestLines(unittest.TestCase):
         self.log.setLevel(logging.INFO)
 
     def handle(self) -> None:
-        self.log.addHandler(handler := log_lines.LineHandler(self.stream))
+        self.log.addHandler(handler := standard_streams.LineHandler(self.stream))
         self.addCleanup(self.log.removeHandler, handler)
 
     def test_foreign_text_in_a_log_record_stays_on_its_line(self) -> None:
@@ -129,10 +129,10 @@ class TestLines(unittest.TestCase):
 
     def test_the_line_writer_writes_to_our_handler_directly(self) -> None:
         self.handle()
-        log_lines.line_writer(self.log.getChild("child"))("50 % of it")
+        standard_streams.line_writer(self.log.getChild("child"))("50 % of it")
         self.assertEqual("50 % of it\n", self.stream.getvalue())
 
     def test_the_line_writer_logs_records_to_other_handlers(self) -> None:
         with self.assertLogs(self.log, "INFO") as logged:
-            log_lines.line_writer(self.log.getChild("child"))("50 % of it")
+            standard_streams.line_writer(self.log.getChild("child"))("50 % of it")
         self.assertEqual(["INFO:a_program_of_this_test.child:50 % of it"], logged.output)
