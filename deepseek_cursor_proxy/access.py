@@ -219,25 +219,22 @@ class _Memory:
         self._now = now
         # Protects all fields below but tunnel_host.
         self._lock = threading.Lock()
-        self._pinned: AccessKey | None = None
+        # Also read without the lock.
+        self.pinned: AccessKey | None = None
         self._accepted: OrderedDict[bytes, None] = OrderedDict()
         self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
         self._was_unpinned = False
         # The name of the tunnel that the proxy opened; its watcher thread assigns it.
         self.tunnel_host = ""
 
-    @property
-    def pinned(self) -> AccessKey | None:
-        return self._pinned
-
     def accept(self, key: AccessKey, *, pin: bool = False) -> bool:
         """Remember an accepted key and pin it if asked to; whether this call pinned it."""
         with self._lock:
             _remember(self._accepted, key.digest, None, _MAX_ACCEPTED)
-            if not pin or self._pinned is not None:
+            if not pin or self.pinned is not None:
                 return False
             # Without is_guessable: the pinned key never waits, however short it is.
-            self._pinned = AccessKey(key.digest)
+            self.pinned = AccessKey(key.digest)
             return True
 
     def is_first_unpinned(self) -> bool:

@@ -20,8 +20,6 @@ _BYTES_PER_MESSAGE = 400
 
 # Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
 Parts = tuple[Mapping[str, Any], ...]
-
-
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # Values that every request, or every message of it, creates are named tuples: these take a fifth of the time of frozen

@@ -155,14 +155,9 @@ def _finite_or_none(text: str) -> float | None:
 
 
 _decode_upstream = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none).decode
-
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-
 _decode = _decoder.decode
-
 # The value that begins at an index of a text, and the index behind it; ValueError if there is none.
 scan = _decoder.raw_decode
-
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
 _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode

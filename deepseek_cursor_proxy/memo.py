@@ -42,10 +42,7 @@ def json_size(value: Any) -> int:
 
 
 class Memo(Generic[Key, Value]):
-    """Called by any thread, without a lock: each step is one operation on a dictionary.
-
-    Two threads that fill it at once may miscount a few bytes until the next turnover, and nothing else.
-    """
+    """Called by any thread, without a lock: two that fill it at once may miscount bytes until the next turnover."""
 
     def __init__(self, max_bytes: int, size: Callable[[Key, Value], int]) -> None:
         # Two generations: a full young one becomes the old one, and entries of the old one that were not used since are

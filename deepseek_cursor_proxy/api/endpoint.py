@@ -41,10 +41,7 @@ class ClientRequest(NamedTuple):
 
 
 class Display(NamedTuple):
-    """What stands in the text beside the answer: reasoning in this form, if any, and notices on how it ended.
-
-    The default is for an API that has fields of its own for both.
-    """
+    """What stands in the text beside the answer: reasoning in this form, notices on how it ended; for chats only."""
 
     form: thinking_blocks.Form | None = None
     with_end_notices: bool = False
@@ -93,11 +90,7 @@ class Endpoint:
         return exchange
 
     def reply(
-        self,
-        exchange: OpenExchange,
-        chat: ChatRequest,
-        writer: Writer,
-        display: Display = _FIELDS_ONLY,
+        self, exchange: OpenExchange, chat: ChatRequest, writer: Writer, display: Display = _FIELDS_ONLY
     ) -> HttpReply:
         """The answer to this request of a client, which says whether it is streamed."""
         batches = show(exchange, chat, display, with_lulls=chat.stream)

@@ -1,8 +1,4 @@
-"""One request in its chat: order its tools as the chat did before, and find where it diverged from the last request.
-
-order_tools   before it is sent: find the branch of the chat, order the tools, diagnose
-record        after DeepSeek accepted it: it is the last request of its branch now
-"""
+"""One request in its chat: order its tools as the chat did before, and find where it diverged from the last request."""
 
 from deepseek_cursor_proxy.chats import divergence, tool_order
 from deepseek_cursor_proxy.chats.store import ChatBranch, ChatStore

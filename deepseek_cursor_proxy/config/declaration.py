@@ -88,16 +88,17 @@ class Setting(NamedTuple):
             parsed = self._convert(value)
         # RuntimeError: a path that begins with the home of a user who does not exist.
         except (TypeError, ValueError, OverflowError, KeyError, RuntimeError):
-            raise self._refusal(value, f"is not {allowed}", origin) from None
+            raise refusal(self.key, value, f"is not {allowed}", origin) from None
         if self.choices and parsed not in self.choices:
-            raise self._refusal(value, f"is not {allowed}", origin)
+            raise refusal(self.key, value, f"is not {allowed}", origin)
         if self.at_least is not None and parsed < self.at_least:
-            raise self._refusal(value, f"is less than {self.at_least}", origin)
+            raise refusal(self.key, value, f"is less than {self.at_least}", origin)
         if self.at_most is not None and parsed > self.at_most:
-            raise self._refusal(value, f"is more than {self.at_most}", origin)
+            raise refusal(self.key, value, f"is more than {self.at_most}", origin)
         if self.field == "upstream_base_url":
             if not is_base_url(parsed):
-                raise self._refusal(parsed, "is not an http(s) address such as https://api.deepseek.com", origin)
+                why = "is not an http(s) address such as https://api.deepseek.com"
+                raise refusal(self.key, parsed, why, origin)
             return parsed.rstrip("/")
         return parsed
 
@@ -122,9 +123,6 @@ class Setting(NamedTuple):
         if not text or min(text) < " ":
             raise ValueError
         return Path(text).expanduser() if self.kind is Path else text
-
-    def _refusal(self, value: Any, why: str, origin: str) -> StartupError:
-        return refusal(self.key, value, why, origin)
 
 
 def switch_word(value: Any) -> Any:

@@ -5,6 +5,7 @@ Plain http goes through no proxy (HTTP_PROXY and ALL_PROXY are ignored), and nei
 message contains the proxy's credentials.
 """
 
+import base64
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
@@ -92,9 +93,6 @@ def _first(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, s
 def _authorization(user: str | None, password: str | None) -> str | None:
     if user is None:
         return None
-    # Imported late: few proxies want a password.
-    import base64
-
     pair = f"{unquote(user)}:{unquote(password or '')}"
     return "Basic " + base64.b64encode(pair.encode("utf-8", "surrogateescape")).decode()
 

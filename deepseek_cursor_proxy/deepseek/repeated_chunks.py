@@ -71,10 +71,7 @@ class ChunkTemplate:
         return {**source, "choices": [{**choice, "delta": {**choice["delta"], self._field: text}}]}
 
     def read(self, data: bytes, at: int) -> tuple[Delta | None, int]:
-        """One delta for the events from `at` on that match, and where the first begins that does not.
-
-        An event has to begin at `at`.
-        """
+        """One delta for the matching events from `at` on, where one begins; and where the first other one begins."""
         head, tail, first = self._head, self._tail, at
         strings = []
         while data.startswith(head, at):

@@ -1,9 +1,5 @@
 """DeepSeek's own Responses API: canonical request -> items, response or events -> canonical deltas.
 
-    payload             the canonical request as items
-    response_deltas     a whole response as deltas
-    ResponseReader      a stream of response events as deltas
-
 The API stores nothing, so every call brings the whole history. No item has an id: DeepSeek's prefix cache hits only on
 equal text. `protocols.responses` makes the ids and the state that clients see, from the same deltas as for a chat.
 Custom tools are functions here. DeepSeek would accept a custom tool named apply_patch, but no other, so that would only

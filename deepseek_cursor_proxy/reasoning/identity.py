@@ -51,10 +51,7 @@ _BYTES_PER_MESSAGE = 600
 
 
 class TurnKeys:
-    """The keys of one assistant turn, strongest first; each proves something only if it leads to one reasoning.
-
-    The weaker ones are computed on first use: a chat that only grew is found by its exact keys alone.
-    """
+    """The keys of one assistant turn, strongest first; the weaker ones are computed when they are first needed."""
 
     def __init__(self, exact: bytes, evidence: "_Evidence") -> None:
         self.exact = exact
@@ -292,10 +289,7 @@ def is_unique_id(call_id: str) -> bool:
 
 
 def _is_random(text: str) -> bool:
-    """Whether url-safe characters look random: few separators, and hardly a word or number longer than two.
-
-    Of ids that are, one in forty does not look it; such a turn is found by its exact key alone.
-    """
+    """Whether url-safe characters look random, as 39 of 40 random ids do: few separators, words of hardly over two."""
     separators = text.count("-") + text.count("_")
     if separators > max(4, len(text) // 6) or len(set(text)) < _FEWEST_DIFFERENT_CHARACTERS + 2:
         return False

@@ -1,8 +1,5 @@
 """Thinking blocks, `<details>` and `<think>`: how they are written into a text, found there again and stripped.
 
-    Form.writer   writes the inside of a block             find_blocks   finds every block in a text
-    own_blocks    those that show the turn's reasoning     cut           strips blocks from a text
-
 What a Form writes, `find_blocks` reads back byte for byte, whatever the reasoning contains. There are two forms:
 
     <details>   clients render it as markdown; markdown_escape keeps the reasoning inside it

@@ -115,10 +115,7 @@ class _DrivenStream:
 
 
 class _LoopThread:
-    """The thread, from its first stream until it has been idle for a while.
-
-    The lock protects `_by_fileno`, `_unregistered`, `_is_closing` and `_is_ended`.
-    """
+    """The thread, until it is idle. The lock protects `_by_fileno`, `_unregistered`, `_is_closing` and `_is_ended`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

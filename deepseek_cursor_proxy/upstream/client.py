@@ -44,10 +44,7 @@ class Upstream:
     def send(
         self, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None, path: str = _CHAT
     ) -> UpstreamResponse:
-        """Make the call; returns once DeepSeek accepted it, raises a ProxyError (or ClientGone) otherwise.
-
-        The response releases the slot when it is closed; when there is no response, the slot is released here.
-        """
+        """Make the call; ProxyError or ClientGone unless DeepSeek accepts it. The slot ends with the response."""
         answer = self.send_to(Destination(self._deepseek + path), body, credential, peer, slot)
         try:
             _raise_for_status(answer)

@@ -225,10 +225,7 @@ class UpstreamResponse:
         self._keep_alive_at, self._until = time.monotonic(), None
 
     def note_progress(self) -> None:
-        """The last piece was progress. Its time is that of the next look at the clock.
-
-        By then the client has taken the piece: a slow client is no silence of DeepSeek's.
-        """
+        """The last piece was progress, dated at the next look at the clock: a slow client is no silent DeepSeek."""
         self._has_progressed = True
 
     @property

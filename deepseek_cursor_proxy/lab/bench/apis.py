@@ -124,11 +124,7 @@ class QueueResult:
 
 
 def run_queue(callers: int, slots: int) -> QueueResult:
-    """Start all callers, one after another, before the first slot is released; then release one by one.
-
-    A caller that got its slot says so before the next is released: the limit's order counts, not the one in which the
-    system happens to run its threads.
-    """
+    """Start all callers, then release slots one by one, each when its successor runs: the limit's order counts."""
     limit = CallLimit(slots, _PATIENCE_SECONDS)
     order: list[int] = []
     # One for each caller, which releases its slot when it is set.

@@ -99,9 +99,8 @@ def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
             return _CrowdSample(result.lags, len(result.failures), spent)
 
         rounds = contest.run_rounds(f"{streams} streams", scale.crowd_rounds, measure, timed=True)
-        yield Row(
-            f"{streams} streams x {_CROWD_RATE} chunks/s: delivered", "chunks/s", _delivery_figures(rounds, scale)
-        )
+        rates = {name: [len(each.lags) / scale.crowd_seconds for each in some] for name, some in rounds.results.items()}
+        yield Row(f"{streams} streams x {_CROWD_RATE} chunks/s: delivered", "chunks/s", medians(rates))
         yield from _crowd_rows(rounds)
         yield Row("  memory meanwhile", "MB", medians(memory.megabytes))
         yield Row("  threads meanwhile", "", medians(memory.threads))
@@ -111,13 +110,6 @@ def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
 def _crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
     request = post(target.url, question(f"bench:paced {rate}/s {chunks}", stream=True))
     return Crowd(target.url, request, streams, chunks, rate)
-
-
-def _delivery_figures(rounds: Rounds[_CrowdSample], scale: Scale) -> dict[str, Figure | None]:
-    return {
-        name: Figure.of([len(each.lags) / scale.crowd_seconds for each in some])
-        for name, some in rounds.results.items()
-    }
 
 
 def _crowd_rows(rounds: Rounds[_CrowdSample]) -> Iterator[Row]:

@@ -37,10 +37,7 @@ def upstream_name(qualified: QualifiedName) -> str:
 
 
 def upstream_names(qualified: Iterable[QualifiedName], reserved: Collection[str]) -> dict[QualifiedName, str]:
-    """A unique name for each tool; `reserved` are the names of the tools without a namespace.
-
-    `a__b` with `c` and `a` with `b__c` collide. Neither gets the name, because their order may change.
-    """
+    """A unique name for each tool; of two that collide (`a__b` with `c`, `a` with `b__c`) neither gets that name."""
     preferred = {each: upstream_name(each) for each in qualified}
     uses = Counter([*preferred.values(), *reserved])
     names = {each: name for each, name in preferred.items() if uses[name] == 1}

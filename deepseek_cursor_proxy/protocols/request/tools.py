@@ -208,12 +208,8 @@ def _custom(tool: Json, param: str) -> Json:
     )
     text = {"type": "string", "description": "The whole text."}
     parameters = {"type": "object", "properties": {FIELD: text}, "required": [FIELD], "additionalProperties": False}
-    function = {
-        "name": _name(tool, param),
-        "description": "\n\n".join(filter(None, texts)),
-        "parameters": parameters,
-    }
-    return {"type": "custom", "function": function}
+    name, description = _name(tool, param), "\n\n".join(filter(None, texts))
+    return {"type": "custom", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def _grammar(tool: Json, param: str) -> str | None:

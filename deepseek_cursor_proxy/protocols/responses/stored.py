@@ -73,10 +73,7 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
 
 
 def _distinct_ids(items: Sequence[Json]) -> list[Json]:
-    """The items with distinct ids: behind an id that comes twice, pages would go round in circles.
-
-    An item is there twice when a client sends one that is inherited as well, or a reference to it.
-    """
+    """The items with distinct ids, because pages go by id; one that is inherited may have been sent again as well."""
     taken = {item["id"] for item in items}
     if len(taken) == len(items):
         return list(items)
