@@ -99,12 +99,9 @@ class TestStreamReader(unittest.TestCase):
 
     def test_chunks_may_change_their_shape_and_change_back(self) -> None:
         rows = [{"reasoning_content": "a"}] * 3 + [{"content": "b"}] * 3 + [{"reasoning_content": "c"}] * 3
-        parsed = StreamReader().read(b"".join(event(chunk(each)) for each in rows))
-        deltas = [item for item in parsed.batch if isinstance(item, Delta)]
-        self.assertEqual(
-            [("a", None), ("aa", None), (None, "b"), (None, "bb"), ("c", None), ("cc", None)],
-            [(delta.reasoning, delta.text) for delta in deltas],
-        )
+        batch = StreamReader().read(b"".join(event(chunk(each)) for each in rows)).batch
+        found = [(item.reasoning, item.text) for item in batch if isinstance(item, Delta)]
+        self.assertEqual([("a", None), ("aa", None), (None, "b"), (None, "bb"), ("c", None), ("cc", None)], found)
 
     def test_no_templates_are_made_for_a_stream_whose_chunks_never_repeat(self) -> None:
         reader = StreamReader()

@@ -33,6 +33,13 @@ def template_of(value: Any, **options: Any) -> ChunkTemplate:
     return found
 
 
+def read_run(template: ChunkTemplate | None, raw: bytes, at: int = 0) -> tuple[Delta, int]:
+    assert template is not None
+    run, end = template.read(raw, at)
+    assert run is not None
+    return run, end
+
+
 TEXTS = ["a", " b", 'say "hi"', "back\\slash", "\n\n\t", "Grüße 漢字 😀", "\u2028 \x7f"]
 TEXTS += ["{}[],:", "content", "=the text="]
 
@@ -48,8 +55,7 @@ class TestRead(unittest.TestCase):
             for options in ({}, {"separators": (", ", ": ")}):
                 with self.subTest(make("…"), **options):
                     template = template_of(chunk(make("first")), **options)
-                    run, _ = template.read(b"".join(event(chunk(make(text)), **options) for text in TEXTS), 0)
-                    assert run is not None
+                    run, _ = read_run(template, b"".join(event(chunk(make(text)), **options) for text in TEXTS))
                     parsed = [delta for text in TEXTS for delta in chat_api.chunk_deltas(chunk(make(text)))]
                     self.assertEqual(parsed, split_run(run))
                     self.assertEqual("".join(TEXTS), run.text or run.reasoning)
@@ -75,8 +81,7 @@ class TestRead(unittest.TestCase):
             "nothing": b"",
         }.items():
             with self.subTest(name):
-                run, at = template.read(b"?" + good + good + other, 1)
-                assert run is not None
+                run, at = read_run(template, b"?" + good + good + other, 1)
                 self.assertEqual(("yy", 1 + 2 * len(good)), (run.text, at))
                 self.assertEqual((None, 0), template.read(other, 0))
 
@@ -104,18 +109,13 @@ class TestTemplates(unittest.TestCase):
 
     def test_a_template_has_its_hole_exactly_at_the_text(self) -> None:
         value = {"note": {"content": "decoy"}, "content": "decoy", **chunk({"content": "text"})}
-        run, _ = template_of(value).read(event(value).replace(b"text", b"other"), 0)
-        assert run is not None
-        self.assertEqual("other", run.text)
+        self.assertEqual("other", read_run(template_of(value), event(value).replace(b"text", b"other"))[0].text)
 
     def test_the_template_of_a_chunk_with_its_text_twice_has_its_hole_at_the_last(self) -> None:
         twice = data(chunk({"content": "text"})).replace(b'"content":"text"', b'"content":"text","content":"text"')
         # The last one counts, so the hole can only be there.
-        template = cut(twice)
-        assert template is not None
-        run, _ = template.read(b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n", 0)
-        assert run is not None
-        self.assertEqual("other", run.text)
+        data_line = b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n"
+        self.assertEqual("other", read_run(cut(twice), data_line)[0].text)
 
     def test_an_event_of_several_data_lines_makes_no_template(self) -> None:
         self.assertIsNone(cut(json.dumps(chunk({"content": "x"}), indent=1).encode()))

@@ -19,6 +19,7 @@ CHAT = (
 )
 REQUEST = ChatRequest("m", "deepseek-v4-pro", CHAT, tuple(TOOLS), "auto", params={"temperature": 0.5})
 TOOL_IMAGE = Message("tool", (IMAGE,), tool_call_id="call_1")
+LONG, OWN_NAME = (*CHAT, *CHAT), {"logit_bias": {"tools": 0}}
 FORM = {"type": "json_schema", "json_schema": {"name": "x"}}
 
 
@@ -38,14 +39,10 @@ class TestEncode(unittest.TestCase):
             "a model that sees": REQUEST._replace(model="deepseek-flash"),
             "what a tool returned": REQUEST._replace(model="deepseek-flash", messages=(*CHAT[:3], TOOL_IMAGE)),
             "a schema": REQUEST._replace(params={"response_format": FORM}),
-            "names of its own fields": REQUEST._replace(
-                model='"messages":0,"tools":0', params={"logit_bias": {"tools": 0}}
-            ),
-            "a longer chat": REQUEST._replace(messages=(*CHAT, *CHAT)),
-            "the same, grown": REQUEST._replace(
-                messages=(*CHAT, *CHAT, user("go on"), assistant("why", reasoning="a"))
-            ),
-            "the same without thinking": REQUEST._replace(messages=(*CHAT, *CHAT, user("and on")), thinking=False),
+            "names of its own fields": REQUEST._replace(model='"messages":0,"tools":0', params=OWN_NAME),
+            "a longer chat": REQUEST._replace(messages=LONG),
+            "the same, grown": REQUEST._replace(messages=(*LONG, user("go on"), assistant("why", reasoning="a"))),
+            "the same without thinking": REQUEST._replace(messages=(*LONG, user("and on")), thinking=False),
         }.items():
             for when in ("first", "again"):
                 with self.subTest(name, when=when):

@@ -2,39 +2,47 @@ import os
 import random
 import sqlite3
 import stat
-import tempfile
 import time
 import unittest
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.storage import file_check, schema
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
+from tests.support.databases import StoreFileTestCase
 
 NEWEST = len(schema.MIGRATIONS)
 
 
-class FileTestCase(unittest.TestCase):
+class FileTestCase(StoreFileTestCase):
     def setUp(self) -> None:
-        self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path = self.place / "store.sqlite3"
+        super().setUp()
+        self.place = self.path.parent
 
-    def make_ours(self, rows: int = 50) -> bytes:
-        opened = Database(self.path)
-        opened.open()
-        with opened.transaction() as connection:
-            for number in range(rows):
+    def make_ours(self) -> bytes:
+        with closing(self.open()) as opened, opened.transaction() as connection:
+            for number in range(50):
                 connection.execute("INSERT INTO reasonings (text, used_at) VALUES (randomblob(900), ?)", (number,))
-        opened.close()
         return self.path.read_bytes()
 
-    def make(self, *statements: str, path: Path | None = None) -> bytes:
-        with closing(sqlite3.connect(path or self.path, isolation_level=None)) as connection:
+    def make(self, *statements: str) -> bytes:
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             for statement in statements:
                 connection.execute(statement)
-        return (path or self.path).read_bytes()
+        return self.path.read_bytes()
+
+    @contextmanager
+    def living(self, statement: str) -> Iterator[Path]:
+        """Another database that is open, with this statement in its WAL file."""
+        path = self.place / "living"
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(statement)
+            yield path
+        path.unlink()
 
     def expect_left_alone(self, words: str) -> None:
         before = {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()}
@@ -57,8 +65,8 @@ class TestInspect(FileTestCase):
         self.make_ours()
         file_check.inspect(self.path, NEWEST)
         self.assertEqual([self.path], list(self.place.iterdir()))
-
-    def test_an_empty_database_may_become_ours(self) -> None:
+        # An empty database may become ours.
+        self.path.unlink()
         self.make("PRAGMA journal_mode=WAL")
         file_check.inspect(self.path, NEWEST)
 
@@ -73,16 +81,10 @@ class TestInspect(FileTestCase):
 
     def test_a_file_that_is_no_database_is_left_alone(self) -> None:
         rng = random.Random(4)
-        for content in (
-            b"x",
-            b"SQL",
-            b"Dear reader, " * 5000,
-            b"\r\n" * 50_000,
-            rng.randbytes(300_000),
-            b"\x89PNG\r\n\x1a\n" + rng.randbytes(90_000),
-            # Looks like a page's kind at each boundary, and is none.
-            (b"\x0d" + b"abcdefg" * 600)[:4096] * 20,
-        ):
+        random_bytes, image = rng.randbytes(300_000), b"\x89PNG\r\n\x1a\n" + rng.randbytes(90_000)
+        # Looks like a page's kind at each boundary, and is none.
+        pages = (b"\x0d" + b"abcdefg" * 600)[:4096] * 20
+        for content in (b"x", b"SQL", b"Dear reader, " * 5000, b"\r\n" * 50_000, random_bytes, image, pages):
             with self.subTest(content[:8]):
                 self.path.write_bytes(content)
                 self.expect_left_alone("not an SQLite database")
@@ -102,25 +104,17 @@ class TestInspect(FileTestCase):
 
     def test_the_wal_file_of_a_crash_is_read_too(self) -> None:
         """Another program's id may still be in the log; opening the file with SQLite would copy it into the file."""
-        for statements, words in (
-            (("CREATE TABLE theirs (x)",), "another program"),
-            (("PRAGMA user_version = 999",), "newer version"),
+        for statement, words in (
+            ("CREATE TABLE theirs (x)", "another program"),
+            ("PRAGMA user_version = 999", "newer version"),
         ):
-            living = self.place / "living"
-            with closing(sqlite3.connect(living, isolation_level=None)) as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
-                for statement in statements:
-                    connection.execute(statement)
+            with self.living(statement) as living:
                 for end in ("", "-wal"):
                     Path(f"{self.path}{end}").write_bytes(Path(f"{living}{end}").read_bytes())
             self.expect_left_alone(words)
-            living.unlink()
 
     def test_an_uncommitted_transaction_in_the_wal_file_is_ignored(self) -> None:
-        living = self.place / "living"
-        with closing(sqlite3.connect(living, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA user_version = 999")
+        with self.living("PRAGMA user_version = 999") as living:
             log = Path(f"{living}-wal").read_bytes()
             self.path.write_bytes(living.read_bytes())
         self.assertEqual(32 + 24 + 4096, len(log))
@@ -137,10 +131,9 @@ class TestInspect(FileTestCase):
         living.close()
         self.path.write_bytes(bytes(4096) + data[4096:])
         file_check.inspect(self.path, NEWEST)
-        recovered = Database(self.path)
-        self.addCleanup(recovered.close)
-        recovered.open(may_set_aside=False)
-        recovered.confirm()
+        with closing(Database(self.path)) as recovered:
+            recovered.open(may_set_aside=False)
+            recovered.confirm()
 
     def test_a_damaged_database_is_distinguished_from_a_foreign_file(self) -> None:
         data = self.make_ours()
@@ -189,9 +182,8 @@ class TestSideFiles(FileTestCase):
         side = Path(f"{self.path}-shm")
         side.write_bytes(bytes(32768))
         side.chmod(0o400)
-        with closing(Database(self.path)) as opened:
-            opened.open()
-            self.assertEqual(0o600, stat.S_IMODE(side.stat().st_mode))
+        self.open()
+        self.assertEqual(0o600, stat.S_IMODE(side.stat().st_mode))
 
 
 class TestSetAside(FileTestCase):

@@ -4,6 +4,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage import pruner as pruner_module
 from deepseek_cursor_proxy.storage.pruner import Pruner
+from tests.support.polling import PATIENCE, wait_until
 
 
 class TestPruner(unittest.TestCase):
@@ -19,39 +20,31 @@ class TestPruner(unittest.TestCase):
         self.assertNotIn(threading.current_thread(), threads)
 
     def test_close_waits_for_a_running_pruning_and_starts_no_more(self) -> None:
-        release, running = threading.Event(), threading.Event()
-        runs: list[int] = []
-
-        def prune() -> None:
-            running.set()
-            release.wait(10)
-            runs.append(1)
-
+        release, runs = threading.Event(), []
+        prune = mock.Mock(side_effect=lambda: runs.append(release.wait(PATIENCE)))
         pruner = Pruner(prune, every=1, name="prune")
         pruner.count_writes()
-        self.assertTrue(running.wait(10))
+        wait_until(lambda: prune.called)
         release.set()
         pruner.close()
         pruner.count_writes()
-        self.assertEqual([1], runs)
+        self.assertEqual([True], runs)
         self.assertTrue(pruner.is_closed)
 
     def test_writes_during_a_pruning_start_one_more(self) -> None:
-        release, running, over = threading.Event(), threading.Event(), threading.Event()
-        runs: list[threading.Thread] = []
+        release, runs = threading.Event(), []
 
         def prune() -> None:
             runs.append(threading.current_thread())
-            (over if running.is_set() else running).set()
-            release.wait(10)
+            release.wait(PATIENCE)
 
         pruner = Pruner(prune, every=1, name="prune")
         pruner.count_writes()
-        self.assertTrue(running.wait(10))
+        wait_until(lambda: runs)
         for _ in range(3):
             pruner.count_writes()
         release.set()
-        self.assertTrue(over.wait(10))
+        wait_until(lambda: len(runs) == 2)
         pruner.close()
         self.assertEqual(runs[:1] * 2, runs)
 

@@ -2,52 +2,48 @@ import logging
 import threading
 import time
 import unittest
+from collections.abc import Callable
 from unittest import mock
 
 from deepseek_cursor_proxy.storage import reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener
+from tests.support.polling import PATIENCE, wait_until
 
 LOG = logging.getLogger("tests.reopener")
-PATIENCE = 10.0
 
 
 class TestReopener(unittest.TestCase):
     def setUp(self) -> None:
         self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.001))
 
+    def reopener(self, reopen: Callable[[], bool]) -> Reopener:
+        reopener_thread = Reopener(reopen, name="reopen")
+        self.addCleanup(reopener_thread.close)
+        return reopener_thread
+
     def test_the_reopener_retries_until_it_succeeds_and_ends_its_thread(self) -> None:
         results = [True, False, False]
-        reopener_thread = Reopener(results.pop, name="reopen")
+        reopener_thread = self.reopener(results.pop)
         reopener_thread.wake()
         self.assertTrue(reopener_thread.wait(PATIENCE))
         self.assertEqual([], results)
         self.assertNotIn("reopen", [thread.name for thread in threading.enumerate()])
-        reopener_thread.close()
 
     def test_a_wake_during_a_try_causes_one_more_try(self) -> None:
-        running, go_on = threading.Event(), threading.Event()
-        runs: list[int] = []
-
-        def reopen() -> bool:
-            runs.append(1)
-            running.set()
-            return go_on.wait(PATIENCE)
-
-        reopener_thread = Reopener(reopen, name="reopen")
+        go_on = threading.Event()
+        reopen = mock.Mock(side_effect=lambda: go_on.wait(PATIENCE))
+        reopener_thread = self.reopener(reopen)
         reopener_thread.wake()
-        self.assertTrue(running.wait(PATIENCE))
+        wait_until(lambda: reopen.called)
         reopener_thread.wake()
         reopener_thread.wake()
         go_on.set()
         self.assertTrue(reopener_thread.wait(PATIENCE))
-        self.assertEqual([1, 1], runs)
-        reopener_thread.close()
+        self.assertEqual(2, reopen.call_count)
 
     def test_the_delays_between_tries_grow_up_to_a_limit(self) -> None:
-        tries = 12
-        results = [True] + [False] * tries
-        reopener_thread = Reopener(results.pop, name="reopen")
+        reopener_thread = self.reopener(([True] + [False] * 12).pop)
         with (
             mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.25),
             mock.patch.object(reopener_thread._closing, "wait") as wait,
@@ -55,30 +51,24 @@ class TestReopener(unittest.TestCase):
             reopener_thread.wake()
             self.assertTrue(reopener_thread.wait(PATIENCE))
         delays = [call.args[0] for call in wait.call_args_list]
-        self.assertEqual([0.25, 0.5, 1.0, 2.0, 4.0, *[5.0] * (tries - 5)], delays)
+        self.assertEqual([0.25, 0.5, 1.0, 2.0, 4.0, *[5.0] * 7], delays)
 
     def test_close_ends_the_reopener_during_a_delay(self) -> None:
-        tried = threading.Event()
-
-        def reopen() -> bool:
-            tried.set()
-            return False
-
-        reopener_thread = Reopener(reopen, name="reopen")
+        reopen = mock.Mock(return_value=False)
+        reopener_thread = self.reopener(reopen)
         with mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600):
             reopener_thread.wake()
-            self.assertTrue(tried.wait(PATIENCE))
+            wait_until(lambda: reopen.called)
             reopener_thread.close()
         reopener_thread.wake()
         self.assertTrue(reopener_thread.wait(0))
 
     def test_a_wake_raises_nothing_when_no_thread_can_start(self) -> None:
-        reopener_thread = Reopener(lambda: True, name="reopen")
+        reopener_thread = self.reopener(lambda: True)
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
             reopener_thread.wake()
         reopener_thread.wake()
         self.assertTrue(reopener_thread.wait(PATIENCE))
-        reopener_thread.close()
 
 
 class TestOutageLog(unittest.TestCase):

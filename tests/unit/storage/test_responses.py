@@ -239,18 +239,16 @@ class TestPruning(StoreTestCase):
         self.assertFalse(self.store.delete(ME, "r"))
         self.assertEqual([], self.ids())
 
-    def test_responses_that_are_too_old_are_pruned(self) -> None:
+    def test_responses_that_are_too_old_or_too_many_are_pruned_oldest_first(self) -> None:
         self.store = self.store_on(self.database, max_age_seconds=10)
         self.fill(30)
         self.store.prune()
         self.assertEqual([str(number) for number in range(20, 30)], self.ids())
-
-    def test_too_many_responses_are_pruned_oldest_first(self) -> None:
         self.store = self.store_on(self.database, max_rows=7)
-        self.fill(2 * responses._ROWS_PER_STEP + 10)
+        last = 2 * responses._ROWS_PER_STEP + 9
+        self.fill(last + 1)
         self.store.prune()
-        self.assertEqual(7, len(self.ids()))
-        self.assertEqual(str(2 * responses._ROWS_PER_STEP + 9), self.ids()[-1])
+        self.assertEqual((7, str(last)), (len(self.ids()), self.ids()[-1]))
 
     def test_too_many_bytes_of_responses_are_pruned_oldest_first(self) -> None:
         self.fill(10, size=2000)
