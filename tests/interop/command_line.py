@@ -16,10 +16,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
+from tests.interop import npm
 from tests.support.harness import running_proxy
 
 MODEL = "deepseek-v4-pro"
@@ -40,7 +42,20 @@ class Program:
 
 
 class ClientCase(unittest.TestCase):
-    """One home and one DeepSeek per test; a subclass says what the model answers in `script`."""
+    """One home and one DeepSeek per test; a subclass says what the model answers in `script`.
+
+    `packages` are installed before its first test, by npm or by the other `installer`; `commands` is where they are.
+    """
+
+    packages: tuple[str, ...] = ()
+    installer: ModuleType = npm
+    commands = Path()
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        if cls.packages:
+            cls.commands = cls.installer.installed(*cls.packages)
 
     def setUp(self) -> None:
         # Last in, first out: what a client still holds of its home is gone before the home is.

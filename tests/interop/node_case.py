@@ -15,10 +15,6 @@ RUN_SECONDS = 60
 
 
 class NodeCase(ClientCase):
-    """`commands` is what npm.installed returned."""
-
-    commands = Path()
-
     def run_script(self, name: str, **given: Any) -> Any:
         """The JSON that a script printed."""
         script = Path(shutil.copy(SCRIPTS / name, self.commands.parent.parent))

@@ -3,6 +3,7 @@
 Where there is no npm, or no way to its registry, the tests are skipped, and say why.
 """
 
+import functools
 import re
 import shutil
 import subprocess
@@ -15,8 +16,9 @@ INSTALL_SECONDS = 120
 _OUT_OF_REACH = re.compile(r"code (ENOTFOUND|EAI_AGAIN|ECONN\w+|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT)")
 
 
+@functools.cache
 def installed(*packages: str) -> Path:
-    """The directory that holds their commands. Called by setUpModule; raises SkipTest."""
+    """The directory that holds their commands. Called before the tests of a module; raises SkipTest."""
     npm, names = shutil.which("npm"), " and ".join(packages)
     if npm is None or shutil.which("node") is None:
         raise unittest.SkipTest(f"npm and node are not on the PATH: {names} cannot be installed")

@@ -3,6 +3,7 @@
 Where pip has no way to its index, the tests are skipped, and say why.
 """
 
+import functools
 import subprocess
 import sys
 import unittest
@@ -13,8 +14,9 @@ from tempfile import TemporaryDirectory
 INSTALL_SECONDS = 240
 
 
+@functools.cache
 def installed(*packages: str) -> Path:
-    """The directory that holds their commands. Called by setUpModule; raises SkipTest."""
+    """The directory that holds their commands. Called before the tests of a module; raises SkipTest."""
     names = " and ".join(packages)
     place = Path(unittest.enterModuleContext(TemporaryDirectory(prefix="agents-")))
     venv.create(place, with_pip=True)

@@ -5,9 +5,7 @@ content as parts and its prompt as `developer`; it speaks all three APIs.
 """
 
 import json
-from pathlib import Path
 
-from tests.interop import npm
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL
 
@@ -15,15 +13,10 @@ from tests.interop.command_line import KEY, MODEL
 CN = "@continuedev/cli@1.5.47"
 PI = "@earendil-works/pi-coding-agent@0.74.2"
 
-_commands = Path()
-
-
-def setUpModule() -> None:
-    global _commands
-    _commands = npm.installed(CN, PI)
-
 
 class ContinueTest(AgentCase):
+    packages = (CN,)
+
     def point_at(self, url: str) -> None:
         model = {"name": "ds", "provider": "openai", "model": MODEL, "apiBase": f"{url}/v1", "apiKey": KEY}
         able = {"roles": ["chat", "edit", "apply"], "capabilities": ["tool_use"]}
@@ -34,7 +27,7 @@ class ContinueTest(AgentCase):
     def ask(self, question: str, *options: str, may_fail: bool = False) -> str:
         place = {"CONTINUE_GLOBAL_DIR": str(self.home / ".continue"), "CONTINUE_TELEMETRY_ENABLED": "0"}
         command = ("--config", str(self.home / "config.yaml"), "--auto", *options, "-p", question)
-        return self.run_client(self.program(_commands / "cn", **place), *command, may_fail=may_fail)
+        return self.run_client(self.program(self.commands / "cn", **place), *command, may_fail=may_fail)
 
     def assert_loop(self, *, display: bool) -> None:
         self.point_at(self.new_proxy(display=display))
@@ -63,6 +56,8 @@ class ContinueTest(AgentCase):
 
 
 class PiTest(AgentCase):
+    packages = (PI,)
+
     def point_at(self, url: str, api: str = "openai-completions") -> None:
         model = {"id": MODEL, "reasoning": True, "contextWindow": 128000, "maxTokens": 8192}
         provider = {"baseUrl": url, "api": api, "apiKey": KEY, "models": [model]}
@@ -72,7 +67,7 @@ class PiTest(AgentCase):
 
     def ask(self, question: str, *options: str) -> str:
         command = ("--offline", "--provider", "proxy", "--model", MODEL, "--thinking", "high", *options)
-        return self.run_client(self.program(_commands / "pi"), *command, "-p", question)
+        return self.run_client(self.program(self.commands / "pi"), *command, "-p", question)
 
     def assert_loop(self, *, display: bool) -> None:
         self.point_at(f"{self.new_proxy(display=display)}/v1")

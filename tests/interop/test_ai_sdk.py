@@ -1,9 +1,6 @@
 """The AI SDK through the proxy, against the strict fake: a tool loop and a second question by each of its providers."""
 
-from pathlib import Path
-
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.interop import npm
 from tests.interop.command_line import AWKWARD, MODEL, Json
 from tests.interop.node_case import NodeCase
 
@@ -17,18 +14,9 @@ PACKAGES = (
     "zod@4.6.7",
 )
 
-_commands = Path()
-
-
-def setUpModule() -> None:
-    global _commands
-    _commands = npm.installed(*PACKAGES)
-
 
 class AiSdkTest(NodeCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.commands = _commands
+    packages = PACKAGES
 
     def script(self, payload: Json) -> Answer:
         number = len(self.said)

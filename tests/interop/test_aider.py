@@ -6,7 +6,6 @@ model never meant to touch.
 """
 
 import subprocess
-from pathlib import Path
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from tests.interop import pypi
@@ -23,15 +22,10 @@ WHOLE = "notes.txt\n```\n{}\n```\n"
 EDIT = "notes.txt\n```\n<<<<<<< SEARCH\n{}\n=======\n{}\n>>>>>>> REPLACE\n```\n"
 COMMAND = "```bash\ntouch ran.txt\n```\n"
 
-_commands = Path()
-
-
-def setUpModule() -> None:
-    global _commands
-    _commands = pypi.installed(AIDER)
-
 
 class AiderTest(ClientCase):
+    packages, installer = (AIDER,), pypi
+
     def setUp(self) -> None:
         super().setUp()
         subprocess.run(["git", "init", "--quiet", str(self.scratch)], check=True)
@@ -45,7 +39,7 @@ class AiderTest(ClientCase):
     def edit(self, edit_format: str, *options: str) -> None:
         url = f"{self.proxy_with()}/v1"
         place = (("OPENAI_API_BASE", url), ("OPENAI_API_KEY", KEY), ("LITELLM_LOCAL_MODEL_COST_MAP", "True"))
-        program = Program((str(_commands / "aider"), "--model", f"openai/{MODEL}"), place, RUN_SECONDS)
+        program = Program((str(self.commands / "aider"), "--model", f"openai/{MODEL}"), place, RUN_SECONDS)
         given = ("--edit-format", edit_format, *OPTIONS, *options, "--message", "Milk only.", "notes.txt")
         self.run_client(program, *given)
         self.assertEqual(len(self.said), 1, self.output)

@@ -4,12 +4,10 @@ import json
 import random
 import re
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE
-from tests.interop import npm
 from tests.interop.command_line import KEY, MODEL, Json
 from tests.interop.node_case import NodeCase
 from tests.unit.reasoning.test_markdown_escape import WORDS
@@ -77,18 +75,9 @@ THOUGHTS = {
     "CRLF": ("a\r\n```\r\nb\r\n", "b"),
 }  # fmt: skip
 
-_commands = Path()
-
-
-def setUpModule() -> None:
-    global _commands
-    _commands = npm.installed(*RENDERERS)
-
 
 class MarkdownRenderersTest(NodeCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.commands = _commands
+    packages = RENDERERS
 
     def rendered(self, thoughts: list[str]) -> list[dict[str, Any]]:
         texts = [COLLAPSIBLE.opening + COLLAPSIBLE.escape(each) + COLLAPSIBLE.closing + ANSWER for each in thoughts]
@@ -119,9 +108,7 @@ class MarkdownRenderersTest(NodeCase):
 class ServedBlockTest(NodeCase):
     """Through the proxy, with an answer that a thought could restyle in more ways."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.commands = _commands
+    packages = RENDERERS
 
     def script(self, payload: Json) -> Answer:
         # A size of pieces that splits every mark somewhere.

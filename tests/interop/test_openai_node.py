@@ -3,12 +3,10 @@
 Its streaming helpers add events up strictly: an event about a part that was never added ends the stream with an error.
 """
 
-from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
-from tests.interop import npm
 from tests.interop.command_line import AWKWARD, MODEL, Json
 from tests.interop.node_case import NodeCase
 from tests.interop.test_openai_responses import VARIANTS
@@ -18,18 +16,9 @@ OPENAI = "openai@7.53.0"
 
 QUESTION: Json = {"model": MODEL, "messages": [{"role": "user", "content": "What is the weather here?"}]}
 
-_commands = Path()
-
-
-def setUpModule() -> None:
-    global _commands
-    _commands = npm.installed(OPENAI)
-
 
 class OpenAINodeCase(NodeCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.commands = _commands
+    packages = (OPENAI,)
 
     def ask(self, *requests: tuple[str, Json], **settings: Any) -> list[Json]:
         url = self.proxy_with(**settings)

@@ -6,10 +6,8 @@ DeepSeek.
 
 import json
 import subprocess
-from pathlib import Path
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.interop import npm
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 
 # Pinned: seen to run on Node 20 and 22, though it asks for 22; without a version npm takes one from a year before.
@@ -25,15 +23,10 @@ SETTINGS: Json = {
 }
 FENCES = "```notes.txt\nfrom a thought\n```\n\n```bash\ntouch ran.txt\n```\n<tool_call>\n```\nan open fence"
 
-_commands = Path()
-
-
-def setUpModule() -> None:
-    global _commands
-    _commands = npm.installed(QWEN)
-
 
 class QwenCodeTest(ClientCase):
+    packages = (QWEN,)
+
     def setUp(self) -> None:
         super().setUp()
         subprocess.run(["git", "init", "--quiet", str(self.scratch)], check=True)
@@ -65,7 +58,7 @@ class QwenCodeTest(ClientCase):
 
     def ask(self, question: str, *options: str) -> str:
         place = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_MODEL": MODEL}
-        program = Program((str(_commands / "qwen"),), tuple(place.items()), RUN_SECONDS)
+        program = Program((str(self.commands / "qwen"),), tuple(place.items()), RUN_SECONDS)
         return self.run_client(program, "--yolo", *options, "-p", question)
 
     def test_trimmed_thoughts_reach_deepseek_exactly_and_nothing_in_them_is_done(self) -> None:
