@@ -31,12 +31,8 @@ _WORDS = (
         b"\xff",
         b"%00",
     ),
-    *(
-        b"Content-Length: 5\r\n",
-        b"Content-Length: 0\r\n",
-        b"Transfer-Encoding: chunked\r\n",
-        b"Transfer-Encoding: x\r\n",
-    ),
+    *(b"Content-Length: 5\r\n", b"Content-Length: 0\r\n"),
+    *(b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: x\r\n"),
     *(b"0\r\n\r\n", b"5\r\nhello\r\n", b"ffffffffffffffff\r\n", b"Expect: 100-continue\r\n", b"Host: y\r\n"),
     *(b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"Connection: close\r\n"),
     *(b"Content-Encoding: gzip\r\n", b"HEAD", b"OPTIONS", b"*", b"http://x/", b"#", b"Authorization: Bearer sk\r\n"),
@@ -44,18 +40,8 @@ _WORDS = (
 # JSON that is wrong in nearly every place.
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 3.5, 1e308, 2**63, 10**40, "", " ", "x", "\ud800", "\x00", "\u2028", "a" * 5000),
-    *(
-        [],
-        {},
-        [None],
-        [[]],
-        [{}],
-        {"": ""},
-        {"type": None},
-        {"type": "text"},
-        {"type": "text", "text": 7},
-        {"role": "user"},
-    ),
+    *([], {}, [None], [[]], [{}], {"": ""}),
+    *({"type": None}, {"type": "text"}, {"type": "text", "text": 7}, {"role": "user"}),
     *("tool", "assistant", "system", "user", "developer", "function", "tool_use", "tool_result", "function_call"),
     *("<details>\n<summary>Thinking</summary>\n\n", "</details>", "<think>", "data: [DONE]\n\n", '{"a":', "call_1"),
 )

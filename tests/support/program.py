@@ -1,5 +1,7 @@
 """The proxy as a process: started by the command line, read line by line, stopped by signals."""
 
+import contextlib
+import http.client
 import os
 import queue
 import stat
@@ -133,6 +135,11 @@ class ServeTest(unittest.TestCase):
         self.assertTrue(process.rest().endswith("Stopped.\n"))
         self.assertNotIn("Traceback", process.errors)
         self.assertNotIn("Warning", process.errors)
+
+    def expect_health(self, port: int) -> None:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+            connection.request("GET", "/healthz")
+            self.assertEqual(connection.getresponse().read(), b'{"ok":true}')
 
     def expect_mode(self, path: Path, mode: int) -> None:
         if not WINDOWS:

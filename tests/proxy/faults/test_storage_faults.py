@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from deepseek_cursor_proxy.storage import schema
 from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.polling import eventually
 from tests.support.program import ServeTest, address
 from tests.support.systems import needs_removable_open_files
 
@@ -42,6 +42,7 @@ class Chat:
         self._test = test
         self._fake = fake
         self._thought: list[str | None] = []
+        self.url = url
         self.client = CursorClient(url, tools=WEATHER_TOOLS, system=f"You are brief. {name}")
         test.addCleanup(self.client.close)
 
@@ -54,6 +55,11 @@ class Chat:
         sent = [message["reasoning_content"] for message in messages if message["role"] == "assistant"]
         self._test.assertEqual(self._thought[: len(sent)], sent)
         self._test.assertEqual([], self._fake.refused)
+
+    def go_on_from(self, other: "Chat") -> None:
+        """Asks the second question of another chat, whose first was answered elsewhere."""
+        self.client.messages, self._thought = other.client.messages, other._thought
+        self.ask(QUESTIONS[1])
 
 
 class FaultTestCase(unittest.TestCase):
@@ -84,10 +90,7 @@ class FaultTestCase(unittest.TestCase):
         self.assertTrue(proxy.store._reopener.wait(PATIENCE))
 
     def until_warned(self, count: int = 1) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while len(self.warnings) < count:
-            self.assertLess(time.monotonic(), deadline, self.warnings)
-            threading.Event().wait(0.005)
+        self.assertTrue(eventually(lambda: len(self.warnings) >= count), self.warnings)
 
     def rows(self, path: Path | None = None) -> int:
         with contextlib.closing(sqlite3.connect(path or self.path)) as connection:
@@ -155,42 +158,27 @@ class TestUnusableFiles(FaultTestCase):
             for statement in ("PRAGMA journal_mode=WAL", *statements):
                 connection.execute(statement)
 
-    @unittest.skipIf(IS_ROOT, "no file is read-only for root")
-    def test_a_read_only_store_is_still_read(self) -> None:
-        first = self.proxy()
-        chat = self.chat(first)
-        chat.ask()
-        first.close()
-        self.path.chmod(0o400)
-        self.addCleanup(self.path.chmod, 0o600)
-        proxy = self.proxy()
-        self.continue_on(proxy, chat)
-        self.assertRegex(self.warnings[0], "it is read-only; make it and its folder readable and writable")
-        self.path.chmod(0o600)
-        self.assert_reopened(proxy)
-        self.assertEqual(5, self.rows())
-
-    @unittest.skipIf(IS_ROOT, "no folder is read-only for root")
-    def test_a_store_in_a_read_only_folder_is_still_read(self) -> None:
-        first = self.proxy()
-        chat = self.chat(first)
-        chat.ask()
-        first.close()
-        self.place.chmod(0o500)
-        self.addCleanup(self.place.chmod, 0o700)
-        proxy = self.proxy()
-        self.continue_on(proxy, chat)
-        self.place.chmod(0o700)
-        self.assert_reopened(proxy)
-        self.assertEqual(5, self.rows())
-
-    def continue_on(self, proxy: RunningProxy, chat: Chat) -> None:
-        messages, thought = chat.client.messages, chat._thought
-        chat.client.close()
-        again = self.chat(proxy)
-        again.client.messages, again._thought = messages, thought
-        again.ask(QUESTIONS[1])
-        again.ask(QUESTIONS[2])
+    @unittest.skipIf(IS_ROOT, "nothing is read-only for root")
+    def test_a_store_that_is_read_only_or_in_a_read_only_folder_is_still_read(self) -> None:
+        for locked, mode in ((self.path, 0o400), (self.place, 0o500)):
+            with self.subTest(locked):
+                self.warnings.clear()
+                first = self.proxy()
+                chat = self.chat(first)
+                chat.ask()
+                first.close()
+                locked.chmod(mode)
+                self.addCleanup(locked.chmod, mode | 0o200)
+                proxy = self.proxy()
+                again = self.chat(proxy)
+                again.go_on_from(chat)
+                again.ask(QUESTIONS[2])
+                if locked == self.path:
+                    self.assertRegex(self.warnings[0], "it is read-only; make it and its folder readable and writable")
+                locked.chmod(mode | 0o200)
+                self.assert_reopened(proxy)
+                self.assertEqual(5, self.rows())
+                proxy.close()
 
     def test_a_folder_that_refuses_new_files_leaves_the_proxy_running(self) -> None:
         """What a read-only folder looks like to a program, for root as well."""
@@ -246,9 +234,7 @@ class TestLocks(FaultTestCase):
         one, two = self.proxy(), self.proxy()
         chat = self.chat(one)
         chat.ask()
-        other = self.chat(two)
-        other.client.messages, other._thought = chat.client.messages, chat._thought
-        other.ask(QUESTIONS[1])
+        self.chat(two).go_on_from(chat)
         self.chat(one, "another").ask()
         self.assertEqual([], self.warnings)
         self.assertEqual(4 + 3, self.rows())
@@ -324,11 +310,9 @@ class TestDamage(FaultTestCase):
 
     @needs_removable_open_files
     def test_a_store_deleted_while_running_is_created_again(self) -> None:
-        self.happens(lambda: list(map(Path.unlink, self.place.iterdir())))
-
-    @needs_removable_open_files
-    def test_a_store_unlinked_while_running_is_created_again(self) -> None:
-        self.happens(self.path.unlink)
+        for deed in (lambda: list(map(Path.unlink, self.place.iterdir())), self.path.unlink):
+            self.happens(deed)
+            self.warnings.clear()
 
     def test_a_store_emptied_while_running_is_created_again(self) -> None:
         self.happens(lambda: os.truncate(self.path, 0))
@@ -374,10 +358,7 @@ class TestFullDisk(ServeTest):
         resource.prlimit(process._process.pid, resource.RLIMIT_FSIZE, (hard, hard))
 
     def until(self, process: Any, words: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while words not in process.errors:
-            self.assertLess(time.monotonic(), deadline, process.errors)
-            threading.Event().wait(0.02)
+        self.assertTrue(eventually(lambda: words in process.errors), process.errors)
 
     def lines(self, process: Any) -> list[str]:
         return [line for line in process.errors.splitlines() if line[:1] not in "┌├└"]
@@ -387,7 +368,7 @@ class TestFullDisk(ServeTest):
         for question in QUESTIONS:
             chat.ask(question)
         for number in range(6):
-            Chat(self, chat_url(chat), self.fake, f"{number} " * 2000).ask()
+            Chat(self, chat.url, self.fake, f"{number} " * 2000).ask()
         self.until(process, "kept in memory only")
         if not hasattr(__import__("resource"), "prlimit"):
             self.skipTest("another process's limit can be lifted on Linux only")
@@ -415,10 +396,4 @@ class TestFullDisk(ServeTest):
         process.send(15)
         self.assertEqual(0, process.wait())
         process, again = self.start(limit=30_000)
-        again.client.messages, again._thought = chat.client.messages, chat._thought
-        again.ask(QUESTIONS[1])
-
-
-def chat_url(chat: Chat) -> str:
-    connection = chat.client._connection
-    return f"http://{connection.host}:{connection.port}/v1"
+        again.go_on_from(chat)

@@ -49,19 +49,13 @@ class ChildProcessTest(unittest.TestCase):
         with contextlib.suppress(ConnectionError):
             self.assertEqual(b"", sock.recv(1))
 
-    def test_a_child_ends_when_its_parent_is_killed(self) -> None:
-        parent = subprocess.Popen([sys.executable, "-c", PARENT, *self.child], cwd=ROOT)
-        with parent:
-            sock = self.connected()
-            parent.kill()
-            self.expect_gone(sock)
-
-    def test_children_of_a_wrapper_script_end_when_our_process_is_killed(self) -> None:
-        parent = subprocess.Popen([sys.executable, "-c", PARENT, *RUN, WRAPPER, *self.child], cwd=ROOT)
-        with parent:
-            sock = self.connected()
-            parent.kill()
-            self.expect_gone(sock)
+    def test_a_child_and_those_of_a_wrapper_script_end_when_our_process_is_killed(self) -> None:
+        for wrapper in ((), (*RUN, WRAPPER)):
+            command = [sys.executable, "-c", PARENT, *wrapper, *self.child]
+            with self.subTest(wrapper), subprocess.Popen(command, cwd=ROOT) as parent:
+                sock = self.connected()
+                parent.kill()
+                self.expect_gone(sock)
 
     def test_ending_a_child_ends_its_own_children(self) -> None:
         child = ChildProcess()
@@ -88,5 +82,4 @@ class ChildProcessTest(unittest.TestCase):
 
     def close(self, child: ChildProcess) -> None:
         child.wait()
-        assert child.output is not None
         child.output.close()

@@ -1,9 +1,9 @@
 """The proxy as a process of its own: how it starts, how it refuses to start, how it stops."""
 
 import contextlib
-import http.client
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -46,9 +46,8 @@ class StartTest(ServeTest):
         self.assertIn(str(Path("~/.deepseek-cursor-proxy/config.toml")), lines[4])
         self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[4])
         self.assertRegex(lines[5], "cannot reach this machine .* --ngrok")
-        with contextlib.closing(http.client.HTTPConnection(host, port, timeout=PATIENCE)) as connection:
-            connection.request("GET", "/healthz")
-            self.assertEqual(connection.getresponse().read(), b'{"ok":true}')
+        self.assertEqual("127.0.0.1", host)
+        self.expect_health(port)
 
     def test_the_first_run_leaves_a_private_configuration_to_edit(self) -> None:
         if not WINDOWS:
@@ -218,27 +217,18 @@ class RefusalTest(ServeTest):
         self.assertIn(f"127.0.0.1:{port} is in use", line)
         self.assertRegex(line, r"another port with --port \d+$")
 
-    def test_a_host_that_is_not_here_is_one_line(self) -> None:
-        self.assertIn("is not an address of this machine", self.refusal("--port", "0", "--host", "x" * 70))
-
-    def test_a_configuration_that_cannot_be_read_is_one_line(self) -> None:
-        line = self.refusal("--config", str(self.home))
-        self.assertRegex(line, "^config: cannot read .+; fix it or pass another file with --config$")
-
-    def test_a_file_in_the_place_of_the_traces_is_one_line(self) -> None:
-        (self.home / "traces").touch()
-        line = self.refusal("--port", "0", "--trace-dir", str(self.home / "traces"))
-        self.assertIn(f"cannot write into {self.home / 'traces'}", line)
-        self.assertIn("--trace-dir", line)
-
-    def test_a_tokenizer_that_is_not_there_is_one_line(self) -> None:
-        line = self.refusal("--port", "0", "--tokenizer", str(self.home / "tokenizer.json"))
-        self.assertIn(f"cannot read {self.home / 'tokenizer.json'}", line)
-        self.assertIn("--tokenizer", line)
-
-    def test_no_ngrok_on_this_machine_is_one_line(self) -> None:
-        line = self.refusal("--port", "0", "--ngrok", PATH=str(self.bin))
-        self.assertIn("https://ngrok.com/download", line)
+    def test_a_setting_that_cannot_be_used_is_one_line_with_its_name(self) -> None:
+        traces, tokenizer = self.home / "traces", self.home / "tokenizer.json"
+        traces.touch()
+        for flags, words in (
+            (("--host", "x" * 70), "is not an address of this machine"),
+            (("--config", str(self.home)), "^config: cannot read .+; fix it or pass another file with --config$"),
+            (("--trace-dir", str(traces)), f"cannot write into {re.escape(str(traces))}.*--trace-dir"),
+            (("--tokenizer", str(tokenizer)), f"cannot read {re.escape(str(tokenizer))}.*--tokenizer"),
+            (("--ngrok",), "https://ngrok.com/download"),
+        ):
+            with self.subTest(flags[0]):
+                self.assertRegex(self.refusal("--port", "0", *flags, PATH=str(self.bin)), words)
 
 
 class NgrokServeTest(ServeTest):
@@ -264,9 +254,7 @@ class NgrokTest(NgrokServeTest):
         self.assertRegex(welcome, rf"Override OpenAI Base URL +{test_tunnel.URL}/v1\n")
         self.assertNotIn("cannot reach this machine", welcome)
         [_, _, arguments] = json.loads((self.bin / "launches").read_text())
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(arguments[1]), timeout=PATIENCE)) as local:
-            local.request("GET", "/healthz")
-            self.assertEqual(local.getresponse().read(), b'{"ok":true}')
+        self.expect_health(int(arguments[1]))
         process.send(signal.SIGTERM)
         self.expect_stopped(process)
         self.expect_agent_gone()

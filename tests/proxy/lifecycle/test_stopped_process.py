@@ -16,25 +16,15 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab import processes
 from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, chunk, delta, event, head
-from tests.support.harness import read_reply, request_bytes
+from tests.support.harness import chat_body, read_reply, request_bytes
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
 
 QUESTION = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 # Every deadline of the proxy, and how long it is stopped.
 DEADLINE, STOPPED = 1.0, 1.4
-FLAGS = [
-    part
-    for name in (
-        "request-timeout",
-        "header-timeout",
-        "body-timeout",
-        "idle-timeout",
-        "write-timeout",
-        "connect-timeout",
-    )
-    for part in (f"--{name}", str(DEADLINE))
-]
+TIMEOUTS = ("request", "header", "body", "idle", "write", "connect")
+FLAGS = [part for name in TIMEOUTS for part in (f"--{name}-timeout", str(DEADLINE))]
 PLAIN_HEAD = head("Content-Type: application/json", "Transfer-Encoding: chunked")
 PATIENCE = 30.0
 
@@ -85,11 +75,8 @@ class TestStoppedProcess(unittest.TestCase):
         self.is_over.set()
 
     def ask(self, path: str, kind: str, stream: bool) -> bytes:
-        body: dict[str, Any] = {"model": "deepseek-v4-pro", "stream": stream, "max_tokens": 100}
-        if path == "/v1/responses":
-            body = {"model": "deepseek-v4-pro", "stream": stream, "input": kind}
-        else:
-            body["messages"] = [{"role": "user", "content": kind}]
+        asked = {"input": kind} if path == "/v1/responses" else chat_body(kind, max_tokens=100)
+        body = {"model": "deepseek-v4-pro", "stream": stream, **asked}
         with socket.create_connection(self.address, timeout=PATIENCE) as sock:
             sock.sendall(request_bytes(body, path=path, headers=["anthropic-version: 2023-06-01"]))
             return read_reply(sock)[2]

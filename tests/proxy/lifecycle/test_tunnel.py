@@ -217,11 +217,20 @@ class StartTest(TunnelTest):
         [[_, _, arguments]] = self.launched()
         self.assertEqual(arguments, ["http", str(PORT), "--log=stdout", "--log-format=json"])
 
-    def test_an_agent_of_the_older_api_gives_its_public_url(self) -> None:
-        self.assertEqual(self.tunnel({"urls": [URL], "path": "/api/tunnels"}).start(), URL)
-
-    def test_an_agent_without_an_api_gives_its_url_in_the_log(self) -> None:
-        self.assertEqual(self.tunnel(logs()).start(), URL)
+    def test_an_agent_gives_its_public_url_in_an_older_api_or_between_any_lines_of_its_log(self) -> None:
+        odd = ["", "[" * 100_000, "[]", "3", '{"msg": 3}', '{"msg": "starting web service", "addr": "no:port"}']
+        unfit = [{"msg": "started tunnel", "url": url} for url in (None, "http://plain.example", "https://a\x1b[2J")]
+        for name, part in {
+            "the older API": {"urls": [URL], "path": "/api/tunnels"},
+            "no API": logs(),
+            "a long log, which never blocks": logs(*[{"lvl": "info", "msg": "x" * 1000}] * 300),
+            "odd lines": logs(*odd, *unfit),
+        }.items():
+            with self.subTest(name):
+                tunnel = self.tunnel(part)
+                self.assertEqual(tunnel.start(), URL)
+                tunnel.stop()
+                self.launches.write_text("")
 
     def test_an_agent_that_does_not_log_its_api_is_found_at_a_known_address(self) -> None:
         pages: dict[str, bytes] = {}
@@ -239,15 +248,6 @@ class StartTest(TunnelTest):
         agent = self.agent({"/api/tunnels": tunnels("http://localhost:1")})
         tunnel = self.tunnel(logs(), api_urls=[agent.api])
         self.assertEqual([tunnel.start(), tunnel._public_url()], [URL, URL])
-
-    def test_an_agent_that_logs_much_never_blocks(self) -> None:
-        chatter = [{"lvl": "info", "msg": "x" * 1000}] * 300
-        self.assertEqual(self.tunnel(logs(*chatter)).start(), URL)
-
-    def test_odd_lines_in_the_agents_log_are_ignored(self) -> None:
-        odd = ["", "[" * 100_000, "[]", "3", '{"msg": 3}', '{"msg": "starting web service", "addr": "no:port"}']
-        unfit = [{"msg": "started tunnel", "url": url} for url in (None, "http://plain.example", "https://a\x1b[2J")]
-        self.assertEqual(self.tunnel(logs(*odd, *unfit)).start(), URL)
 
     def test_an_agent_that_already_forwards_to_us_is_reused_and_left_running(self) -> None:
         for pages in ({"/api/endpoints": endpoints()}, {"/api/tunnels": tunnels()}):
@@ -270,17 +270,13 @@ class StartTest(TunnelTest):
                 self.assertEqual(self.listed(endpoints(target)), [URL])
                 self.assertEqual(self.listed(tunnels(target)), [URL])
 
-    def test_an_endpoint_to_another_port_or_machine_is_ignored(self) -> None:
+    def test_an_endpoint_to_elsewhere_or_without_a_public_url_is_ignored(self) -> None:
         ports = ["http://localhost:90", "http://localhost", "19000", "²", "localhost:9000x", "localhost:99999999"]
         odd: list[object] = ["example.com:9000", "file:///9000", "[::1:9000", "", None, [], {"url": 9000}, True]
-        for target in ports + odd:
-            with self.subTest(target):
-                self.assertEqual(self.listed(tunnels(target)), [])
-
-    def test_an_endpoint_that_is_not_public_is_ignored(self) -> None:
-        for url in ("http://x.ngrok.app", "tcp://x.ngrok.io:1", "https://x.internal", "https://x\x1b.app", "", None):
-            with self.subTest(url):
-                self.assertEqual(self.listed(endpoints(url=url)), [])
+        urls = ("http://x.ngrok.app", "tcp://x.ngrok.io:1", "https://x.internal", "https://x\x1b.app", "", None)
+        for page in (*map(tunnels, ports + odd), *(endpoints(url=url) for url in urls)):
+            with self.subTest(page):
+                self.assertEqual(self.listed(page), [])
 
     def test_another_program_at_the_api_address_is_no_agent(self) -> None:
         for page in (b"", b"<html>", b"null", b"[]", b'{"tunnels": 3}', b'{"endpoints": {}}', b"[" * 100_000, b"\xff"):
@@ -296,8 +292,6 @@ class StartTest(TunnelTest):
         """urllib reads the environment when an opener is built, so the module is loaded a second time here."""
         agent = self.agent({"/api/tunnels": tunnels()})
         spec = importlib.util.spec_from_file_location("tunnel_behind_a_proxy", module.__file__)
-        assert spec is not None
-        assert spec.loader is not None
         fresh = importlib.util.module_from_spec(spec)
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -326,15 +320,13 @@ class FailureTest(TunnelTest):
                 self.assertIn("https://dashboard.ngrok.com/get-started/your-authtoken", message)
                 self.assertNotIn("s3cret", message)
 
-    def test_a_url_that_is_online_elsewhere_is_refused_with_the_command_to_stop_it(self) -> None:
-        message = self.failure(fails("failed to start tunnel: already online ERR_NGROK_334"))
+    def test_another_agent_in_the_way_is_refused_with_the_command_to_stop_it(self) -> None:
+        online = self.failure(fails("failed to start tunnel: already online ERR_NGROK_334"))
         for remedy in ("`pkill ngrok`", "`taskkill /IM ngrok.exe /F`", "`--pooling-enabled`"):
-            self.assertIn(remedy, message)
-
-    def test_a_second_agent_of_an_account_is_refused_with_the_command_to_stop_the_first(self) -> None:
-        message = self.failure(fails("limited to 1 simultaneous session ERR_NGROK_108"))
-        self.assertIn("`pkill ngrok`", message)
-        self.assertNotIn("--pooling-enabled", message)
+            self.assertIn(remedy, online)
+        second = self.failure(fails("limited to 1 simultaneous session ERR_NGROK_108"))
+        self.assertIn("`pkill ngrok`", second)
+        self.assertNotIn("--pooling-enabled", second)
 
     def test_an_ngrok_error_with_a_code_wins_over_later_lines(self) -> None:
         part = fails("ERR_NGROK_334")
@@ -347,33 +339,28 @@ class FailureTest(TunnelTest):
         self.assertTrue(message.endswith(f"x; run `ngrok http {PORT}` to see more"), message)
         self.assertLess(len(message), 300)
 
-    def test_an_ngrok_error_in_plain_text_is_quoted(self) -> None:
-        message = self.failure({"log": ["USAGE", "ERROR:  unknown flag: --log", "ERROR:  "]})
-        self.assertTrue(message.startswith("ngrok: unknown flag: --log; "), message)
-
-    def test_an_agent_that_ends_without_an_error_is_refused_with_a_command(self) -> None:
-        self.assertEqual(self.failure({"log": []}), "ngrok: it gave no public URL; run `ngrok http 9000` to see more")
+    def test_an_agent_that_ends_with_plain_text_or_without_is_refused_with_a_command(self) -> None:
+        for log, words in (
+            (["USAGE", "ERROR:  unknown flag: --log", "ERROR:  "], "unknown flag: --log"),
+            ([], "it gave no public URL"),
+        ):
+            self.assertEqual(self.failure({"log": log}), f"ngrok: {words}; run `ngrok http 9000` to see more")
 
     def test_an_agent_that_never_gets_a_url_is_ended(self) -> None:
         self.assertIn("no public URL", self.failure(NEVER, start_timeout=0.5))
         self.assertEqual(len(self.children), 1)
 
-    def test_ctrl_c_during_the_start_ends_the_agent(self) -> None:
-        tunnel = self.tunnel(NEVER, api_urls=["http://unused"])
-        with mock.patch.object(module, "_forwarded_urls", side_effect=[None, KeyboardInterrupt]):
-            self.assertRaises(KeyboardInterrupt, tunnel.start)
-        self.assertEqual(len(self.children), 1)
-        self.expect_children_gone()
-
-    def test_stop_during_the_start_ends_the_agent(self) -> None:
+    def test_ctrl_c_or_stop_during_the_start_ends_the_agent(self) -> None:
         """A signal handler may call stop() on the very thread that waits in start()."""
         tunnel = self.tunnel(NEVER, api_urls=["http://unused"])
-        with mock.patch.object(
-            module, "_forwarded_urls", side_effect=lambda *_: tunnel.stop() if self.children else None
+        for effect, raised in (
+            ([None, KeyboardInterrupt], KeyboardInterrupt),
+            (lambda *_: tunnel.stop() if len(self.children) == 2 else None, StartupError),
         ):
-            self.assertRaises(StartupError, tunnel.start)
-        self.assertEqual(len(self.children), 1)
-        self.expect_children_gone()
+            with mock.patch.object(module, "_forwarded_urls", side_effect=effect):
+                self.assertRaises(raised, tunnel.start)
+            self.expect_children_gone()
+        self.assertEqual(len(self.children), 2)
 
     def test_stop_before_the_agents_log_is_read_raises_nothing(self) -> None:
         """The handler's close() may be faster than the thread that was just being started."""
@@ -395,12 +382,9 @@ class FailureTest(TunnelTest):
 
 class WatchTest(TunnelTest):
     def test_a_dead_agent_is_replaced_and_its_new_url_announced(self) -> None:
-        self.assertEqual(self.tunnel(DIES, OK_ELSEWHERE).start(), URL)
-        self.expect_announced(LOST, BACK, MOVED)
-
-    def test_on_url_is_called_with_every_new_url(self) -> None:
         urls: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.tunnel(DIES, OK_ELSEWHERE, on_url=urls.put).start()
+        self.assertEqual(self.tunnel(DIES, OK_ELSEWHERE, on_url=urls.put).start(), URL)
+        self.expect_announced(LOST, BACK, MOVED)
         self.assertEqual([URL, NEW], [urls.get(timeout=10) for _ in range(2)])
 
     def test_a_replaced_agent_at_the_same_url_announces_no_new_url(self) -> None:
@@ -490,17 +474,16 @@ class StopTest(TunnelTest):
         self.tunnel(OK).start()
         self.assertNotEqual(os.getpgid(self.children[0].pid), os.getpgrp())
 
-    def test_stop_is_idempotent(self) -> None:
+    def test_stop_is_idempotent_and_needs_no_start(self) -> None:
+        tunnel = self.tunnel(OK)
+        tunnel.stop()
+        self.assertEqual(self.children, [])
         tunnel = self.tunnel(OK)
         tunnel.start()
         for _ in range(2):
             tunnel.stop()
             self.expect_children_gone()
         self.assertTrue(self.announced.empty())
-
-    def test_stop_without_start_raises_nothing(self) -> None:
-        self.tunnel(OK).stop()
-        self.assertEqual(self.children, [])
 
     def test_stop_does_not_wait_for_a_restart_pause(self) -> None:
         tunnel = self.tunnel(DIES, backoff=(3600,))

@@ -32,6 +32,12 @@ class PoolTestCase(unittest.TestCase):
         self.addCleanup(taken.close)
         return taken
 
+    def kept(self) -> Connection:
+        """A connection that was given back."""
+        taken = self.take()
+        self.pool.give_back(taken)
+        return taken
+
     def accept(self) -> socket.socket:
         accepted, _ = self.listener.accept()
         self.addCleanup(accepted.close)
@@ -40,9 +46,7 @@ class PoolTestCase(unittest.TestCase):
 
 class TestPool(PoolTestCase):
     def test_a_connection_given_back_is_taken_again(self) -> None:
-        first = self.take()
-        self.pool.give_back(first)
-        second = self.take()
+        first, second = self.kept(), self.take()
         self.assertIs(first, second)
         self.assertTrue(second.is_reused)
 
@@ -50,46 +54,31 @@ class TestPool(PoolTestCase):
         self.assertIsNot(self.take(), self.take())
 
     def test_another_origin_gets_a_connection_of_its_own(self) -> None:
-        other_listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(other_listener.close)
-        first = self.take()
-        self.pool.give_back(first)
+        other_listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
+        first = self.kept()
         other = self.pool.take(Origin("http", *other_listener.getsockname()))
         self.addCleanup(other.close)
         self.assertIsNot(first, other)
 
     def test_a_fresh_connection_is_never_a_kept_one(self) -> None:
-        first = self.take()
-        self.pool.give_back(first)
+        first = self.kept()
         self.assertIsNot(first, self.take(fresh=True))
 
-    def test_a_kept_connection_that_the_server_closed_is_not_reused(self) -> None:
-        first = self.take()
-        self.accept().close()
-        self.pool.give_back(first)
-        wait_readable(first._sock, SOON, None)
-        self.assertIsNot(first, self.take())
-
-    def test_a_kept_connection_with_unexpected_input_is_not_reused(self) -> None:
-        first = self.take()
-        self.accept().sendall(b"HTTP/1.1 200 smuggled")
-        self.pool.give_back(first)
-        wait_readable(first._sock, SOON, None)
-        self.assertIsNot(first, self.take())
+    def test_a_kept_connection_that_the_server_closed_or_wrote_to_is_not_reused(self) -> None:
+        for deed in (socket.socket.close, lambda sock: sock.sendall(b"HTTP/1.1 200 smuggled")):
+            first = self.kept()
+            deed(self.accept())
+            wait_readable(first._sock, SOON, None)
+            self.assertIsNot(first, self.take())
+            self.accept()
 
     def test_a_connection_that_was_idle_for_too_long_is_not_reused(self) -> None:
-        first = self.take()
-        self.pool.give_back(first)
-        first.idle_since -= pool._IDLE_SECONDS + 1
-        self.assertIsNot(first, self.take())
-
-    def test_a_connection_that_was_idle_while_the_computer_slept_is_not_reused(self) -> None:
-        """The clock that we measure with stands still meanwhile."""
-        for seconds in (pool._IDLE_SECONDS + 1, -pool._IDLE_SECONDS - 1):
-            first = self.take()
-            self.pool.give_back(first)
-            first.idle_since_wall += seconds
-            self.assertIsNot(first, self.take())
+        """The clock that we measure with stands still while the computer sleeps."""
+        late = pool._IDLE_SECONDS + 1
+        for clock, seconds in (("idle_since", -late), ("idle_since_wall", late), ("idle_since_wall", -late)):
+            first = self.kept()
+            setattr(first, clock, getattr(first, clock) + seconds)
+            self.assertIsNot(first, self.take(), clock)
 
     def test_the_number_of_kept_connections_is_bounded(self) -> None:
         taken = [self.take() for _ in range(pool._IDLE_CONNECTIONS + 3)]
@@ -164,9 +153,7 @@ class TestReceiving(PoolTestCase):
 
     def test_a_client_that_leaves_is_noticed_while_upstream_is_silent(self) -> None:
         for leave in (socket.socket.close, lambda sock: sock.shutdown(socket.SHUT_WR)):
-            ours, theirs = socket.socketpair()
-            self.addCleanup(ours.close)
-            self.addCleanup(theirs.close)
+            ours, theirs = map(self.enterContext, socket.socketpair())
             connection = self.take(fresh=True)
             connection.send(b"x", SOON)
             threading.Timer(0.05, leave, (theirs,)).start()
@@ -174,9 +161,7 @@ class TestReceiving(PoolTestCase):
                 connection.receive(time.monotonic() + SOON, Client(ours))
 
     def test_a_client_that_sends_early_has_not_left(self) -> None:
-        ours, theirs = socket.socketpair()
-        self.addCleanup(ours.close)
-        self.addCleanup(theirs.close)
+        ours, theirs = map(self.enterContext, socket.socketpair())
         theirs.sendall(b"the next request")
         connection = self.take()
         connection.send(b"x", SOON)
