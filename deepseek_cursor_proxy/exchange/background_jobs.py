@@ -87,17 +87,11 @@ class Job:
     # By others …
 
     def follow(self, peer: Peer | None = None, heartbeat_seconds: float = math.inf) -> "JobEvents":
-        """All events from the start, past and future, for a client that may leave before the end.
-
-        After each silence of so many seconds a comment follows: a tunnel would cut the client off.
-        """
+        """All events, past and future, for a client that may leave; comments in a long silence keep tunnels open."""
         return JobEvents(self, peer, heartbeat_seconds)
 
     def read_after(self, count: int, seconds: float) -> bytes | Lull | None:
-        """The events behind so many bytes; a Lull when none came in that time, None when none will come.
-
-        They end where a piece does. There may be more already: old events are unpacked in parts.
-        """
+        """Whole pieces behind so many bytes, perhaps not all; a Lull when none came in time, None when none will."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._log) > count or self._has_ended, seconds)
             return self._log.read(count) or (None if self._has_ended else BLOCKING)
@@ -184,10 +178,7 @@ class Jobs:
         self._is_stopping = False
 
     def submit(self, job: Job, run: Run) -> None:
-        """Have a worker call `run(job)`, or the thread that cancels or stops the job while it waits.
-
-        Raises QueueFull, ProxyStopping or Overloaded; then it is not called, and the job is closed.
-        """
+        """Have a worker, or the thread that cancels it first, call `run(job)`; else raise a ProxyError and close it."""
         try:
             self._enqueue(_Task(job, run))
         except ProxyError:
@@ -201,10 +192,7 @@ class Jobs:
         return None if task is None else task.job
 
     def cancel(self, job: Job) -> bool:
-        """Have a job end; False when it was cancelled or stopped before. One that waits is run here, and is over then.
-
-        One that runs ends within moments; `job.wait` waits for that.
-        """
+        """Have a job end, one that waits at once; `job.wait` waits for one that runs. False if it was ended before."""
         with self._changed:
             task = next((each for each in self._waiting if each.job is job), None)
             if task is not None:
@@ -247,17 +235,14 @@ class Jobs:
                     retry_after=_RETRY_AFTER_SECONDS,
                 )
             if self._idle <= len(self._waiting) and len(self._threads) < self._max_workers:
-                self._start_worker()
+                thread = start_thread(self._work, "job")
+                if thread is not None:
+                    self._threads.add(thread)
+                elif not self._threads:
+                    raise Overloaded("There are no threads left. Try again in a moment.", retry_after=1)
             self._waiting.append(task)
             self._tasks[task.key] = task
             self._changed.notify_all()
-
-    def _start_worker(self) -> None:
-        thread = start_thread(self._work, "job")
-        if thread is not None:
-            self._threads.add(thread)
-        elif not self._threads:
-            raise Overloaded("There are no threads left. Try again in a moment.", retry_after=1)
 
     def _work(self) -> None:
         while (task := self._next_task()) is not None:

@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
@@ -75,9 +76,8 @@ class ChoicesExchange:
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         _check_size(generation, services.config.max_request_body_bytes)
-        slots = services.upstream.call_limits.of(generation.request.model).acquire(
-            context.peer, generation.request.choices
-        )
+        limit = services.upstream.call_limits.of(generation.request.model)
+        slots = limit.acquire(context.peer, generation.request.choices)
         try:
             exchange = cls(context.peer)
             try:
@@ -203,11 +203,8 @@ def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | Non
     """The error that ends the other choices; None where they end as if their client left."""
     if isinstance(error, ProxyStopping):
         return ProxyStopping
-    return _other_choice_failed if isinstance(error, ProxyError) else None
-
-
-def _other_choice_failed() -> ProxyError:
-    return UpstreamFailed("Another choice of the same request failed.")
+    is_failure = isinstance(error, ProxyError)
+    return (lambda: UpstreamFailed("Another choice of the same request failed.")) if is_failure else None
 
 
 def _check_size(generation: GenerationRequest, most: int) -> None:
@@ -241,8 +238,7 @@ def _add_usage(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]
     added = dict(one)
     for name, value in two.items():
         if isinstance(value, dict):
-            inner = added.get(name)
-            added[name] = _add_usage(inner if isinstance(inner, dict) else {}, value)
+            added[name] = _add_usage(as_object(added.get(name)), value)
         elif isinstance(value, int) and not isinstance(value, bool):
             known = added.get(name)
             added[name] = value + (known if isinstance(known, int) else 0)

@@ -142,10 +142,7 @@ class UpstreamCall:
         return True
 
     def settle(self) -> None:
-        """Record in the chat, and report, that DeepSeek accepted the call. Idempotent.
-
-        No delta has to wait for that, but the end of the answer has: after it the client sends its next request.
-        """
+        """Record and report that DeepSeek accepted; before the answer ends, when the client may go on. Idempotent."""
         if self._sent is not None and self._tracker is not None:
             sent, self._sent = self._sent, None
             self._tracker.record()

@@ -237,8 +237,9 @@ class _HashChains:
             self._add_system()
             return None
         self._prompts = None
-        if message.role == "user" and not self._is_asking:
-            self._begin_round()
+        if message.role == "user" and not self._is_asking and self._last_answer is not None:
+            self._round_bytes = self._last_answer.size
+            self._round = digest(self._narrowed, b"place", self._last_answer.digest)
         self._is_asking = message.role == "user"
         self._dialogue = _link(self._dialogue, own.digest)
         self._round = None if self._round is None else _link(self._round, own.digest)
@@ -257,11 +258,6 @@ class _HashChains:
             if self._prompts > 1:
                 # Which prompt it is may change, and whether there is one; [S, S, U] is another history than [S, U].
                 self._dialogue = digest(self._dialogue, b"another prompt")
-
-    def _begin_round(self) -> None:
-        if self._last_answer is not None:
-            self._round_bytes = self._last_answer.size
-            self._round = digest(self._narrowed, b"place", self._last_answer.digest)
 
     def _add_assistant(self, message: Message, own: MessageDigest) -> TurnKeys:
         round_ = self._round if self._round_bytes >= _FEWEST_ROUND_BYTES else None

@@ -33,11 +33,7 @@ class UnsupportedTokenizer(ValueError):
 
 
 class Splitter:
-    """Cuts a text into the matches of a pattern and what lies between.
-
-    With a class of characters beyond U+FFFF, `re` tries all its ranges for every other character: a megabyte per
-    second. So there are three patterns, and each text is read by the smallest that suffices.
-    """
+    """Cuts a text into matches and what lies between, by the smallest of three patterns: beyond U+FFFF `re` is slow."""
 
     def __init__(self, pattern: str) -> None:
         self._ascii, self._basic, self._full = (_compile(pattern, last) for last in (0x7F, 0xFFFF, 0x10FFFF))

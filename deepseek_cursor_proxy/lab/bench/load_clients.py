@@ -215,11 +215,7 @@ class CrowdResult:
 
 
 def run_crowd(crowd: Crowd, midway: Callable[[], None] = lambda: None) -> CrowdResult:
-    """Run streams until all have ended or their time is over; call `midway` once, while all of them run.
-
-    A stream fails when it cannot be begun, ends without all its chunks, or brings none in time. One that is merely
-    late has not failed: its missing chunks show in the result.
-    """
+    """Run streams until all ended or their time is over; call `midway` once. Late chunks are missing, not failed."""
     with closing(_CrowdRunner(crowd)) as runner:
         runner.run(midway)
         return runner.result

@@ -191,26 +191,24 @@ class _Connection:
 
 
 class _Paced:
-    __slots__ = ("_chunks", "_counts_usage", "_mark", "_sent", "connection", "interval")
+    __slots__ = ("_command", "_mark", "_sent", "connection", "interval")
 
     def __init__(self, connection: _Connection, command: Command) -> None:
         self.connection = connection
         self.interval = 1_000_000_000 // command.rate
-        self._chunks = command.chunks
-        self._counts_usage = command.counts_usage
-        self._sent = 0
-        self._mark = 0
+        self._command = command
+        self._sent = self._mark = 0
 
     def send(self) -> bool:
         """Sends the next chunk; whether another one follows."""
-        is_thinking = self._sent < self._chunks // 2
+        is_thinking = self._sent < self._command.chunks // 2
         # Marks grow, also where the clock ticks every 15 ms: who listens tells chunks apart by them.
         self._mark = max(time.monotonic_ns(), self._mark + 1)
-        data = load_answers.marked_chunk(self._mark, is_thinking, self._counts_usage)
+        data = load_answers.marked_chunk(self._mark, is_thinking, self._command.counts_usage)
         self._sent += 1
-        is_last = self._sent == self._chunks
+        is_last = self._sent == self._command.chunks
         try:
-            self.connection.send(data + load_answers.ending(self._counts_usage) if is_last else data)
+            self.connection.send(data + load_answers.ending(self._command.counts_usage) if is_last else data)
         except OSError:
             # The selector will tell, too, and then the connection is dropped.
             return False

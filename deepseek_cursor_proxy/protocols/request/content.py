@@ -101,7 +101,10 @@ def _anthropic_source(part: Json, param: str) -> Json:
     if kind == "base64":
         media = optional_string(source, "media_type", at) or ("image/png" if is_image else "application/pdf")
         url = f"data:{media};base64,{optional_string(source, 'data', at) or ''}"
-        return _image_url(url) if is_image else _document(part, url, param)
+        if is_image:
+            return _image_url(url)
+        name = optional_string(part, "title", param) or "document"
+        return {"type": "file", "file": {"file_data": url, "filename": name}}
     if kind == "file":
         return {"type": "file", "file": {"file_id": optional_string(source, "file_id", at) or ""}}
     url = optional_string(source, "url", at) or ""
@@ -112,11 +115,6 @@ def _anthropic_source(part: Json, param: str) -> Json:
         title = optional_string(part, "title", param)
         return text_part(f"[document: {title}]\n{text}" if title else text)
     return _json_part(part)
-
-
-def _document(part: Json, url: str, param: str) -> Json:
-    name = optional_string(part, "title", param) or "document"
-    return {"type": "file", "file": {"file_data": url, "filename": name}}
 
 
 def _file(part: Json, param: str) -> Json:

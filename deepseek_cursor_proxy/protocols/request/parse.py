@@ -64,7 +64,8 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> Ch
     options = thinking_mode.read(body)
     thinking = config.thinking == "enabled" if model.thinking is None else model.thinking
     thinking = thinking if options.thinking is None else options.thinking
-    conversation = _conversation(body)
+    # The client's id of the chat: Cursor's, else the prompt_cache_key.
+    conversation = _cursor_conversation(body) or optional(body, "prompt_cache_key", str, "a string") or None
     return ChatRequest(
         requested_model=requested_model,
         model=model.model,
@@ -242,11 +243,6 @@ def _system_message(content: str | Parts) -> Message:
         known = Message("system", content)
         _prompts.keep(content, known)
     return known
-
-
-def _conversation(body: Json) -> str | None:
-    """The client's id of the chat: Cursor's, else the prompt_cache_key."""
-    return _cursor_conversation(body) or optional(body, "prompt_cache_key", str, "a string") or None
 
 
 def _cursor_conversation(body: Json) -> str | None:
