@@ -19,8 +19,8 @@ class ClientCase(unittest.TestCase):
         self.addCleanup(self.fake.close)
         self.fake.start()
 
-    def client(self, prefix: str = "", **how: Any) -> CursorClient:
-        client = CursorClient(self.fake.url + prefix, **how)
+    def client(self, prefix: str = "", kind: type[CursorClient] = CursorClient, **how: Any) -> CursorClient:
+        client = kind(self.fake.url + prefix, **how)
         self.addCleanup(client.close)
         return client
 
@@ -29,10 +29,8 @@ class TestRequests(ClientCase):
     def test_a_request_has_cursors_fields(self) -> None:
         for prefix in ("", "/v1", "/v1/"):
             self.client(prefix, tools=WEATHER_TOOLS, system="Be kind.").post()
-        self.assertEqual(
-            [seen.path for seen in self.fake.seen],
-            ["/chat/completions", "/v1/chat/completions", "/v1/chat/completions"],
-        )
+        paths = ["/chat/completions", "/v1/chat/completions", "/v1/chat/completions"]
+        self.assertEqual([seen.path for seen in self.fake.seen], paths)
         payload = self.fake.accepted[0]
         self.assertEqual(sorted(payload), ["messages", "model", "stream", "stream_options", "tools", "user"])
         self.assertEqual(payload["messages"], [{"role": "system", "content": "Be kind."}])
@@ -100,17 +98,14 @@ class TestAnswers(ClientCase):
 class TestEchoes(unittest.TestCase):
     def test_cursor_echoes_what_it_showed_and_drops_the_reasoning(self) -> None:
         shown = "<details>\n<summary>Thinking</summary>\n\nHmm.\n</details>\n\nHi. "
-        self.assertEqual(
-            echo(ClientAnswer(200, content=shown, reasoning="Hmm.")), {"role": "assistant", "content": shown}
-        )
+        echoed = echo(ClientAnswer(200, content=shown, reasoning="Hmm."))
+        self.assertEqual(echoed, {"role": "assistant", "content": shown})
 
     def test_cursor_echoes_calls_with_their_ids_and_null_when_there_was_no_text(self) -> None:
         function = {"name": "get_location", "arguments": '{"why": "weather"}'}
         calls = [{"id": "call_00_abc", "type": "function", "function": function}]
-        self.assertEqual(
-            echo(ClientAnswer(200, reasoning="Hmm.", calls=(CALL,))),
-            {"role": "assistant", "content": None, "tool_calls": calls},
-        )
+        echoed = echo(ClientAnswer(200, reasoning="Hmm.", calls=(CALL,)))
+        self.assertEqual(echoed, {"role": "assistant", "content": None, "tool_calls": calls})
 
 
 class TestWeatherLoop(ClientCase):
@@ -125,8 +120,7 @@ class TestWeatherLoop(ClientCase):
         self.use(responder=weather_responder)
         for stream in (True, False):
             with self.subTest(stream=stream):
-                client = Remembering(self.fake.url, tools=WEATHER_TOOLS, stream=stream)
-                self.addCleanup(client.close)
+                client = self.client(kind=Remembering, tools=WEATHER_TOOLS, stream=stream)
                 answers = (*client.ask("Do I need an umbrella?").answers, *client.ask("Really?").answers)
                 called = [[call.name for call in answer.calls] for answer in answers]
                 self.assertEqual(called, [["get_location"], ["get_weather"], [], []])
@@ -137,13 +131,9 @@ class TestWeatherLoop(ClientCase):
 
     def test_a_history_with_its_reasoning_hits_more_of_the_cache_each_turn(self) -> None:
         self.use(responder=weather_responder)
-        client = Remembering(self.fake.url, tools=WEATHER_TOOLS)
-        self.addCleanup(client.close)
-        answers = client.ask("Do I need an umbrella?").answers
+        answers = self.client(kind=Remembering, tools=WEATHER_TOOLS).ask("Do I need an umbrella?").answers
         hits = [(answer.usage or {})["prompt_cache_hit_tokens"] for answer in answers]
-        self.assertEqual(hits[0], 0)
-        self.assertLess(hits[0], hits[1])
-        self.assertLess(hits[1], hits[2])
+        self.assertTrue(0 == hits[0] < hits[1] < hits[2], hits)
 
     def test_ids_look_like_deepseeks_and_follow_from_the_history(self) -> None:
         def first_call(question: str) -> Call:
@@ -159,8 +149,7 @@ class TestWeatherLoop(ClientCase):
 
     def test_a_model_that_never_stops_calling_is_stopped(self) -> None:
         self.use(responder=lambda payload: Answer(" ", calls=(CALL,)))
-        client = Remembering(self.fake.url, tools=WEATHER_TOOLS)
-        self.addCleanup(client.close)
+        client = self.client(kind=Remembering, tools=WEATHER_TOOLS)
         self.assertEqual(len(client.ask("Rain?").answers), 20)
 
 

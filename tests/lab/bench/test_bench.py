@@ -26,28 +26,10 @@ from deepseek_cursor_proxy.lab.bench.scale import QUICK, Scale
 from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row
 from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
 
-TINY = Scale(
-    requests=4,
-    paced_chunks=3,
-    paced_rounds=1,
-    chunks=5,
-    streams=2,
-    crowds=(1, 2),
-    crowd_seconds=0.1,
-    crowd_rounds=1,
-    turns=(1, 2),
-    turns_measured=1,
-    chats=1,
-    first_seen=1,
-    stored_turn_count=2,
-    rows=3,
-    chain_length=4,
-    callers=6,
-    starts=1,
-    clients=2,
-    burst_seconds=0.01,
-    bursts=2,
-)
+ONCE = dict.fromkeys(("paced_rounds", "crowd_rounds", "turns_measured", "chats", "first_seen", "starts"), 1)
+TWICE = dict.fromkeys(("streams", "stored_turn_count", "clients", "bursts"), 2)
+COUNTS = {"requests": 4, "paced_chunks": 3, "chunks": 5, "rows": 3, "chain_length": 4, "callers": 6}
+TINY = Scale(**ONCE, **TWICE, **COUNTS, crowds=(1, 2), crowd_seconds=0.1, turns=(1, 2), burst_seconds=0.01)
 
 
 class LabTest(unittest.TestCase):
@@ -68,10 +50,8 @@ class LabTest(unittest.TestCase):
         self.assertEqual([row.measure.strip() for row in found], list(measures))
         for row in found:
             # Only Linux tells what a process uses.
-            is_of_a_process = any(
-                word in row.measure for word in ("CPU", "memory", "threads", "exponent", "seen", "of it", "against")
-            )
-            self.assertTrue(row.figures.get(OURS) or is_of_a_process, row)
+            words = ("CPU", "memory", "threads", "exponent", "seen", "of it", "against")
+            self.assertTrue(row.figures.get(OURS) or any(word in row.measure for word in words), row)
         return found
 
 
@@ -94,46 +74,29 @@ class TestMeasures(LabTest):
         # Nothing is known about the other's processes.
         self.assertIsNone(rows[-1].figures["other"])
 
-    def test_first_events_yield_their_row(self) -> None:
-        self.assert_rows(requests.first_events(self.contest, TINY), "first stream event: added p50")
-
     def test_the_other_apis_yield_their_rows(self) -> None:
-        chain = (
-            "response 1 of a chain: CPU (mean)",
-            "response 4 of it (mean)",
-            "growth with the length of its input (exponent)",
-        )
+        chain = ("response 1 of a chain: CPU (mean)", "response 4 of it (mean)")
+        chain += ("growth with the length of its input (exponent)",)
+        streamed = ("{}: first stream event: added p50", "{}: CPU per 10,000 chunks (mean)", "against the chat path")
         self.assert_rows(
             apis.other_apis(self.contest, TINY),
-            "Responses: first stream event: added p50",
-            "Responses: CPU per 10,000 chunks (mean)",
-            "against the chat path",
-            "Messages: first stream event: added p50",
-            "Messages: CPU per 10,000 chunks (mean)",
-            "against the chat path",
+            *(name.format(api) for api in ("Responses", "Messages") for name in streamed),
             *(chain if self.upstream.cpu_seconds() is not None else ()),
             "6 callers at 2 slots: served",
             "furthest from its turn, of all callers",
             "slots still taken at the end",
         )
 
-    def test_many_clients_yield_their_row(self) -> None:
-        self.assert_rows(requests.throughput(self.contest, TINY), "2 keep-alive clients: small requests")
-
-    def test_a_paced_stream_yields_its_rows(self) -> None:
-        self.assert_rows(
-            benchmark_streams.paced_stream(self.contest, TINY),
-            "paced 200 chunks/s: chunk delay p50",
-            "added p50",
-            "CPU per chunk (mean)",
-        )
-
-    def test_an_unpaced_stream_yields_its_rows(self) -> None:
-        self.assert_rows(
-            benchmark_streams.unpaced_stream(self.contest, TINY),
-            "unpaced stream of 5 chunks",
-            "CPU per 10,000 chunks (mean)",
-        )
+    def test_first_events_many_clients_and_streams_yield_their_rows(self) -> None:
+        paced = ("paced 200 chunks/s: chunk delay p50", "added p50", "CPU per chunk (mean)")
+        for measure, *expected in (
+            (requests.first_events, "first stream event: added p50"),
+            (requests.throughput, "2 keep-alive clients: small requests"),
+            (benchmark_streams.paced_stream, *paced),
+            (benchmark_streams.unpaced_stream, "unpaced stream of 5 chunks", "CPU per 10,000 chunks (mean)"),
+        ):
+            with self.subTest(measure.__name__):
+                self.assert_rows(measure(self.contest, TINY), *expected)
 
     def test_crowds_yield_their_rows(self) -> None:
         each = ("share of direct", "failed streams", "lag p99", "CPU per chunk (mean)")
@@ -170,28 +133,19 @@ class TestMemoryMeasures(LabTest):
     def test_growing_chats_yield_their_rows(self) -> None:
         self.assert_rows(
             chats.growing_chats(self.contest, TINY, self.store),
-            "1 cached tool turns: CPU per request (mean)",
-            "2 cached tool turns: CPU per request (mean)",
+            *(f"{turns} cached tool turns: CPU per request (mean)" for turns in (1, 2)),
             "growth exponent, 1 to 2 turns",
-            "1 turns, first time seen by this process (mean)",
-            "2 turns, first time seen by this process (mean)",
+            *(f"{turns} turns, first time seen by this process (mean)" for turns in (1, 2)),
             "growth exponent, first time seen, 1 to 2 turns",
         )
-        self.assertEqual(
-            self.contest.notes[0], "other: cached tool turns: only 0 of 1 turns reached DeepSeek with their reasoning"
-        )
+        note = "other: cached tool turns: only 0 of 1 turns reached DeepSeek with their reasoning"
+        self.assertEqual(self.contest.notes[0], note)
 
     def test_stored_turns_and_startup_yield_their_rows(self) -> None:
-        self.assert_rows(
-            chats.stored_turns(self.contest, TINY, self.place),
-            "storing a tool-call turn, small store: added p50",
-            "beside 3 rows: added p50",
-        )
-        self.assert_rows(
-            requests.startup(self.contest, TINY, self.place / "started"),
-            "start to first /v1/models answer",
-            "idle memory",
-        )
+        names = ("storing a tool-call turn, small store: added p50", "beside 3 rows: added p50")
+        self.assert_rows(chats.stored_turns(self.contest, TINY, self.place), *names)
+        startup = requests.startup(self.contest, TINY, self.place / "started")
+        self.assert_rows(startup, "start to first /v1/models answer", "idle memory")
 
 
 class TestChats(LabTest):
@@ -286,9 +240,8 @@ class TestRun(unittest.TestCase):
     def test_another_proxy_that_does_not_answer_is_an_error_with_the_remedy(self) -> None:
         code, _, errors = self.run_with(self.two_rows, Options(quick=True, others=(("a", "http://127.0.0.1:9"),)))
         self.assertEqual(code, 1)
-        self.assertRegex(
-            errors, r"\Abench: a does not answer at .*; start it with http://127\.0\.0\.1:\d+ for [^\n]+\n\Z"
-        )
+        remedy = r"start it with http://127\.0\.0\.1:\d+ for [^\n]+\n\Z"
+        self.assertRegex(errors, r"\Abench: a does not answer at .*; " + remedy)
 
     def test_an_interrupted_benchmark_ends_its_processes_and_leaves_no_file(self) -> None:
         before = None if not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)

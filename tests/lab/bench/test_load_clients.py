@@ -21,9 +21,8 @@ END = b"0\r\n\r\n"
 
 class TestRequests(unittest.TestCase):
     def test_a_base_url_may_have_a_path(self) -> None:
-        self.assertTrue(
-            post("http://a:1/v1/", b"{}").startswith(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a:1\r\n")
-        )
+        posted = post("http://a:1/v1/", b"{}")
+        self.assertTrue(posted.startswith(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a:1\r\n"))
         self.assertTrue(get("http://a:1", "/models").startswith(b"GET /models HTTP/1.1\r\nHost: a:1\r\n"))
         self.assertTrue(post("http://a:1", b"{}").endswith(b"\r\nContent-Length: 2\r\n\r\n{}"))
 
@@ -56,33 +55,24 @@ class TestClient(FakeTest):
         self.fake.answer(Raw(HEAD + b'2\r\n{"\r\n5\r\na":1}\r\n' + END, then_close=False))
         self.assertEqual(self.client.fetch(self.plain), {"a": 1})
 
-    def test_a_response_without_json_is_a_failure(self) -> None:
-        self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{]"))
-        with self.assertRaisesRegex(BenchmarkFailed, "no JSON"):
-            self.client.fetch(self.plain)
-
-    def test_a_refusal_is_no_sample(self) -> None:
-        self.fake.answer(Failure(503, "Busy."))
-        with self.assertRaisesRegex(BenchmarkFailed, "503(?s:.*)Busy"):
-            self.client.ask(self.plain)
-
-    def test_an_answer_that_breaks_off_is_no_sample(self) -> None:
-        self.fake.answer(Raw(b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"choices"'))
-        with self.assertRaisesRegex(BenchmarkFailed, "broken off"):
-            self.client.ask(self.plain)
-
-    def test_a_stream_without_its_last_event_is_no_sample(self) -> None:
-        self.fake.answer(Raw(HEAD + b"7\r\ndata: {\r\n" + END, then_close=False))
-        with self.assertRaisesRegex(BenchmarkFailed, "a stream ended with"):
-            self.client.ask(self.stream, is_stream=True)
+    def test_a_refusal_or_a_response_without_its_end_or_json_is_no_sample(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: "
+        cut_stream = Raw(HEAD + b"7\r\ndata: {\r\n" + END, then_close=False)
+        for answer, words, ask in (
+            (Raw(head + b"2\r\n\r\n{]"), "no JSON", lambda client: client.fetch(self.plain)),
+            (Failure(503, "Busy."), "503(?s:.*)Busy", lambda client: client.ask(self.plain)),
+            (Raw(head + b'99\r\n\r\n{"choices"'), "broken off", lambda client: client.ask(self.plain)),
+            (cut_stream, "a stream ended with", lambda client: client.ask(self.stream, is_stream=True)),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(BenchmarkFailed, words):
+                self.fake.answer(answer)
+                with closing(Client(self.fake.url)) as client:
+                    ask(client)
 
     def test_a_proxy_that_closes_after_each_answer_is_asked_over_new_connections(self) -> None:
         body = json.dumps({"a": 1}).encode()
-        answers = [
-            Raw(b"HTTP/1.0 200 OK\r\n\r\n" + body),
-            Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 8\r\n\r\n" + body),
-        ]
-        self.fake.answer(*answers)
+        for head in (b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 8\r\n"):
+            self.fake.answer(Raw(head + b"\r\n" + body))
         self.assertEqual([self.client.fetch(self.plain), self.client.fetch(self.plain)], [{"a": 1}, {"a": 1}])
         self.assertEqual(self.fake.connections, 2)
 
@@ -124,13 +114,9 @@ class TestCrowds(FakeTest):
         first, second, third = (marked_chunk(moment, True, False) for moment in (1, 2, 3))
         self.assertEqual(self.heard_of(HEAD, first + first, second, third, END), (3, []))
 
-    def test_a_stream_that_is_cut_has_failed(self) -> None:
-        count, failures = self.heard_of(HEAD, marked_chunk(1, True, False))
-        self.assertEqual((count, failures), (1, ["an answer was broken off"]))
-
-    def test_a_stream_that_ends_too_soon_has_failed(self) -> None:
-        count, failures = self.heard_of(HEAD, marked_chunk(1, True, False), END)
-        self.assertEqual((count, failures), (1, ["a stream ended after 1 of 3 chunks"]))
+    def test_a_stream_that_is_cut_or_ends_too_soon_has_failed(self) -> None:
+        for end, failure in ((b"", "an answer was broken off"), (END, "a stream ended after 1 of 3 chunks")):
+            self.assertEqual(self.heard_of(HEAD, marked_chunk(1, True, False), end), (1, [failure]))
 
     def test_a_refused_stream_has_failed(self) -> None:
         self.fake.answer(Failure(503, "Busy."))

@@ -116,11 +116,11 @@ class TestWholeAnswers(FakeCase):
         self.fake.answer(Answer("Hmm.", "Looking.", CALLS))
         answer = self.ask(body(tools=[TOOL]))
         choice = answer["choices"][0]
-        self.assertEqual(choice["finish_reason"], "tool_calls")
-        self.assertEqual(choice["message"]["reasoning_content"], "Hmm.")
-        self.assertEqual(choice["message"]["content"], "Looking.")
-        self.assertEqual([call["id"] for call in choice["message"]["tool_calls"]], ["call_a", "call_b"])
-        self.assertEqual(choice["message"]["tool_calls"][0]["function"]["arguments"], '{"at":"the sky"}')
+        message, calls = choice["message"], choice["message"]["tool_calls"]
+        found = (choice["finish_reason"], message["reasoning_content"], message["content"])
+        self.assertEqual(found, ("tool_calls", "Hmm.", "Looking."))
+        self.assertEqual([call["id"] for call in calls], ["call_a", "call_b"])
+        self.assertEqual(calls[0]["function"]["arguments"], '{"at":"the sky"}')
         self.assertEqual((answer["object"], answer["model"]), ("chat.completion", "deepseek-v4-pro"))
 
     def test_the_queue_comes_before_the_responder(self) -> None:
@@ -143,9 +143,8 @@ class TestStreams(FakeCase):
     def test_a_stream_has_deepseeks_deltas_in_deepseeks_order(self) -> None:
         self.fake.answer(Answer("Think", "Text", CALLS[:1], piece=4))
         look = {"name": "look", "arguments": ""}
-        pieces = [
-            {"tool_calls": [{"index": 0, "function": {"arguments": p}}]} for p in ('{"at', '":"t', "he s", 'ky"}')
-        ]
+        arguments = ('{"at', '":"t', "he s", 'ky"}')
+        pieces = [{"tool_calls": [{"index": 0, "function": {"arguments": each}}]} for each in arguments]
         self.assertEqual(
             deltas(self.stream(tools=[TOOL])),
             [
