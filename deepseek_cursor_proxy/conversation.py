@@ -209,7 +209,7 @@ class _Choice:
         self.finish_reason: str | None = None
         self._reasoning: list[str] = []
         self._text: list[str] = []
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _ToolCallPieces] = {}
         self._thoughts_before_calls: int | None = None
         # Until the next delta.
         self._message: Message | None = None
@@ -223,7 +223,7 @@ class _Choice:
         if delta.calls and self._thoughts_before_calls is None:
             self._thoughts_before_calls = len(self._reasoning)
         for piece in delta.calls:
-            self._calls.setdefault(piece.index, _Call()).add(piece)
+            self._calls.setdefault(piece.index, _ToolCallPieces()).add(piece)
         if delta.finish_reason:
             self.finish_reason = delta.finish_reason
 
@@ -267,7 +267,7 @@ def remove_spaces(text: str) -> str:
     return "".join(text.split()).translate(dict.fromkeys(map(ord, _INVISIBLE)))
 
 
-class _Call:
+class _ToolCallPieces:
     def __init__(self) -> None:
         self._id = self._name = ""
         self._arguments: list[str] = []

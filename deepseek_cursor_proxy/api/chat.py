@@ -20,17 +20,17 @@ class ChatEndpoint(Endpoint):
     def create(self, request: HttpRequest, deployment: str) -> HttpReply:
         return self.serve(request, _API, self._create, unquote(deployment) if deployment else None)
 
-    def _create(self, received: ClientRequest) -> HttpReply:
-        chat = parse(received.body, self._services.config, self._services.memory)
-        exchange = self.open(received, GenerationRequest(chat, received.body, received.body_bytes))
+    def _create(self, request: ClientRequest) -> HttpReply:
+        chat = parse(request.body, self._services.config, self._services.memory)
+        exchange = self.open(request, GenerationRequest(chat, request.body, request.body_bytes))
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
-        return self.reply(exchange, chat, writer, Display(self._form(received), with_end_notices=True))
+        return self.reply(exchange, chat, writer, Display(self._form(request), with_end_notices=True))
 
-    def _form(self, received: ClientRequest) -> thinking_blocks.Form | None:
+    def _form(self, request: ClientRequest) -> thinking_blocks.Form | None:
         """The form of thinking blocks in the text; None when the client gets `reasoning_content` alone."""
         config = self._services.config
         if config.display_reasoning == "off":
             return None
-        if config.display_reasoning == "auto" and not clients.shows_thinking(received.http, received.body):
+        if config.display_reasoning == "auto" and not clients.shows_thinking(request.http, request.body):
             return None
         return thinking_blocks.COLLAPSIBLE if config.collapsible_reasoning else thinking_blocks.PLAIN

@@ -68,7 +68,7 @@ SDKS = (
 )
 
 _AZURE_PATH = "/openai/deployments/"
-# Of Cursor 3.17; other clients of Azure's path name the version they were written for.
+# As Cursor 3.17 sends it; other clients of Azure's path name the version they were written for.
 _AZURE_QUERY = "api-version=2024-12-01-preview"
 
 
@@ -94,7 +94,7 @@ def _is_cursor_body(body: Mapping[str, Any]) -> bool:
 
 
 def _is_cursor_azure(request: HttpRequest) -> bool:
-    """Whether a request comes by Azure's path, from no SDK of a language that Cursor is not written in."""
+    """Whether a request comes by Azure's path, and from no SDK for another language than Cursor's, JavaScript."""
     by_azure = _AZURE_PATH in request.path and request.header("api-key") is not None
     return by_azure and _AZURE_QUERY in request.query and request.header("x-stainless-lang") in (None, "js")
 

@@ -76,17 +76,17 @@ class Endpoint:
         sent = raw if model is None else encode_json(body)
         return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services)
 
-    def open(self, received: ClientRequest, generation: GenerationRequest) -> OpenExchange:
+    def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         """The exchange of a call that DeepSeek accepted; `access` learns what DeepSeek thinks of the key."""
         access = self._services.access
-        access.check_call(received.caller)
+        access.check_call(request.caller)
         try:
-            exchange = _exchange_type(generation).open(received.context, generation, self._services)
+            exchange = _exchange_type(generation).open(request.context, generation, self._services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
-                access.record_refused(received.caller)
+                access.record_refused(request.caller)
             raise
-        access.record_accepted(received.caller)
+        access.record_accepted(request.caller)
         return exchange
 
     def reply(

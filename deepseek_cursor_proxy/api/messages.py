@@ -30,14 +30,14 @@ class MessagesEndpoint(Endpoint):
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 
-    def _create(self, received: ClientRequest) -> HttpReply:
-        sealer = self._sealer(received)
-        message = parse(received.body, self._services.config, sealer, self._services.memory)
+    def _create(self, request: ClientRequest) -> HttpReply:
+        sealer = self._sealer(request)
+        message = parse(request.body, self._services.config, sealer, self._services.memory)
         chat = message.request
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
-        generation = GenerationRequest(chat._replace(stream=True), received.body, received.body_bytes)
-        exchange = self.open(received, generation)
-        tokens = received.body_bytes // _BYTES_PER_TOKEN
+        generation = GenerationRequest(chat._replace(stream=True), request.body, request.body_bytes)
+        exchange = self.open(request, generation)
+        tokens = request.body_bytes // _BYTES_PER_TOKEN
         head = MessageHead(f"msg_{secrets.token_hex(12)}", new_request_id(), tokens)
         if chat.stream:
             seconds = self._services.config.heartbeat_interval
@@ -50,10 +50,10 @@ class MessagesEndpoint(Endpoint):
     def count_tokens(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, None, self._count_tokens)
 
-    def _count_tokens(self, received: ClientRequest) -> HttpReply:
+    def _count_tokens(self, request: ClientRequest) -> HttpReply:
         services = self._services
-        message = parse(received.body, services.config, self._sealer(received), services.memory, needs_limit=False)
+        message = parse(request.body, services.config, self._sealer(request), services.memory, needs_limit=False)
         return HttpReply.json({"input_tokens": services.counter.count(message.request)})
 
-    def _sealer(self, received: ClientRequest) -> Sealer:
-        return Sealer(self._services.secret.read(), received.context.namespace)
+    def _sealer(self, request: ClientRequest) -> Sealer:
+        return Sealer(self._services.secret.read(), request.context.namespace)

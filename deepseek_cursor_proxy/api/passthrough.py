@@ -146,7 +146,7 @@ class _Stream:
                 rest = data[end:]
                 if not self._is_done and self._ends.last_event.search(data, 0, end):
                     self._is_done = True
-                    self._response.hurry()
+                    self._response.end_soon()
                 if end:
                     yield data[:end]
         if rest:

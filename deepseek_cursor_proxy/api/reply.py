@@ -4,7 +4,7 @@ A failure before the first byte of a reply is raised, and becomes an HTTP error.
 client reads, and the Writer puts it in the words of its API.
 
 A plain reply may be long in coming: DeepSeek queues a call for up to ten minutes, and tunnels cut off a silent reply.
-Blanks, which JSON allows in front of a value, keep it alive. The first one is sent with status 200. A later failure is
+Blanks, which JSON allows before a value, keep it alive. The first one is sent with status 200. A later failure is
 an error inside the value where the API has one; elsewhere the reply breaks off, and clients ask again.
 """
 
@@ -32,7 +32,7 @@ class OpenExchange(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
-    # What stands before the answer of a choice; empty for nothing.
+    # The text before the answer of a choice, or "".
     def notice(self, choice: int) -> str: ...
 
     def deltas(self, *, with_lulls: bool) -> Batches: ...
@@ -100,7 +100,7 @@ def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_
 
 
 def failure(error: Exception) -> ProxyError:
-    """The failure that the client reads of for an exception that ended its answer."""
+    """The error that the client gets for an exception that ended its answer."""
     if isinstance(error, ProxyError):
         return error
     if isinstance(error, (ValueError, RecursionError)):
@@ -117,7 +117,7 @@ def unexpected(error: Exception) -> InternalError:
 
 
 def _take_all(batches: Batches, writer: Writer, blank_seconds: float) -> Generator[bool, None, None]:
-    """Write every batch of an answer; True as often as the client has waited for that long."""
+    """Write every batch of an answer; yields True each time the client has waited `blank_seconds`."""
     due = monotonic() + blank_seconds
     with closing(batches):
         for batch in batches:

@@ -50,14 +50,14 @@ _COMPACT_API = PassthroughApi("/responses/compact")
 class ResponsePlan:
     """A response to create: the request for it, its frame, its input items, and the call of DeepSeek."""
 
-    received: ClientRequest
+    request: ClientRequest
     frame: Frame
     input: tuple[Json, ...]
     generation: GenerationRequest
 
     @property
     def namespace(self) -> bytes:
-        return self.received.context.namespace
+        return self.request.context.namespace
 
     def writer(self, save: Callable[[dict[str, Any]], None]) -> ResponseWriter:
         kind = SummaryWriter if self.frame.options.compacts else ResponseWriter
@@ -76,13 +76,13 @@ class ResponsesEndpoint(Endpoint):
     def compact(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _COMPACT_API, self._compact)
 
-    def _create(self, received: ClientRequest) -> HttpReply:
-        plan = self._plan(received, received.body)
+    def _create(self, request: ClientRequest) -> HttpReply:
+        plan = self._plan(request, request.body)
         options = plan.frame.options
         if options.background:
             return self._create_in_background(plan)
         try:
-            exchange = self.open(received, plan.generation)
+            exchange = self.open(request, plan.generation)
         except UpstreamRefused as refusal:
             if options.stream and error_code(refusal) == OVERFLOW:
                 # A stream that only fails: Codex reads this code in an event alone, and reports a 400 as a bug.
@@ -95,18 +95,18 @@ class ResponsesEndpoint(Endpoint):
         events = write_events(show(exchange, chat, with_lulls=True), writer)
         return stream_reply(exchange, _cancel_if_left(events, writer))
 
-    def _count_tokens(self, received: ClientRequest) -> HttpReply:
-        count = self._services.counter.count(self._plan(received, received.body).generation.request)
+    def _count_tokens(self, request: ClientRequest) -> HttpReply:
+        count = self._services.counter.count(self._plan(request, request.body).generation.request)
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
-    def _compact(self, received: ClientRequest) -> HttpReply:
-        plan = self._plan(received, compaction.compact_request(received.body))
-        exchange = self.open(received, plan.generation)
+    def _compact(self, request: ClientRequest) -> HttpReply:
+        plan = self._plan(request, compaction.compact_request(request.body))
+        exchange = self.open(request, plan.generation)
         items = stored.complete_items(plan.input, plan.frame.id_suffix)
         return self.reply(exchange, plan.generation.request, PlainCompactionWriter(self._writer(plan), items))
 
-    def _plan(self, received: ClientRequest, body: Json) -> ResponsePlan:
-        config, namespace = self._services.config, received.context.namespace
+    def _plan(self, request: ClientRequest, body: Json) -> ResponsePlan:
+        config, namespace = self._services.config, request.context.namespace
         options = envelope.parse_options(body)
         id_suffix = secrets.token_hex(16)
         source = ResponseInput(self._services.responses, namespace, config.max_request_body_bytes)
@@ -126,8 +126,8 @@ class ResponsesEndpoint(Endpoint):
             chat = chat._replace(stream=True)
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
         upstream_api = RESPONSES if config.responses_upstream == "native" else CHAT
-        generation = GenerationRequest(chat, body, received.body_bytes, upstream_api)
-        return ResponsePlan(received, frame, (*inherited, *own), generation)
+        generation = GenerationRequest(chat, body, request.body_bytes, upstream_api)
+        return ResponsePlan(request, frame, (*inherited, *own), generation)
 
     def _writer(self, plan: ResponsePlan) -> ResponseWriter:
         def save(response: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class ResponsesEndpoint(Endpoint):
     def _create_in_background(self, plan: ResponsePlan) -> HttpReply:
         store = self._services.responses
         # The key is checked now, while the client reads the reply.
-        self._services.access.check_call(plan.received.caller)
+        self._services.access.check_call(plan.request.caller)
         # The job saves its response, with all of its events.
         writer = plan.writer(lambda response: None)
         job = Job(plan.frame.response_id, plan.namespace)
@@ -155,7 +155,7 @@ class ResponsesEndpoint(Endpoint):
             raise
         if not plan.frame.options.stream:
             return HttpReply.json(queued)
-        events = job.follow(plan.received.context.peer, self._services.config.heartbeat_interval)
+        events = job.follow(plan.request.context.peer, self._services.config.heartbeat_interval)
         return HttpReply.events(EventsAfter(events))
 
     def _run(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> None:
@@ -184,9 +184,9 @@ class ResponsesEndpoint(Endpoint):
         started = plan.frame.response(envelope.state("in_progress"))
         self._services.responses.update(plan.namespace, StoredResponse(started, plan.input))
         job.append(writer.start())
-        received = plan.received._replace(context=plan.received.context._replace(peer=job.peer))
+        request = plan.request._replace(context=plan.request.context._replace(peer=job.peer))
         with (
-            closing(self.open(received, plan.generation)) as exchange,
+            closing(self.open(request, plan.generation)) as exchange,
             closing(show(exchange, plan.generation.request, with_lulls=False)) as batches,
         ):
             for batch in batches:

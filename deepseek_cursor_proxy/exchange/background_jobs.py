@@ -45,7 +45,7 @@ class Job:
         self.id = id
         self.caller = caller
         try:
-            # Stands in for the client: set, it ends whatever the work waits for.
+            # In place of a client: set, it ends whatever the work waits for.
             self.peer = Wakeup()
         except OSError:
             raise Overloaded("There are no descriptors left. Try again in a moment.", retry_after=1) from None
@@ -91,7 +91,7 @@ class Job:
         return JobEvents(self, peer, heartbeat_seconds)
 
     def read_after(self, count: int, seconds: float) -> bytes | Lull | None:
-        """Whole pieces behind so many bytes, perhaps not all; a Lull when none came in time, None when none will."""
+        """Whole pieces after so many bytes, perhaps not all; a Lull when none came in time, None when none will."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._log) > count or self._has_ended, seconds)
             return self._log.read(count) or (None if self._has_ended else BLOCKING)
@@ -215,8 +215,8 @@ class Jobs:
             self._run_task(task)
         with self._changed:
             self._changed.wait_for(lambda: not self._tasks, max(0.0, deadline.left))
-            running = list(self._tasks.values())
-        for task in running:
+            tasks = list(self._tasks.values())
+        for task in tasks:
             task.job.peer.set(ProxyStopping)
         deadline = Deadline.after(_END_SECONDS)
         for thread in threads:

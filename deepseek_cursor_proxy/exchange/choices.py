@@ -99,18 +99,18 @@ class ChoicesExchange:
         """The deltas of all choices in the order they arrive, numbered; their usage, added up, comes last."""
         total: dict[str, Any] = {}
         first: dict[str, Any] = {}
-        running = set(self._exchanges)
+        unfinished = set(self._exchanges)
         try:
             # It waits for other threads, whatever the consumer wants.
             yield BLOCKING
-            while running:
+            while unfinished:
                 choice, items = self._early_outputs.popleft() if self._early_outputs else self._next()
                 if items is _Signal.ENDED:
-                    running.discard(choice)
+                    unfinished.discard(choice)
                 if not isinstance(items, list):
                     continue
                 # One heartbeat is enough for all.
-                has_heartbeats = choice == min(running)
+                has_heartbeats = choice == min(unfinished)
                 for item in items:
                     if isinstance(item, Delta):
                         total = _add_usage(total, item.usage or {})
@@ -151,8 +151,8 @@ class ChoicesExchange:
         self, slots: tuple[Slot, ...], context: CallContext, generation: GenerationRequest, services: Services
     ) -> None:
         for choice, slot in enumerate(slots):
-            call = partial(Exchange.open, context._replace(slot=slot, peer=self._shared_peer), generation, services)
-            thread = start_thread(partial(self._run, choice, call), f"choice-{choice}")
+            open_one = partial(Exchange.open, context._replace(slot=slot, peer=self._shared_peer), generation, services)
+            thread = start_thread(partial(self._run, choice, open_one), f"choice-{choice}")
             if thread is None:
                 raise _overloaded()
             self._threads.append(thread)
@@ -175,9 +175,9 @@ class ChoicesExchange:
 
     # By the thread of a choice …
 
-    def _run(self, choice: int, call: "partial[Exchange]") -> None:
+    def _run(self, choice: int, open_one: "partial[Exchange]") -> None:
         try:
-            exchange = self._exchanges[choice] = call()
+            exchange = self._exchanges[choice] = open_one()
             self._put(choice, _Signal.ACCEPTED)
             with closing(exchange.deltas()) as batches:
                 for batch in batches:

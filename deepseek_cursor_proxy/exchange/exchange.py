@@ -2,9 +2,9 @@
 
     open       identify, look up, restore, track the chat, send       any failure is a plain HTTP error
     deltas     read, add up, remember, hand on                        any failure is an error in the stream
-    close      store what was cut, end the call, report
+    close      store an incomplete turn, end the call, report
 
-What a client sees complete is stored before the batch that completes it is handed on.
+A turn or call is stored before the batch that completes it is handed on.
 """
 
 import secrets
@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import look_up, prepare
 from deepseek_cursor_proxy.redaction import redact_keys
 
-# A shorter key is a word that sentences have for other reasons.
+# A shorter key may be a word that an error message contains anyway.
 _SHORTEST_SECRET = 8
 
 COMPLETED = "completed"
@@ -45,7 +45,7 @@ class Exchange:
             stored = look_up(request, history, services.reasoning_store.find)
             prepared = prepare(request, history, stored, config.missing_reasoning_strategy, memory)
             tracker = ChatTracker(request, history, services.chats, config.tool_order)
-            exchange._call.send(prepared, stored, tracker)
+            exchange._upstream_call.send(prepared, stored, tracker)
         except BaseException as error:
             exchange._fail(error)
             exchange.close()
@@ -55,15 +55,15 @@ class Exchange:
     def deltas(self, *, with_lulls: bool = False) -> Batches:
         """The answer as it arrives; ends only after a finish_reason, else with the ProxyError that prevented it.
 
-        With lulls its consumer waits for DeepSeek. Text that stands for a forced call becomes the call.
+        With lulls its consumer waits for DeepSeek. Text that means a forced call becomes the call.
         """
-        return forced_tools.convert_stream(self._deltas(with_lulls), self._request, self._call_id)
+        return forced_tools.convert_stream(self._deltas(with_lulls), self._request, self._tool_call_id)
 
     def _deltas(self, with_lulls: bool) -> Batches:
         try:
             while True:
                 try:
-                    with closing(self._call.read(with_lulls=with_lulls)) as steps:
+                    with closing(self._upstream_call.read(with_lulls=with_lulls)) as steps:
                         for events in steps:
                             if isinstance(events, Lull):
                                 yield events
@@ -78,10 +78,12 @@ class Exchange:
                     break
                 except ProxyError as error:
                     yield BLOCKING
-                    # Behind the finish_reason nothing can break: the client has the whole answer.
+                    # After the finish_reason nothing can break: the client has the whole answer.
                     if self._reply.is_finished:
                         break
-                    if not self._call.retry(error, has_output=self._has_output, has_content=not self._reply.is_empty):
+                    if not self._upstream_call.call_again(
+                        error, has_output=self._has_output, has_content=not self._reply.is_empty
+                    ):
                         # Here, not there: an error that is an argument of the frame it is raised in keeps itself
                         # alive, with megabytes of a broken answer, until the collector comes by.
                         raise
@@ -101,11 +103,11 @@ class Exchange:
         self._number = next(services.numbers)
         self._started = time.monotonic()
         self._first_delta: float | None = None
-        # Of a call that DeepSeek only writes about.
-        self._call_id = f"call_{secrets.token_hex(12)}"
-        self._call = UpstreamCall(self._number, context, generation, services)
+        # The id of a forced call that DeepSeek writes as text.
+        self._tool_call_id = f"call_{secrets.token_hex(12)}"
+        self._upstream_call = UpstreamCall(self._number, context, generation, services)
         self._reply = Reply()
-        self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._call_id)
+        self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id)
         # Whether anything of a stream was handed on, if only a heartbeat.
         self._has_output = False
         self._outcome, self._status = CLIENT_LEFT, 499
@@ -116,7 +118,7 @@ class Exchange:
 
     def notice(self, choice: int = 0) -> str:
         """The notice before the answer; known for sure once the answer has begun."""
-        prepared = self._call.prepared
+        prepared = self._upstream_call.prepared
         return prepared.notice if prepared is not None else ""
 
     def _add(self, events: ParsedEvents) -> None:
@@ -132,10 +134,10 @@ class Exchange:
                 f"DeepSeek's answer is longer than {Reply.MAX_CHARACTERS} characters. Start a new chat."
             )
         if events.is_durable:
-            assert self._call.prepared is not None
-            self._recorder.record_complete(events.batch, self._call.prepared)
+            assert self._upstream_call.prepared is not None
+            self._recorder.record_complete(events.batch, self._upstream_call.prepared)
             if reply.is_finished:
-                self._call.hurry()
+                self._upstream_call.end_soon()
         if events.batch and self._request.stream:
             self._has_output = True
 
@@ -152,21 +154,21 @@ class Exchange:
             self._outcome, self._status = f"unexpected {type(error).__name__}", 500
 
     def close(self) -> None:
-        """Idempotent. Also ends an exchange whose deltas were never asked for."""
+        """Idempotent. Also ends an exchange whose deltas were never read."""
         if self.is_closed:
             return
         self.is_closed = True
-        call, is_complete = self._call, self._outcome == COMPLETED
+        upstream_call, is_complete = self._upstream_call, self._outcome == COMPLETED
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
-            if call.is_accepted and call.prepared is not None:
-                self._recorder.record_rest(call.prepared)
+            if upstream_call.is_accepted and upstream_call.prepared is not None:
+                self._recorder.record_rest(upstream_call.prepared)
         finally:
             # A bug of ours costs an answer, not a slot for the next one.
-            call.close(was_complete=is_complete)
+            upstream_call.close(was_complete=is_complete)
         self._services.observers.emit(self._finished())
-        if is_complete and call.prepared is not None:
-            self._services.counter.learn(call.prepared.request, self._reply.usage)
+        if is_complete and upstream_call.prepared is not None:
+            self._services.counter.learn(upstream_call.prepared.request, self._reply.usage)
 
     def _finished(self) -> Finished:
         return Finished(
@@ -178,6 +180,6 @@ class Exchange:
             message=None if self._reply.is_empty else self._reply.message(),
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
-            retries=self._call.retries,
-            divergence=self._call.divergence,
+            retries=self._upstream_call.retries,
+            divergence=self._upstream_call.divergence,
         )

@@ -3,8 +3,8 @@
 a turn that ended        when its finish_reason is read, before the client sees it
 a turn with a call       when its first call is whole: some clients run a call as soon as they have all of it;
                          further calls are stored with the end, until then the first one leads to the reasoning
-a turn that was cut      when the exchange closes: what the model thought by then; also without a call that was
-                         cut, which clients drop
+an interrupted turn      when the exchange closes, as far as it came; and once more without an incomplete call,
+                         because clients drop that
 the reasoning we sent    with any of these, or when the exchange closes: DeepSeek has it in its cache
 """
 
@@ -22,14 +22,14 @@ _Entry = tuple[Sequence[bytes], str]
 class TurnRecorder:
     """Stores the turns of one reply. Used by the thread that runs the exchange."""
 
-    def __init__(self, reply: Reply, store: ReasoningStore, call_id: str) -> None:
+    def __init__(self, reply: Reply, store: ReasoningStore, tool_call_id: str) -> None:
         self._reply = reply
         self._store = store
-        # Of a call that DeepSeek only wrote about; see forced_tools.
-        self._call_id = call_id
-        # Choices that are stored as they ended, and those stored with their first call.
-        self._ended: set[int] = set()
-        self._called: set[int] = set()
+        # The id of a forced call that DeepSeek writes as text; see forced_tools.
+        self._tool_call_id = tool_call_id
+        # Choices stored when they ended, and those stored with their first call.
+        self._ended_choices: set[int] = set()
+        self._choices_called: set[int] = set()
         # What was stored by its exact key; a turn stored with its call may get more reasoning until it ends.
         self._stored: dict[bytes, str] = {}
         self._has_stored_aliases = False
@@ -37,39 +37,39 @@ class TurnRecorder:
     def record_complete(self, batch: Batch, prepared: PreparedRequest) -> None:
         """Store what this batch, which is part of the reply by now, completes."""
         self._record_ended([choice for choice in self._reply.choices if self._reply.finish_reason(choice)], prepared)
-        called = {item.choice for item in batch if isinstance(item, Delta) and item.may_end_call}
-        for choice in called - self._ended - self._called:
+        with_call = {item.choice for item in batch if isinstance(item, Delta) and item.may_end_call}
+        for choice in with_call - self._ended_choices - self._choices_called:
             message = self._reply.message(choice)
             if all(rules.is_whole_call(call) for call in message.tool_calls):
-                self._called.add(choice)
+                self._choices_called.add(choice)
                 self._record([message], [], prepared)
 
     def record_rest(self, prepared: PreparedRequest) -> None:
-        """Store the turns that were cut, and the aliases if nothing was stored with them."""
+        """Store the interrupted turns, and the aliases if nothing was stored with them."""
         for choice in self._reply.choices:
-            if self._reply.has_content(choice) and choice not in self._ended:
-                self._ended.add(choice)
+            if self._reply.has_content(choice) and choice not in self._ended_choices:
+                self._ended_choices.add(choice)
                 message = self._reply.message(choice)
                 whole = tuple(call for call in message.tool_calls if rules.is_whole_call(call))
-                is_cut = bool(whole) and len(whole) < len(message.tool_calls)
-                turns = [message, message._replace(tool_calls=whole)] if is_cut else [message]
+                has_incomplete = bool(whole) and len(whole) < len(message.tool_calls)
+                turns = [message, message._replace(tool_calls=whole)] if has_incomplete else [message]
                 self._record(turns, [self._reply.reasoning_before_calls(choice)] * len(turns), prepared)
         if prepared.aliases and not self._has_stored_aliases:
             self._store.record((), prepared.aliases)
 
     def _record_ended(self, choices: Sequence[int], prepared: PreparedRequest) -> None:
-        new = [choice for choice in choices if choice not in self._ended]
-        self._ended.update(new)
+        new = [choice for choice in choices if choice not in self._ended_choices]
+        self._ended_choices.update(new)
         shown = [self._reply.reasoning_before_calls(choice) for choice in new]
         self._record([self._reply.message(choice) for choice in new], shown, prepared)
 
     def _record(self, turns: Sequence[Message], shown: Sequence[str | None], prepared: PreparedRequest) -> None:
         """Store the reasoning of turns; `shown` is the part of each that a client may have seen, None where it is all.
 
-        Each turn is stored as the client will echo it: a call that was only written about becomes a call, unless the
-        stream was cut before that.
+        Each turn is stored as the client will echo it: a call written as text becomes a call, unless the stream ended
+        before that.
         """
-        converted = [forced_tools.convert_message(turn, prepared.request, self._call_id) for turn in turns]
+        converted = [forced_tools.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
         turns = [*turns, *filter(None, converted)]
         has_calls = any(turn.tool_calls for turn in turns)
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()

@@ -76,8 +76,8 @@ class Services:
             numbers=itertools.count(1),
         )
 
-    def retire(self) -> None:
-        """New services have taken over. Running exchanges may finish; their connections are closed afterwards."""
+    def close_upstream(self) -> None:
+        """New services have taken over: running exchanges may finish, then their connections are closed."""
         self.upstream.close()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Restored, Sent
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare_retry
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
@@ -38,7 +38,7 @@ class CallContext(NamedTuple):
     credential: str
     peer: Peer | None = None
     is_held: bool = False
-    # For the first call, when the slots of several calls were acquired at once; any other acquires its own.
+    # The slot of the first call, if it was acquired with those of other choices; each retry acquires its own.
     slot: Slot | None = None
 
     def __repr__(self) -> str:
@@ -67,10 +67,10 @@ class UpstreamCall:
         self._started = time.monotonic()
         self._slot = context.slot
         self._retries = Retries(services.config.retry_budget)
-        self._has_repaired = False
+        self._is_second_attempt = False
         self._stored: StoredTexts = {}
         self._tracker: ChatTracker | None = None
-        # Of the call that was accepted, until it is settled.
+        # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
         self.prepared: PreparedRequest | None = None
         self._response: UpstreamResponse | None = None
@@ -97,29 +97,29 @@ class UpstreamCall:
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise
-            self._repair()
+            self._send_second_attempt()
 
     def read(self, *, with_lulls: bool) -> upstream_events.Events:
         """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
         assert self._response is not None
         if not self._request.stream:
-            self.settle()
+            self.record_sent()
             return upstream_events.read_whole(self._response, self._upstream_api.read_answer)
         if not with_lulls:
             # The first wait for DeepSeek may be long.
-            self.settle()
+            self.record_sent()
         reader = self._upstream_api.open_reader()
-        return upstream_events.read_stream(self._response, reader, self.settle, with_lulls=with_lulls)
+        return upstream_events.read_stream(self._response, reader, self.record_sent, with_lulls=with_lulls)
 
-    def hurry(self) -> None:
+    def end_soon(self) -> None:
         """The answer is complete: its stream has to end soon."""
         assert self._response is not None
-        self._response.hurry()
+        self._response.end_soon()
 
-    def retry(self, error: ProxyError, *, has_output: bool, has_content: bool) -> bool:
+    def call_again(self, error: ProxyError, *, has_output: bool, has_content: bool) -> bool:
         """Make the call once more if that can help; whether it was made.
 
-        A refusal inside a good answer, as some gateways send it, is repaired as long as the client has no content. A
+        A refusal inside a good answer, as some gateways send it, gets a second attempt if the client has no content. A
         failure that passes by itself is retried only as long as the client has no output at all.
         """
         if not isinstance(error, UpstreamFailed):
@@ -129,7 +129,7 @@ class UpstreamCall:
             if has_content:
                 raise _still_refused()
             self.close()
-            self._repair()
+            self._send_second_attempt()
             return True
         if has_output or not self._wait_for_retry(error):
             return False
@@ -138,18 +138,18 @@ class UpstreamCall:
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise
-            self._repair()
+            self._send_second_attempt()
         return True
 
-    def settle(self) -> None:
-        """Record and report that DeepSeek accepted; before the answer ends, when the client may go on. Idempotent."""
+    def record_sent(self) -> None:
+        """Record and report that DeepSeek accepted, before the answer ends and the client goes on. Idempotent."""
         if self._sent is not None and self._tracker is not None:
             sent, self._sent = self._sent, None
             self._tracker.record()
             self._services.observers.emit(sent)
 
     def close(self, *, was_complete: bool = False) -> None:
-        self.settle()
+        self.record_sent()
         if self._response is not None:
             self._response.close(was_complete=was_complete)
 
@@ -164,7 +164,7 @@ class UpstreamCall:
         self._check_size(prepared)
         self.prepared = self._tracker.order_tools(prepared)
         self._services.observers.emit(
-            Restored(self._number, self.prepared, self._has_repaired, self._upstream_api, self.divergence)
+            Restored(self._number, self.prepared, self._is_second_attempt, self._upstream_api, self.divergence)
         )
         self._transmit(self.prepared)
 
@@ -181,13 +181,13 @@ class UpstreamCall:
 
     def _transmit(self, prepared: PreparedRequest) -> None:
         body = self._upstream_api.encode(prepared.request, self._services.memory)
-        self._response = self._call(body)
+        self._response = self._send_with_retries(body)
         if prepared.request.stream:
             self._response.raise_unless_stream()
         payload = partial(self._upstream_api.payload, prepared.request)
         self._sent = Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries)
 
-    def _call(self, body: bytes) -> UpstreamResponse:
+    def _send_with_retries(self, body: bytes) -> UpstreamResponse:
         while True:
             try:
                 context, slot = self._context, self._acquire_slot()
@@ -214,15 +214,15 @@ class UpstreamCall:
             )
         return explain(refusal)
 
-    def _repair(self) -> None:
-        """Send the history once more, with the turns whose reasoning DeepSeek may miss as text."""
+    def _send_second_attempt(self) -> None:
+        """Send the history as a transcript where its reasoning may be missing; once per exchange."""
         assert self.prepared is not None
-        if self._has_repaired:
+        if self._is_second_attempt:
             raise _still_refused()
-        self._has_repaired = True
+        self._is_second_attempt = True
         strategy = self._services.config.missing_reasoning_strategy
         try:
-            self._send(prepare_retry(self._request, self._stored, self.prepared, strategy))
+            self._send(prepare_second_attempt(self._request, self._stored, self.prepared, strategy))
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise

@@ -1,12 +1,11 @@
 """The body of an upstream response as parsed events, in an order in which no delta waits for slow work.
 
-    first event alone       all of a piece is parsed before any of it is handed on, and hundreds of events may have come
-                            with the first one, which the user waits for
-    cheap before durable    events that complete an answer or a call are stored before they are handed on, those in
-                            front of them are not
+    first event alone       the first event is parsed and handed on alone: hundreds may have arrived with it
+    cheap before durable    a piece that completes an answer or a call has to be stored before it is handed on; its
+                            events before the completing one are handed on without that wait
 
-A BLOCKING lull stands where slow work follows. `settle`, which records that DeepSeek accepted the call, runs behind the
-first of them, or when there is nothing to hand on yet. A Heartbeat travels in a batch of its own.
+A BLOCKING lull precedes slow work. `record_sent`, which records that DeepSeek accepted the call, runs after the first
+such lull, or when there is nothing to hand on yet. A Heartbeat travels in a batch of its own.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -26,11 +25,11 @@ _Pieces = Generator[bytes | Heartbeat | Lull, None, None]
 
 
 def read_stream(
-    response: UpstreamResponse, reader: EventReader, settle: Callable[[], None], *, with_lulls: bool
+    response: UpstreamResponse, reader: EventReader, record_sent: Callable[[], None], *, with_lulls: bool
 ) -> Events:
     """The events of a streamed response up to its [DONE] or the first problem."""
     with closing(response.stream(with_lulls=with_lulls)) as pieces:
-        for piece in chain(_first_event_alone(pieces, settle), pieces):
+        for piece in chain(_first_event_alone(pieces, record_sent), pieces):
             if isinstance(piece, Lull):
                 yield piece
             elif isinstance(piece, Heartbeat):
@@ -46,29 +45,29 @@ def read_stream(
                     if events.early_count:
                         yield events.take_early()
                     yield BLOCKING
-                    settle()
+                    record_sent()
                 yield events
                 if events.is_over:
                     return
 
 
-def _first_event_alone(pieces: _Pieces, settle: Callable[[], None]) -> _Pieces:
+def _first_event_alone(pieces: _Pieces, record_sent: Callable[[], None]) -> _Pieces:
     for piece in pieces:
         if isinstance(piece, bytes):
             end = piece.find(b"\n\n") + 2
             end = end if end >= 2 else len(piece)
             yield piece[:end]
             yield BLOCKING
-            settle()
+            record_sent()
             if end < len(piece):
                 yield piece[end:]
             return
-        settle()
+        record_sent()
         yield piece
 
 
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> Events:
-    """The one batch of a response that is not streamed, behind a Heartbeat for each of DeepSeek's keep-alives."""
+    """The one batch of a response that is not streamed, after a Heartbeat for each of DeepSeek's keep-alives."""
     with closing(response.read_with_heartbeats()) as pieces:
         for piece in pieces:
             if isinstance(piece, Heartbeat):

@@ -108,7 +108,7 @@ def _format_restored(event: Restored) -> str:
         parts.append(f"repaired: {format_repairs(prepared.repairs)}")
     if prepared.is_recovered:
         parts.append(f"recovered: {_count(prepared.transcribed, 'message')} replayed as text")
-    if event.is_retry:
+    if event.is_second_attempt:
         parts.append("second try, DeepSeek refused the first")
     if not prepared.request.thinking:
         parts[: 2 + len(from_client)] = ["thinking is off for this request"]

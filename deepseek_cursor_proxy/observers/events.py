@@ -29,11 +29,11 @@ class Received(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The history is ready to be sent with this API; `is_retry` after DeepSeek refused the first attempt."""
+    """The history is ready to be sent with this API; `is_second_attempt` after DeepSeek refused the first."""
 
     number: int
     prepared: PreparedRequest
-    is_retry: bool
+    is_second_attempt: bool
     upstream_api: UpstreamApi = CHAT
     # The first difference from the previous request of the chat, if any.
     divergence: Divergence | None = None

@@ -87,7 +87,7 @@ class Trace:
 def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:
     prepared, divergence = event.prepared, event.divergence
     return {
-        "is_retry": event.is_retry,
+        "is_retry": event.is_second_attempt,
         "filled": prepared.filled_count,
         "kept": prepared.client_count,
         "missing": prepared.missing_count,

@@ -190,7 +190,7 @@ def prepare(
     return _prepare_native(request, history, restoration)
 
 
-def prepare_retry(
+def prepare_second_attempt(
     request: ChatRequest, stored: StoredTexts, refused: PreparedRequest, strategy: str
 ) -> PreparedRequest:
     """After DeepSeek's refusal: of the turns sent natively, those with a filler count as lost, or all if none has."""

@@ -128,7 +128,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             self.config = config
             self._app = App(config, self.services)
         if former is not None:
-            former.retire()
+            former.close_upstream()
 
     # Accepting clients …
 

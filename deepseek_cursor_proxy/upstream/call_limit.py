@@ -110,7 +110,7 @@ class CallLimit:
 
 
 class CallLimits:
-    """The limit of every model. Called by handler threads; the lock protects `_limits`, which the settings bound."""
+    """The limit of every model. Called by handler threads; the lock protects `_limits`, one per model name."""
 
     def __init__(self, limit_of: Callable[[str], int], timeout: float) -> None:
         self._limit_of = limit_of

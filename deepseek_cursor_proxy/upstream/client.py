@@ -57,10 +57,10 @@ class Upstream:
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
     ) -> UpstreamResponse:
         """The same call to any destination; returns a response of any status."""
-        call = _Call(destination, body, peer)
-        call.add_unredirected_header("Authorization", f"Bearer {credential}")
+        request = _PooledRequest(destination, body, peer)
+        request.add_unredirected_header("Authorization", f"Bearer {credential}")
         try:
-            answer: UpstreamResponse = self._opener.open(call, timeout=self._config.request_timeout)
+            answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
         except BaseException:
             if slot is not None:
                 slot.release()
@@ -80,7 +80,7 @@ _HEADERS = (
 )
 
 
-class _Call(urllib.request.Request):
+class _PooledRequest(urllib.request.Request):
     """A urllib request with its destination and the client that it is made for."""
 
     def __init__(self, destination: Destination, body: bytes, peer: Peer | None) -> None:
@@ -104,24 +104,24 @@ class _PoolHandler(urllib.request.BaseHandler):
         self._pool = pool
         self._config = config
 
-    def http_open(self, call: _Call) -> UpstreamResponse:
-        headers = [("Host", call.host), ("Content-Length", str(len(call.body))), *_HEADERS, *call.header_items()]
-        request = heads.request_head("POST", call.selector, headers) + call.body
+    def http_open(self, request: _PooledRequest) -> UpstreamResponse:
+        own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
+        data = heads.request_head("POST", request.selector, [*own, *_HEADERS, *request.header_items()]) + request.body
         try:
-            return self._send(request, call, fresh=False)
+            return self._send(data, request, is_new=False)
         except _StaleConnection:
             # It died while it was idle, which shows only now and says nothing about DeepSeek.
-            return self._send(request, call, fresh=True)
+            return self._send(data, request, is_new=True)
 
     https_open = http_open
 
-    def _send(self, request: bytes, call: _Call, *, fresh: bool) -> UpstreamResponse:
+    def _send(self, data: bytes, request: _PooledRequest, *, is_new: bool) -> UpstreamResponse:
         """Send, and read the response's head; _StaleConnection when a reused connection turns out to be dead."""
         connection = None
         try:
-            connection = self._pool.take(call.destination.origin, call.peer, fresh=fresh)
-            connection.send(request, self._config.write_timeout, call.peer)
-            return UpstreamResponse(connection, self._pool, self._config, call.peer, call.destination)
+            connection = self._pool.take(request.destination.origin, request.peer, is_new=is_new)
+            connection.send(data, self._config.write_timeout, request.peer)
+            return UpstreamResponse(connection, self._pool, self._config, request.peer, request.destination)
         except (ClientGone, ProxyError):
             _close(connection)
             raise
@@ -129,7 +129,7 @@ class _PoolHandler(urllib.request.BaseHandler):
             _close(connection)
             if connection is not None and connection.is_reused and isinstance(error, ConnectionError):
                 raise _StaleConnection from None
-            raise _to_proxy_error(error, call.destination.origin, call.destination.setting) from None
+            raise _to_proxy_error(error, request.destination.origin, request.destination.setting) from None
 
 
 def raise_for_redirect(answer: UpstreamResponse) -> None:

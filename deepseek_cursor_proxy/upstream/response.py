@@ -4,8 +4,8 @@
     stream      the body as it arrives, with heartbeats while DeepSeek is silent; instead of waiting it yields a Lull
     pieces      the body as it arrives, without either
 
-While a call is queued, DeepSeek sends comments and blank lines as keep-alives: they postpone the end of our patience by
-up to `queue_patience`. The reader of a stream says which pieces were more than that. A deadline counts only when the
+While a call is queued, DeepSeek sends comments and blank lines as keep-alives: they postpone the deadline by up to
+`queue_patience`. The reader of a stream reports which pieces were more than that. A deadline counts only when the
 socket has nothing to read: what arrived while this process was stopped is read, however late. A response that ended
 properly returns its connection to the pool, any other closes it.
 """
@@ -39,11 +39,11 @@ _MAX_ERROR_BYTES = 1024 * 1024
 # A refusal is known by its status; its words are worth waiting for, but not for as long as an answer.
 _ERROR_SECONDS = 10.0
 # After the answer is complete only its usage and [DONE] are worth waiting for, and not for long.
-_AFTERMATH_SECONDS = 5.0
+_USAGE_SECONDS = 5.0
 # After its last event a stream ends within a moment, or its connection is not worth keeping.
 _LINGER_SECONDS = 0.25
-# How long a flood of what is neither progress nor a sign of life is read after the time for it is over.
-_FLOOD_SECONDS = 5.0
+# How long bytes that are neither progress nor keep-alives are read after the deadline, before the call fails.
+_USELESS_SECONDS = 5.0
 # DeepSeek's type, and what gateways call it when they do not know better.
 _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
 
@@ -61,7 +61,7 @@ class UpstreamResponse:
         self._peer = peer
         self.destination = to
         self._started = time.monotonic()
-        # When to stop waiting for the end of a stream whose answer is complete; see hurry.
+        # When to stop waiting for the end of a stream whose answer is complete; see end_soon.
         self._end_by = math.inf
         # How long nothing has to be done after progress.
         self._quiet_seconds = min(config.heartbeat_interval, config.request_timeout)
@@ -69,8 +69,8 @@ class UpstreamResponse:
         self._progress_at = self._keep_alive_at = self._output_at = 0.0
         self._has_progressed = False
         self._until: float | None = None
-        # The deadline after which a flood was still read; see _raise_if_silent.
-        self._flood_deadline = 0.0
+        # The deadline after which such bytes were still read; see _raise_if_silent.
+        self._useless_deadline = 0.0
         # Whether a stream yields a Lull in place of waiting for DeepSeek.
         self._has_lulls = False
         self._interruption: Exception | None = None
@@ -166,7 +166,7 @@ class UpstreamResponse:
         )
 
     def stream(self, *, with_lulls: bool = False) -> Generator[bytes | Heartbeat | Lull, None, None]:
-        """The body as it arrives, a Heartbeat when no progress came for a while and, if asked, a Lull before a wait."""
+        """The body as it arrives, a Heartbeat after a time without progress and, with lulls, one before each wait."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
         self._has_lulls, self._until = with_lulls, None
@@ -178,7 +178,7 @@ class UpstreamResponse:
                 yield self._count(decoder, data)
             elif data:
                 yield from self._decode(decoder, data)
-            # Behind a complete answer not even progress postpones the end.
+            # After a complete answer not even progress postpones the end.
             if (not self._has_progressed or self._end_by < math.inf) and time.monotonic() >= self.until:
                 self._raise_if_silent()
                 self._output_at, self._until = time.monotonic(), None
@@ -189,20 +189,20 @@ class UpstreamResponse:
                 self._raise_interruption()
 
     def _raise_if_silent(self) -> None:
-        if self._give_up_at != self._flood_deadline:
-            self._forgive_stop()
+        if self._give_up_at != self._useless_deadline:
+            self._allow_for_stop()
         now, give_up_at = time.monotonic(), self._give_up_at
         if now < give_up_at:
             return
-        if now < give_up_at + _FLOOD_SECONDS and self._connection.has_input:
-            # From here on being late means that a flood was read, not that this process was stopped.
-            self._flood_deadline = give_up_at
+        if now < give_up_at + _USELESS_SECONDS and self._connection.has_input:
+            # From here on being late means that useless bytes were read, not that this process was stopped.
+            self._useless_deadline = give_up_at
             return
         if self._keep_alive_at > self._progress_at and now < self._keep_alive_at + self._config.request_timeout:
             raise self._queue_error()
         raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
 
-    def _forgive_stop(self) -> None:
+    def _allow_for_stop(self) -> None:
         """Move the deadlines by the time in which this process was stopped, which is no silence of DeepSeek's."""
         stopped = Deadline(self.until).allow_for_stop(self._config.request_timeout) - self.until
         if stopped:
@@ -225,7 +225,7 @@ class UpstreamResponse:
         self._keep_alive_at, self._until = time.monotonic(), None
 
     def note_progress(self) -> None:
-        """The last piece was progress, dated at the next look at the clock: a slow client is no silent DeepSeek."""
+        """The last piece was progress; `until` dates it, when next read: a slow client is no silent DeepSeek."""
         self._has_progressed = True
 
     @property
@@ -254,13 +254,13 @@ class UpstreamResponse:
             # An error that is held by the object that raised it is freed by the collector only.
             self._interruption = None
 
-    def hurry(self) -> None:
+    def end_soon(self) -> None:
         """The answer is complete: its stream has to end soon, without lulls, as its thread blocks at the end anyway."""
-        self._end_by, self._until = min(self._end_by, time.monotonic() + _AFTERMATH_SECONDS), None
+        self._end_by, self._until = min(self._end_by, time.monotonic() + _USAGE_SECONDS), None
         self._has_lulls = False
 
     def _next(self, until: float | None) -> bytes | None:
-        """The next bytes, framing undone (perhaps none), arrived or before `until`; None when there are none yet."""
+        """The next bytes without framing (perhaps b""); None if none are there, or with `until` none came by then."""
         try:
             if self._unread:
                 data: bytes | None = self._unread

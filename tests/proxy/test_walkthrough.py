@@ -338,12 +338,12 @@ class TestEnds(SocketTestCase):
         """Neither for those that came with it, nor until it is noted that DeepSeek accepted the call."""
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(streamed({"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}))
-        has_begun, settle, read = threading.Event(), UpstreamCall.settle, StreamReader.read
+        has_begun, record_sent, read = threading.Event(), UpstreamCall.record_sent, StreamReader.read
         self.addCleanup(has_begun.set)
 
         def settle_later(calling: UpstreamCall) -> None:
             has_begun.wait(PATIENCE)
-            settle(calling)
+            record_sent(calling)
 
         def read_later(reader: StreamReader, data: bytes) -> ParsedEvents:
             if b"one" in data:
@@ -351,7 +351,7 @@ class TestEnds(SocketTestCase):
             return read(reader, data)
 
         with (
-            mock.patch.object(UpstreamCall, "settle", settle_later),
+            mock.patch.object(UpstreamCall, "record_sent", settle_later),
             mock.patch.object(StreamReader, "read", read_later),
         ):
             sock = self.connect(proxy, chat_body(stream=True))
@@ -362,10 +362,10 @@ class TestEnds(SocketTestCase):
     def test_an_answer_of_one_event_is_stored_before_that_is_sent(self) -> None:
         """From then on the chat may go on."""
         order: list[str] = []
-        settle, send = UpstreamCall.settle, ClientConnection.send
+        record_sent, send = UpstreamCall.record_sent, ClientConnection.send
 
         def settled(calling: UpstreamCall) -> None:
-            settle(calling)
+            record_sent(calling)
             order.append("settled")
 
         def sent(connection: ClientConnection, data: bytes) -> None:
@@ -374,7 +374,7 @@ class TestEnds(SocketTestCase):
 
         proxy = self.proxy()
         self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))
-        with mock.patch.object(UpstreamCall, "settle", settled), mock.patch.object(ClientConnection, "send", sent):
+        with mock.patch.object(UpstreamCall, "record_sent", settled), mock.patch.object(ClientConnection, "send", sent):
             self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
         self.assertLess(order.index("settled"), order.index("ended"))
 
@@ -456,7 +456,7 @@ class TestEnds(SocketTestCase):
         self.assertTrue(answer.done)
 
     def test_a_finished_answer_without_done_is_ended_soon(self) -> None:
-        self.enterContext(mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05))
+        self.enterContext(mock.patch.object(response, "_USAGE_SECONDS", 0.05))
         self.fake.answer(Answer(content="y", stall_after=3))
         answer = self.client(self.proxy()).ask("hi").final
         self.assertEqual(("stop", None, True), (answer.finish_reason, answer.error, answer.done))

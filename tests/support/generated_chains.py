@@ -62,7 +62,7 @@ class _FakeResponse:
     def raise_unless_stream(self) -> None:
         """The response is a stream if one was requested."""
 
-    note_progress = hurry = raise_unless_stream
+    note_progress = end_soon = raise_unless_stream
 
     def close(self, **_: bool) -> None:
         """Nothing is open."""

@@ -41,7 +41,7 @@ class MessageWriter:
         self._sealer = sealer
         self._blocks: list[_Block] = []
         self._open: _Block | None = None
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _PendingToolUse] = {}
         # Reasoning and text that came in the middle of a call.
         self._held: list[_Words] = []
         self._usage: Mapping[str, Any] | None = None
@@ -104,7 +104,7 @@ class MessageWriter:
         if item.text:
             written += self._write_words(_Words(_Text, item.text, strings or [encode_json(item.text)[1:-1]]))
         for piece in item.calls:
-            self._calls.setdefault(piece.index, _Call()).add(piece)
+            self._calls.setdefault(piece.index, _PendingToolUse()).add(piece)
             written += self._write_calls_in_turn()
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
@@ -224,7 +224,7 @@ class _Words(NamedTuple):
     strings: Sequence[bytes]
 
 
-class _Call:
+class _PendingToolUse:
     """One call as far as it has come, and how much of it is written."""
 
     def __init__(self) -> None:

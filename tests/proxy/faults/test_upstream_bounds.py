@@ -98,14 +98,14 @@ class TestTime(FaultTestCase):
     def test_after_the_finish_nothing_keeps_a_stream_open(self) -> None:
         start = STREAM_HEAD + b"".join(EVENTS[:-2])
         for drop in (b": x\n\n", event({"choices": []}), event(delta(content=""))):
-            with self.subTest(drop), mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05):
+            with self.subTest(drop), mock.patch.object(response, "_USAGE_SECONDS", 0.05):
                 reply = self.trickling(start, drop, request_timeout=PATIENCE)
                 self.assertEqual(WHOLE, reply.verdict)
 
     def test_a_flood_ends_as_a_trickle_does(self) -> None:
         """There is always more to read, and reading it is late; that does not mean that this process was stopped."""
         # Shorter than what is flooded with: its own end would be told as another error, or as none.
-        times = {"_FLOOD_SECONDS": 0.1, "_AFTERMATH_SECONDS": 0.05}
+        times = {"_USELESS_SECONDS": 0.1, "_USAGE_SECONDS": 0.05}
         finished = STREAM_HEAD + b"".join(EVENTS[:-2])
         for name, start, drop in (
             ("in the queue", STREAM_HEAD + EVENTS[2], b": keep-alive\n\n"),

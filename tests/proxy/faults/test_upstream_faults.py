@@ -74,7 +74,7 @@ class TestEveryByte(FaultTestCase):
             complete_at = good.complete_at if good is not GOOD[2] else len(good.data) + 1
             self.assert_told(good, HANG, [cut for cut in at if cut < complete_at], request_timeout=0.15)
             # What is complete has no hurry to be found so by a slow machine.
-            with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05):
+            with mock.patch.object(response, "_USAGE_SECONDS", 0.05):
                 for cut in sorted({cut for cut in at if cut >= complete_at}):
                     # One by one: a complete answer's connection is kept, and here nobody listens on it any more.
                     self.assert_told(good, HANG, [cut], request_timeout=PATIENCE)

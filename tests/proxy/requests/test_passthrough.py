@@ -123,7 +123,7 @@ class TestAnswer(PassthroughTestCase):
         self.assertEqual(0, proxy.store.stats().reasonings)
 
     def test_a_routed_stream_that_stays_open_after_its_end_is_ended(self) -> None:
-        with mock.patch.object(response, "_AFTERMATH_SECONDS", 0.05):
+        with mock.patch.object(response, "_USAGE_SECONDS", 0.05):
             self.other.answer(Raw(HEAD + b"\r\n" + EVENTS, then_close=False))
             self.assertEqual((200, EVENTS), self.ask(STREAMED)[::2])
 

@@ -56,8 +56,8 @@ class FakeResponse:
     def note_keep_alive(self) -> None:
         self.notes.append("keep-alive")
 
-    def hurry(self) -> None:
-        self.notes.append("hurry")
+    def end_soon(self) -> None:
+        self.notes.append("end_soon")
 
     def close(self, *, was_complete: bool) -> None:
         self.notes.append("complete" if was_complete else "closed")

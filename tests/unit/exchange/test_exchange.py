@@ -34,7 +34,7 @@ class TestExchange(ExchangeTestCase):
         self.assertEqual("Yes.", texts(self.read(self.open(response))))
         self.assertEqual(["Hm."], self.stored_texts())
         self.assertEqual(("completed", 200, "stop"), (*self.finished()[1:3], self.finished().finish_reason))
-        self.assertEqual(["hurry", "complete"], response.notes[-2:])
+        self.assertEqual(["end_soon", "complete"], response.notes[-2:])
         names = [type(each).__name__ for each in self.events]
         self.assertEqual(["Received", "Restored", "Sent", "Finished"], names)
 

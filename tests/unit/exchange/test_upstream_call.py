@@ -37,13 +37,13 @@ class TestUpstreamCall(ExchangeTestCase):
         return call
 
     def retry(self, call: UpstreamCall, error: ProxyError, *, output: bool = False, content: bool = False) -> bool:
-        return call.retry(error, has_output=output, has_content=content)
+        return call.call_again(error, has_output=output, has_content=content)
 
     def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
         self.send(self.call(refusal(), FakeResponse()))
         self.assertEqual(2, len(self.upstream.payloads))
         self.assertNotEqual(*(payload["messages"] for payload in self.upstream.payloads))
-        self.assertEqual([False, True], [each.is_retry for each in self.events if isinstance(each, Restored)])
+        self.assertEqual([False, True], [each.is_second_attempt for each in self.events if isinstance(each, Restored)])
 
     def test_a_history_that_is_refused_again_is_a_failure_that_says_so(self) -> None:
         with self.assertRaises(UpstreamFailed) as caught:
@@ -81,6 +81,6 @@ class TestUpstreamCall(ExchangeTestCase):
     def test_a_call_is_settled_once(self) -> None:
         call = self.send(self.call(FakeResponse()))
         self.assertEqual([], [each for each in self.events if isinstance(each, Sent)])
-        call.settle()
-        call.settle()
+        call.record_sent()
+        call.record_sent()
         self.assertEqual(1, len([each for each in self.events if isinstance(each, Sent)]))

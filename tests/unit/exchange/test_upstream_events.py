@@ -17,11 +17,11 @@ ROLE = event(role="assistant", content="")
 
 class TestStream(unittest.TestCase):
     def read(self, *pieces: Piece) -> list[Any]:
-        """Every step as a word, a text for each delta, and `settle` where it runs."""
+        """Every step as a word, a text for each delta, and `record_sent` where it runs."""
         self.response = FakeResponse(*pieces)
         steps: list[Any] = []
-        settle = lambda: steps.append("settle")  # noqa: E731
-        for step in read_stream(self.response, StreamReader(), settle, with_lulls=True):  # type: ignore[arg-type]
+        record_sent = lambda: steps.append("record_sent")  # noqa: E731
+        for step in read_stream(self.response, StreamReader(), record_sent, with_lulls=True):  # type: ignore[arg-type]
             if isinstance(step, Lull):
                 steps.append("block" if step is BLOCKING else "lull")
             else:
@@ -30,22 +30,22 @@ class TestStream(unittest.TestCase):
 
     def test_the_first_event_goes_alone_and_the_call_is_settled_behind_it(self) -> None:
         steps = self.read(ROLE + event(content="a") + event(content="b"))
-        self.assertEqual([[""], "block", "settle", ["a", "b"]], steps)
+        self.assertEqual([[""], "block", "record_sent", ["a", "b"]], steps)
 
     def test_the_call_is_settled_while_there_is_nothing_to_hand_on(self) -> None:
         steps = self.read(Lull(self.id), Heartbeat(), ROLE)  # type: ignore[arg-type]
-        self.assertEqual(["settle", "lull", "settle", ["heartbeat"], [""], "block", "settle"], steps)
+        self.assertEqual(["record_sent", "lull", "record_sent", ["heartbeat"], [""], "block", "record_sent"], steps)
 
     def test_cheap_events_go_before_those_that_are_stored(self) -> None:
         steps = self.read(ROLE, event(content="a") + event(content="b") + event("stop", content=""))
-        self.assertEqual([["a", "b"], "block", "settle", [""]], steps[3:])
+        self.assertEqual([["a", "b"], "block", "record_sent", [""]], steps[3:])
 
     def test_events_that_are_stored_go_behind_a_lull_even_if_none_is_cheap(self) -> None:
-        self.assertEqual(["block", "settle", ["all"]], self.read(event("stop", content="all"))[:3])
+        self.assertEqual(["block", "record_sent", ["all"]], self.read(event("stop", content="all"))[:3])
 
     def test_a_call_that_may_be_complete_is_stored_as_well(self) -> None:
         call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
-        self.assertEqual(["block", "settle", [None]], self.read(ROLE, event(tool_calls=[call]))[3:])
+        self.assertEqual(["block", "record_sent", [None]], self.read(ROLE, event(tool_calls=[call]))[3:])
 
     def test_nothing_is_read_behind_the_end(self) -> None:
         self.assertEqual([["a"]], self.read(ROLE, event(content="a") + DONE, event(content="b"))[3:])

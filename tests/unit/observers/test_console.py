@@ -36,8 +36,10 @@ USAGE = {
 }
 
 
-def restored(request: ChatRequest = REQUEST, turns: Any = TURNS, is_retry: bool = False, **details: Any) -> Restored:
-    return Restored(7, PreparedRequest(request, NOBODY, turns, **details), is_retry)
+def restored(
+    request: ChatRequest = REQUEST, turns: Any = TURNS, is_second_attempt: bool = False, **details: Any
+) -> Restored:
+    return Restored(7, PreparedRequest(request, NOBODY, turns, **details), is_second_attempt)
 
 
 def received(**details: Any) -> Received:
@@ -94,7 +96,7 @@ class TestConsole(unittest.TestCase):
                 "├ #7 reasoning  thinking is off for this request",
             ],
             self.lines(
-                restored(transcribed=5, is_retry=True),
+                restored(transcribed=5, is_second_attempt=True),
                 restored(repairs={"cancelled": 1, "moved": 2}),
                 restored(off, (), repairs={"cancelled": 1}),
                 restored(off, ()),

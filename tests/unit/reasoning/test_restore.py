@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, look_up, prepare, prepare_retry
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, look_up, prepare, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
 from tests.support.histories import TOOLS, assistant, result, system, user
 
@@ -42,10 +42,10 @@ class Memory:
         history = identity.identify(ME, messages, None, self.chats)
         return prepare(request, history, self.found, strategy, self.chats)
 
-    def prepare_retry(self, *messages: Message, strategy: str = "recover") -> PreparedRequest:
+    def prepare_second_attempt(self, *messages: Message, strategy: str = "recover") -> PreparedRequest:
         history, request = identity.identify(ME, messages), _request(messages, True, True)
         refused = prepare(request, history, self.found, "recover" if strategy == "recover" else "placeholder")
-        return prepare_retry(request, self.found, refused, strategy)
+        return prepare_second_attempt(request, self.found, refused, strategy)
 
 
 def _request(messages: Sequence[Message], tools: bool, thinking: bool) -> ChatRequest:
@@ -339,7 +339,7 @@ class TestRetry(RestoreTestCase):
     def test_after_a_refusal_every_turn_with_a_filler_counts_as_missing(self) -> None:
         self.memory.record((U,), A, "known")
         final = assistant("plain")
-        prepared = self.memory.prepare_retry(U, A, T, U2, final, user("U3"))
+        prepared = self.memory.prepare_second_attempt(U, A, T, U2, final, user("U3"))
         self.assertEqual((True, []), (prepared.is_recovered, reasonings(prepared)))
         self.assertEqual("U3", prepared.request.messages[-1].content)
 
@@ -349,21 +349,21 @@ class TestRetry(RestoreTestCase):
         self.memory.record((U,), A, "")
         request = _request(history, False, True)
         refused = self.memory.prepare(*history, tools=False)
-        prepared = prepare_retry(request, self.memory.found, refused, "recover")
+        prepared = prepare_second_attempt(request, self.memory.found, refused, "recover")
         self.assertEqual([], reasonings(prepared))
 
     def test_after_a_refusal_without_fillers_all_turns_count_as_missing(self) -> None:
         self.memory.record((U,), A, "known")
-        self.assertEqual([], reasonings(self.memory.prepare_retry(U, A, T)))
+        self.assertEqual([], reasonings(self.memory.prepare_second_attempt(U, A, T)))
 
     def test_recovery_after_a_refusal_reaches_further_than_the_first(self) -> None:
         self.memory.record((U, A, T, U2), assistant("A2"), "")
-        prepared = self.memory.prepare_retry(U, A, T, U2, assistant("A2"), user("U3"))
+        prepared = self.memory.prepare_second_attempt(U, A, T, U2, assistant("A2"), user("U3"))
         self.assertEqual(["system", "user"], [message.role for message in prepared.request.messages])
 
     def test_after_a_refusal_the_reject_strategy_answers_409(self) -> None:
         with self.assertRaises(MissingReasoning):
-            self.memory.prepare_retry(U, assistant("Hi"), U2, strategy="reject")
+            self.memory.prepare_second_attempt(U, assistant("Hi"), U2, strategy="reject")
 
 
 class TestGrownHistory(unittest.TestCase):

@@ -134,7 +134,7 @@ class TestStream(ResponseTestCase):
         found = self.respond(chunk(b"all"))
         with closing(found.stream(with_lulls=True)) as stream:
             next(stream)
-            found.hurry()
+            found.end_soon()
             with self.assertRaises(UpstreamTimeout):
                 next(stream)
         self.assertEqual(1005.0, self.clock.now)
