@@ -248,7 +248,9 @@ class ProxyConfig:
         """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
         found = sources.read(DECLARATIONS, path, environment, flags)
         config = cls(**found.values)
-        _refuse_key_in_clear(config, found.origins)
+        if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
+            why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
+            raise refusal("base_url", config.upstream_base_url, why, found.origins["upstream_base_url"])
         if config.https_proxy == "environment":
             outbound_proxy.from_environment(environment)
         return LoadedConfig(config, found.origins)
@@ -279,12 +281,6 @@ def _collect_settings() -> tuple[Setting, ...]:
 SETTINGS = _collect_settings()
 TABLES = tuple(Table(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
 DECLARATIONS: tuple[Setting | Table, ...] = (*SETTINGS, *TABLES)
-
-
-def _refuse_key_in_clear(config: ProxyConfig, origins: Mapping[str, str]) -> None:
-    if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
-        why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
-        raise refusal("base_url", config.upstream_base_url, why, origins["upstream_base_url"])
 
 
 def template() -> str:

@@ -139,11 +139,8 @@ class StreamReader(EventReader):
     def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
         deltas = super()._read_event(events, data)
         if len(deltas) == 1 and self._unused < _MAX_UNUSED:
-            self._cut(data, deltas[0])
+            template = ChunkTemplate.derive(data.encode(), deltas[0])
+            if template is not None:
+                self._unused = 0 if self._has_matched else self._unused + 1
+                self._template, self._has_matched = template, False
         return deltas
-
-    def _cut(self, data: str, delta: Delta) -> None:
-        template = ChunkTemplate.derive(data.encode(), delta)
-        if template is not None:
-            self._unused = 0 if self._has_matched else self._unused + 1
-            self._template, self._has_matched = template, False

@@ -6,8 +6,6 @@ errors stay.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
@@ -84,9 +82,12 @@ def explain(refusal: UpstreamRefused) -> UpstreamRefused:
     retry_after = refusal.retry_after
     if retry_after is None and refusal.status in _BUSY:
         retry_after = _RETRY_AFTER_SECONDS
-    advice = _advice(refusal.status, retry_after)
-    message = f"{_sentence(refusal.message)} {advice}".strip() if advice else refusal.message
-    body = _with_message(refusal.body, message) if advice and refusal.body is not None else refusal.body
+    message, body = refusal.message, refusal.body
+    if advice := _advice(refusal.status, retry_after):
+        message = f"{_sentence(message)} {advice}".strip()
+        if body is not None:
+            error = body.get("error")
+            body = {**body, "error": {**error, "message": message} if isinstance(error, dict) else message}
     return UpstreamRefused(refusal.status, message, body, retry_after)
 
 
@@ -102,11 +103,6 @@ def _advice(status: int, retry_after: int | None) -> str:
 def _sentence(text: str) -> str:
     text = text.strip()
     return text if not text or text[-1] in ".!?。" else text + "."
-
-
-def _with_message(body: Mapping[str, Any], message: str) -> dict[str, Any]:
-    error = body.get("error")
-    return {**body, "error": {**error, "message": message} if isinstance(error, dict) else message}
 
 
 def is_overflow_message(message: str) -> bool:

@@ -170,13 +170,15 @@ def parse_whole_head(data: bytes, parse: Callable[[bytes], Head]) -> ReceivedHea
 def parse_request_head(head: bytes) -> RequestHead:
     """The values of a head that HeadBuffer let pass; or a ProtocolError with the status to answer."""
     line, *fields = head.split(b"\r\n")
-    method, target, version = _cached_request_line(line) if len(line) <= _SHORT_LINE else _parse_request_line(line)
+    parse_line = _parse_request_line if len(line) <= _SHORT_LINE else _parse_request_line.__wrapped__
+    method, target, version = parse_line(line)
     headers = _parse_fields(fields, ProtocolError)
     if not _HOST.fullmatch(headers.get("host", "" if version == (1, 1) else "unnamed")):
         raise ProtocolError("The Host header is missing or not of the form host[:port].")
     return RequestHead(method, target, version, headers)
 
 
+@lru_cache(_CACHED_LINES)
 def _parse_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
@@ -192,9 +194,6 @@ def _parse_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
     return method, target, version
 
 
-_cached_request_line = lru_cache(_CACHED_LINES)(_parse_request_line)
-
-
 def parse_response_head(head: bytes) -> ResponseHead:
     """The values of a head that HeadBuffer let pass; or a ValueError."""
     line, *fields = head.split(b"\r\n")
@@ -207,7 +206,7 @@ def parse_response_head(head: bytes) -> ResponseHead:
 def _parse_fields(lines: list[bytes], fault: Fault) -> dict[str, str]:
     headers: dict[str, str] = {}
     for line in lines:
-        field = _cached_field(line) if len(line) <= _SHORT_LINE else _parse_field(line)
+        field = _parse_field(line) if len(line) <= _SHORT_LINE else _parse_field.__wrapped__(line)
         if field is None:
             start = line.partition(b":")[0][:40].decode("latin-1")  # never the value: it may be a key
             raise fault(f"The header line that begins with {start!a} is not a plain, unfolded `Name: value`.", 400)
@@ -220,12 +219,10 @@ def _parse_fields(lines: list[bytes], fault: Fault) -> dict[str, str]:
     return headers
 
 
+@lru_cache(_CACHED_LINES)
 def _parse_field(line: bytes) -> tuple[str, str] | None:
     match = _FIELD.fullmatch(line)
     return match and (match[1].lower().decode(), match[2].strip(b" \t").decode("latin-1"))
-
-
-_cached_field = lru_cache(_CACHED_LINES)(_parse_field)
 
 
 def split_target(target: str) -> tuple[str, str]:

@@ -87,18 +87,14 @@ class Table:
 
     def _line(self, measure: str, columns: Sequence[str], ratios_of: Sequence[str]) -> str:
         ratio_width = max((len(f"ours / {other}") for other in self.others), default=0)
-        cells = [_cell(cell, max(_COLUMN_WIDTH, len(name))) for cell, name in zip(columns, self._columns, strict=True)]
-        cells += [_cell(ratio, ratio_width) for ratio in ratios_of]
+        widths = [max(_COLUMN_WIDTH, len(name)) for name in self._columns] + [ratio_width] * len(ratios_of)
+        # With a gap in front, also where the text is wider than its column.
+        cells = [f"  {text:>{width}}" for text, width in zip((*columns, *ratios_of), widths, strict=True)]
         return (f"{measure:<{_NAME_WIDTH}}" + "".join(cells)).rstrip()
 
     @property
     def _columns(self) -> tuple[str, ...]:
         return (DIRECT, OURS, *self.others)
-
-
-def _cell(text: str, width: int) -> str:
-    """A cell with a gap in front of it, also where the text is wider than the column."""
-    return f"  {text:>{width}}"
 
 
 def quantile(samples: Sequence[float], share: float) -> float:

@@ -24,7 +24,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import endpoints
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, native
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, model_entry
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 
@@ -151,7 +151,7 @@ class FakeDeepSeek:
 
     def reply_to(self, path: str, headers: dict[str, str], body: bytes) -> "_Reply":
         """Decide the response to a POST, and append it to `seen`."""
-        endpoint = endpoints.at(path)
+        endpoint = endpoint_at(path)
         parsed = endpoint.read(body)
         payload = {} if isinstance(parsed, Refusal) else parsed
         step, refused = None, self.request_refusal(path, endpoint.path, headers)
@@ -179,6 +179,25 @@ class FakeDeepSeek:
     def _take(self, *kinds: type[Step]) -> Step | None:
         with self._lock:
             return self._queue.popleft() if self._queue and isinstance(self._queue[0], kinds) else None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One of DeepSeek's two APIs; `read` turns a body of either into the body of a chat."""
+
+    path: str
+    read: Callable[[bytes], dict[str, Any] | Refusal]
+    refusal: Callable[..., Refusal | None]
+    writer: type[Completion]
+
+
+_CHAT = Endpoint("/chat/completions", contract.read, contract.refusal, Completion)
+_RESPONSES = Endpoint("/responses", native.read, native.refusal, native.Response)
+
+
+def endpoint_at(path: str) -> Endpoint:
+    """The API of a path; an unknown path belongs to chats, which answer it with 404."""
+    return _RESPONSES if path.partition("?")[0].endswith(_RESPONSES.path) else _CHAT
 
 
 @dataclass(frozen=True)

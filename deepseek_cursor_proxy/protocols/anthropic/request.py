@@ -220,16 +220,13 @@ def _join_texts(blocks: list[Any]) -> list[Any]:
     Thinking or a call cuts text in two, even in the middle of a line, and once a client has dropped that thinking
     nothing shows where.
     """
-    texts = [at for at, block in enumerate(blocks) if _is_text(block)]
+    fields = map(as_object, blocks)
+    texts = [at for at, each in enumerate(fields) if each.get("type") == "text" and isinstance(each.get("text"), str)]
     if len(texts) < 2:
         return blocks
     joined = {"type": "text", "text": "".join(blocks[at]["text"] for at in texts)}
     later = set(texts[1:])
     return [joined if at == texts[0] else block for at, block in enumerate(blocks) if at not in later]
-
-
-def _is_text(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
 def _open_signature(block: Any, opener: Opener) -> str | None:

@@ -9,7 +9,7 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, endpoints
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, endpoint_at
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 from tests.support.histories import TOOLS, assistant, user
@@ -22,7 +22,7 @@ IMAGES = (Message("user", (IMAGE,)), assistant("", CALL, reasoning="r"), TOOL_IM
 
 def upstream_view(upstream_api: UpstreamApi, request: ChatRequest) -> dict[str, Any]:
     """The request as a strict DeepSeek reads it, in the form of chat completions, and whether it refuses it."""
-    endpoint = endpoints.at(upstream_api.path)
+    endpoint = endpoint_at(upstream_api.path)
     found = endpoint.read(upstream_api.encode(request, NO_MEMORY))
     assert not isinstance(found, Refusal), found.message
     refusal = endpoint.refusal(found, "august", refuse_empty=False, beta=False)
@@ -31,7 +31,7 @@ def upstream_view(upstream_api: UpstreamApi, request: ChatRequest) -> dict[str, 
 
 def read_reply(upstream_api: UpstreamApi, answer: Any, *, stream: bool) -> tuple[Message, str | None, Any]:
     """The reply that the proxy reads of an answer."""
-    answer_writer = endpoints.at(upstream_api.path).writer(answer, REQUEST, PrefixCache(), "0", 1)
+    answer_writer = endpoint_at(upstream_api.path).writer(answer, REQUEST, PrefixCache(), "0", 1)
     if stream:
         batch = upstream_api.open_reader().read(b"".join(answer_writer.events())).batch
     else:
