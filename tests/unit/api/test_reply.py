@@ -2,6 +2,7 @@
 
 import unittest
 from collections.abc import Callable
+from unittest import mock
 
 from deepseek_cursor_proxy.api import reply
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
@@ -39,14 +40,8 @@ class Writer:
         return f"!{error.code}".encode()
 
 
-class Exchange:
-    """As much of an exchange as a reply uses."""
-
-    wait_handle = None
-    is_closed = False
-
-    def close(self) -> None:
-        self.is_closed = True
+def new_exchange() -> mock.Mock:
+    return mock.Mock(wait_handle=None)
 
 
 class Source:
@@ -98,18 +93,18 @@ class TestStream(unittest.TestCase):
             next(events)
 
     def test_closing_the_body_closes_events_batches_and_exchange(self) -> None:
-        source, exchange = Source(SAYS, END), Exchange()
+        source, exchange = Source(SAYS, END), new_exchange()
         body = reply.stream_reply(exchange, reply.write_events(source(), Writer())).body
         assert not isinstance(body, bytes)
         pieces = iter(body)
         self.assertEqual([b"[", b"a"], [next(pieces), next(pieces)])
         body.close()
-        self.assertTrue(source.is_closed and exchange.is_closed)
+        self.assertTrue(source.is_closed and exchange.close.called)
 
 
 class TestPlain(unittest.TestCase):
     def setUp(self) -> None:
-        self.exchange = Exchange()
+        self.exchange = new_exchange()
 
     def reply(self, source: Source, writer: Writer | None = None, *, is_late: bool = False) -> HttpReply:
         seconds = 0.0 if is_late else 3600.0
@@ -125,14 +120,14 @@ class TestPlain(unittest.TestCase):
     def test_a_quick_answer_is_a_body_and_the_exchange_is_closed(self) -> None:
         found = self.reply(Source(SAYS, END))
         self.assertEqual((200, b"]", (("Content-Type", "application/json"),)), found)
-        self.assertTrue(self.exchange.is_closed)
+        self.exchange.close.assert_called()
 
     def test_an_early_failure_is_raised_as_it_is_and_the_exchange_is_closed(self) -> None:
         for error in (UpstreamTimeout("silent"), KeyError("a bug"), ClientGone()):
-            self.exchange = Exchange()
+            self.exchange = new_exchange()
             with self.assertRaises(type(error)):
                 self.reply(Source(SAYS, error=error))
-            self.assertTrue(self.exchange.is_closed)
+            self.exchange.close.assert_called()
 
     def test_a_late_answer_begins_with_blanks(self) -> None:
         read = self.late_body(Source(SAYS, SAYS, END))

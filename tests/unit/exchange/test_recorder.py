@@ -1,8 +1,8 @@
 """Which reasoning is stored when: at the end of a turn, with its first whole call, or when it is cut."""
 
 import unittest
-from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Reply
@@ -16,32 +16,20 @@ PREPARED = prepare(REQUEST, identify(b"m" * 32, REQUEST.messages, None), {}, "re
 SENT = (KeyAlias(None, b"k" * 32, "sent before"),)
 
 
-class Store:
-    """Notes what it has to record."""
-
-    def __init__(self) -> None:
-        self.reasonings: list[list[str]] = []
-        self.aliases: list[Sequence[KeyAlias]] = []
-
-    def record(
-        self,
-        entries: Sequence[tuple[Sequence[bytes], str]],
-        aliases: Sequence[KeyAlias] = (),
-        previous: Mapping[bytes, str] | None = None,
-    ) -> bool:
-        self.reasonings.append([reasoning for _, reasoning in entries])
-        self.aliases.append(aliases)
-        return True
-
-
 def call(arguments: str, index: int = 0) -> Delta:
     return Delta(calls=(CallPiece(index, f"call_{index}", "f", arguments),))
 
 
 class TestTurnRecorder(unittest.TestCase):
     def setUp(self) -> None:
-        self.store, self.reply = Store(), Reply()
-        self.recorder = TurnRecorder(self.reply, self.store, "call_x")  # type: ignore[arg-type]
+        self.store, self.reply = mock.Mock(), Reply()
+        self.recorder = TurnRecorder(self.reply, self.store, "call_x")
+
+    def assert_stored(self, *reasonings: list[str], aliases: tuple[KeyAlias, ...] | None = None) -> None:
+        calls = [call.args for call in self.store.record.call_args_list]
+        self.assertEqual(list(reasonings), [[reasoning for _, reasoning in entries] for entries, *_ in calls])
+        if aliases is not None:
+            self.assertEqual([aliases], [each for _, each, *_ in calls])
 
     def add(self, *deltas: Delta, **changes: Any) -> None:
         for delta in deltas:
@@ -50,41 +38,40 @@ class TestTurnRecorder(unittest.TestCase):
 
     def test_a_turn_is_stored_once_when_it_ends(self) -> None:
         self.add(Delta(reasoning="Hm."))
-        self.assertEqual([], self.store.reasonings)
+        self.assert_stored()
         self.add(Delta(text="Yes.", finish_reason="stop"))
         self.add(Delta(usage={}))
         self.recorder.record_rest(PREPARED)
-        self.assertEqual([["Hm."]], self.store.reasonings)
+        self.assert_stored(["Hm."])
 
     def test_a_turn_is_stored_with_its_first_whole_call(self) -> None:
         self.add(Delta(reasoning="Hm."), call('{"a": {}'))
-        self.assertEqual([], self.store.reasonings)
+        self.assert_stored()
         self.add(call("}"))
-        self.assertEqual([["Hm."]], self.store.reasonings)
+        self.assert_stored(["Hm."])
 
     def test_a_turn_that_gets_nothing_behind_its_call_is_not_stored_again(self) -> None:
         self.add(Delta(reasoning="Hm."), call("{}"))
         self.add(Delta(finish_reason="tool_calls"))
-        self.assertEqual([["Hm."]], self.store.reasonings)
+        self.assert_stored(["Hm."])
 
     def test_reasoning_behind_a_call_is_stored_with_the_end(self) -> None:
         self.add(Delta(reasoning="Hm."), call("{}"))
         self.add(Delta(reasoning=" More."), Delta(finish_reason="tool_calls"))
-        self.assertEqual([["Hm."], ["Hm. More."]], self.store.reasonings)
+        self.assert_stored(["Hm."], ["Hm. More."])
 
     def test_a_turn_that_was_cut_in_a_call_is_stored_with_and_without_it(self) -> None:
         self.reply.add(Delta(reasoning="Hm."))
         self.reply.add(call("{}"))
         self.reply.add(call('{"a"', 1))
         self.recorder.record_rest(PREPARED)
-        self.assertEqual([["Hm."]], self.store.reasonings)
+        self.assert_stored(["Hm."])
 
     def test_the_reasoning_that_was_sent_is_stored_with_the_answer_or_at_the_end(self) -> None:
         self.recorder.record_rest(PREPARED._replace(aliases=SENT))
-        self.assertEqual([[]], self.store.reasonings)
-        self.assertEqual([SENT], self.store.aliases)
+        self.assert_stored([], aliases=SENT)
 
     def test_the_reasoning_that_was_sent_is_stored_once(self) -> None:
         self.add(Delta(reasoning="Hm.", finish_reason="stop"), aliases=SENT)
         self.recorder.record_rest(PREPARED._replace(aliases=SENT))
-        self.assertEqual([SENT], self.store.aliases)
+        self.assert_stored(["Hm."], aliases=SENT)

@@ -37,7 +37,7 @@ class Sink(io.RawIOBase):
         return len(data)
 
 
-class LogWriterTest(unittest.TestCase):
+class TestLogWriter(unittest.TestCase):
     def writer(self, sink: io.RawIOBase) -> LogWriter:
         writer = LogWriter(io.TextIOWrapper(io.BufferedWriter(sink), encoding="utf-8"))
         self.addCleanup(writer.close)
@@ -52,8 +52,6 @@ class LogWriterTest(unittest.TestCase):
         self.assertTrue(sink.reached.wait(PATIENCE))
         return writer, sink
 
-
-class TestBlockedDescriptor(LogWriterTest):
     def test_a_write_does_not_wait_for_a_blocked_descriptor(self) -> None:
         writer, sink = self.stuck()
         for number in range(10_000):
@@ -114,8 +112,6 @@ class TestBlockedDescriptor(LogWriterTest):
         self.assertEqual(200_001, len(data))
         writer.close()
 
-
-class TestOrder(LogWriterTest):
     def test_log_lines_of_each_thread_keep_their_order_and_none_is_lost(self) -> None:
         disk = Disk(10**9)
         writer = self.writer(disk)
@@ -151,9 +147,7 @@ class TestOrder(LogWriterTest):
         writer.close()
         self.assertFalse(writer._thread.is_alive())
 
-
-class TestReentry(LogWriterTest):
-    """A signal handler and a finalizer run in the middle of any instruction, also of a write."""
+    # A signal handler and a finalizer run in the middle of any instruction, also of a write …
 
     def assert_ends(self, action: Callable[[], object]) -> None:
         thread = threading.Thread(target=action, daemon=True)
@@ -194,8 +188,6 @@ class TestReentry(LogWriterTest):
         writer.close()
         self.assertEqual(20_000 + handled, disk.written.count(b"\n"))
 
-
-class TestFailure(LogWriterTest):
     def test_a_full_disk_loses_lines_and_they_are_counted_once_there_is_space(self) -> None:
         disk = Disk(6)
         writer = self.writer(disk)
@@ -223,8 +215,6 @@ class TestFailure(LogWriterTest):
         writer.close()
         self.assertEqual(b"\\xfc \\udcff\n", disk.written)
 
-
-class TestQueuedStream(LogWriterTest):
     def test_an_exception_of_a_thread_does_not_wait_for_stderr(self) -> None:
         writer, sink = self.stuck()
         stream = QueuedStream(writer, writer._stream)

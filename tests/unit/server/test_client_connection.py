@@ -6,6 +6,7 @@ import socket
 import threading
 import unittest
 from collections.abc import Callable
+from types import SimpleNamespace
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -33,21 +34,14 @@ def echo(request: HttpRequest) -> HttpReply:
     return HttpReply(200, request.path.encode() + request.read_body())
 
 
-class Server:
-    """What a connection needs of its server."""
-
-    def __init__(self, app: App, config: ProxyConfig) -> None:
-        self.app, self.config = app, config
-        self.stream_loop, self.stopping = StreamLoop(), Wakeup()
-
-
-class ConnectionTestCase(unittest.TestCase):
+class TestClientConnection(unittest.TestCase):
     def connect(self, app: App = echo, **settings: float) -> tuple[ClientConnection, socket.socket]:
         """A connection, not served yet, and the client's end of it."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             theirs = socket.create_connection(listener.getsockname(), PATIENCE)
             ours, _ = listener.accept()
-        self.server = Server(app, ProxyConfig(**settings))  # type: ignore[arg-type]
+        config = ProxyConfig(**settings)  # type: ignore[arg-type]
+        self.server = SimpleNamespace(app=app, config=config, stream_loop=StreamLoop(), stopping=Wakeup())
         for each in (ours, theirs, self.server.stopping):
             self.addCleanup(each.close)
         return ClientConnection(ours, self.server), theirs
@@ -81,8 +75,6 @@ class ConnectionTestCase(unittest.TestCase):
         with contextlib.suppress(ConnectionResetError):
             self.assertEqual(b"", client.recv(1))
 
-
-class TestRequests(ConnectionTestCase):
     def test_requests_sent_in_advance_are_answered_in_order_until_one_says_close(self) -> None:
         _, client = self.serve()
         client.sendall(get("/one") + get("/two", "Content-Length: 3") + b"abc" + get("/three", "Connection: close"))
@@ -120,8 +112,6 @@ class TestRequests(ConnectionTestCase):
             client.sendall(sent)
             self.assert_ended(client)
 
-
-class TestStop(ConnectionTestCase):
     def test_an_idle_connection_ends_at_once(self) -> None:
         connection, client = self.serve()
         client.sendall(get())
@@ -158,8 +148,6 @@ class TestStop(ConnectionTestCase):
             self.server.stopping.set()
             self.assertEqual([get(), b""], [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)])
 
-
-class TestSend(ConnectionTestCase):
     def test_a_client_that_half_closes_and_does_not_read_has_left(self) -> None:
         """Writing to it meets nothing but a full buffer, for as long as a client may refuse to read."""
         connection, client = self.connect(write_timeout=PATIENCE)

@@ -71,7 +71,7 @@ class Body:
     def close(self) -> None: ...
 
 
-class SenderTestCase(unittest.TestCase):
+class TestStreamSender(unittest.TestCase):
     def setUp(self) -> None:
         self.client = Client(self)
         self.input = Input(self, self.client)
@@ -80,8 +80,6 @@ class SenderTestCase(unittest.TestCase):
         StreamSender(self.client, body, b"head|", is_chunked=is_chunked).run(StreamLoop())
         return self.client.sent
 
-
-class TestRun(SenderTestCase):
     def test_a_piece_that_is_there_goes_out_with_the_head(self) -> None:
         self.assertEqual(self.send(Body(b"one", Lull(self.input), b"two")), [b"head|one", b"two"])
 
@@ -100,8 +98,6 @@ class TestRun(SenderTestCase):
         self.assertEqual(self.send(Body(b"one", Lull(self.input), b"two")), [b"head|one", b"two"])
         self.assertIsInstance(self.input.error, ClientGone)
 
-
-class TestAdvance(SenderTestCase):
     def advance(self, *pieces: bytes | Lull) -> WaitHandle | None:
         return StreamSender(self.client, Body(*pieces), b"", is_chunked=False).advance()
 
@@ -117,8 +113,6 @@ class TestAdvance(SenderTestCase):
         self.assertIsNone(self.advance(*[b"x"] * 100))
         self.assertLess(len(self.client.sent), 20)
 
-
-class TestEnd(SenderTestCase):
     def test_what_comes_without_waiting_goes_out_with_the_end(self) -> None:
         sent = self.send(Body(BLOCKING, b"one", b"two", BLOCKING, b"three", finished_by=b"two"), is_chunked=True)
         self.assertEqual(sent, [b"head|", b"3\r\none\r\n", b"8\r\ntwothree\r\n0\r\n\r\n"])

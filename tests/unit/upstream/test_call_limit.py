@@ -28,7 +28,7 @@ def release(slots: Iterable[Slot]) -> None:
         slot.release()
 
 
-class TestSlots(unittest.TestCase):
+class TestCallLimit(unittest.TestCase):
     def test_as_many_calls_run_as_there_are_slots(self) -> None:
         limit = CallLimit(2, 0.01)
         (first,), (second,) = limit.acquire(None), limit.acquire(None)
@@ -85,8 +85,6 @@ class TestSlots(unittest.TestCase):
             with self.assertRaises(QueueFull):
                 limit.acquire(None)
 
-
-class TestQueue(unittest.TestCase):
     def test_slots_go_to_callers_in_the_order_they_came(self) -> None:
         limit = CallLimit(1, PATIENCE)
         (slot,) = limit.acquire(None)
@@ -189,8 +187,6 @@ class TestQueue(unittest.TestCase):
         self.assertGreaterEqual(served[0], 45 * 5)
         self.assertEqual((0, 0), (limit.running, len(limit._waiting)))
 
-
-class TestCallLimits(unittest.TestCase):
     def test_every_model_has_a_limit_of_its_own(self) -> None:
         call_limits = CallLimits(ProxyConfig(max_upstream_calls=1, max_flash_calls=2).most_calls, 0.01)
         pro, flash = call_limits.of("deepseek-v4-pro"), call_limits.of("deepseek-flash")

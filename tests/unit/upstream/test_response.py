@@ -59,7 +59,7 @@ class Clock:
         return self.now
 
 
-class ResponseTestCase(unittest.TestCase):
+class TestUpstreamResponse(unittest.TestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         for module in (response, deadline):
@@ -72,8 +72,6 @@ class ResponseTestCase(unittest.TestCase):
         destination = Destination("http://x/chat/completions", "DeepSeek", "--base-url")
         return UpstreamResponse(self.connection, self.pool, config, None, destination)  # type: ignore[arg-type]
 
-
-class TestStream(ResponseTestCase):
     def test_a_stream_with_lulls_never_waits(self) -> None:
         found = self.respond(chunk(b"one"), None, chunk(b"two"), END)
         lull = Lull(found)
@@ -149,8 +147,6 @@ class TestStream(ResponseTestCase):
         with self.assertRaisesRegex(UpstreamFailed, "text/html, which is not an event stream"):
             self.respond(head=page).raise_unless_stream()
 
-
-class TestClose(ResponseTestCase):
     def close(self, found: UpstreamResponse, *, was_complete: bool = False) -> tuple[bool, bool]:
         """Whether its connection went back to the pool, and whether it is open."""
         found.slot = mock.Mock()
