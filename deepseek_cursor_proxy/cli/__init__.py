@@ -181,7 +181,10 @@ class _Parser(argparse.ArgumentParser):
         names = {flag.lstrip("-"): flag for flag in self._option_string_actions}
         flags = (word.partition("=")[0].lstrip("-") for word in words if word.startswith("-"))
         near = nearest(next(flags, ""), names)
-        self._refuse(f"unrecognized arguments: {' '.join(words)}", f"did you mean {names[near]}? " if near else "")
+        hint = f"did you mean {names[near]}? " if near else ""
+        if command := next((name for name, *_ in _COMMANDS if name in words), None):
+            hint = f"a command comes before its flags, as in `{_program()} {command} …`; "
+        self._refuse(f"unrecognized arguments: {' '.join(words)}", hint)
 
     def error(self, message: str) -> NoReturn:
         self._refuse(message)

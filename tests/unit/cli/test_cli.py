@@ -371,6 +371,12 @@ class RefusalTest(CliTest):
                 self.assertRegex(refusal, "unrecognized arguments: .+ --help` lists what there is$")
                 self.assertNotIn("did you mean", refusal)
 
+    def test_a_command_after_flags_is_refused_with_the_right_order(self) -> None:
+        for line in (["--model", "x", "config", "show"], ["serve", "--ngrok", "config", "path"]):
+            with self.subTest(line):
+                right = "; a command comes before its flags, as in `deepseek-cursor-proxy config …`; "
+                self.assertIn(right, self.refusal(*line))
+
     def test_a_command_with_too_few_or_too_many_arguments_is_refused_in_one_line(self) -> None:
         for line in (["bogus"], ["config"], ["store"], ["store", "bogus"], ["--port"], ["--ngrok=5"], ["--", "x"]):
             with self.subTest(line):
