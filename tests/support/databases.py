@@ -1,24 +1,15 @@
-"""Test cases over a database file of their own, and work on many threads."""
+"""Test cases over a database file of their own."""
 
 import sqlite3
 import tempfile
 import threading
 import unittest
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.storage.database import Database
 from tests.support.polling import PATIENCE
-
-
-def run_at_once(work: Callable[[Any], object], values: Iterable[Any]) -> None:
-    """Call `work` with every value, each on a thread of its own, and wait for all."""
-    threads = [threading.Thread(target=work, args=(value,)) for value in values]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 class StoreFileTestCase(unittest.TestCase):

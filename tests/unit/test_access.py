@@ -129,30 +129,27 @@ class TestCredentials(AccessTest):
             self.assertNotIn("sk-", caught.exception.message)
 
     def test_of_two_key_headers_the_one_of_the_called_api_wins(self) -> None:
-        for path, expected in (
-            (CHAT, OWNER),
-            ("/chat/completions", OWNER),
-            ("/openai/deployments/m/chat/completions", OWNER),
-            ("/v1/responses", OWNER),
-            ("/v1/responses/resp_messages", OWNER),
-            ("/v1/messagesx", OWNER),
-            ("/v1/models", OWNER),
-            ("/v1/messages", FRIEND),
-            ("/messages/", FRIEND),
-            ("//v1//messages/count_tokens", FRIEND),
-            ("/v1/v1/messages", FRIEND),
+        version = {"anthropic_version": "2023-06-01"}
+        for path, headers, expected in (
+            (CHAT, {}, OWNER),
+            ("/chat/completions", {}, OWNER),
+            ("/openai/deployments/m/chat/completions", {}, OWNER),
+            ("/v1/responses", {}, OWNER),
+            ("/v1/responses/resp_messages", {}, OWNER),
+            ("/v1/messagesx", {}, OWNER),
+            ("/v1/models", {}, OWNER),
+            ("/v1/messages", {}, FRIEND),
+            ("/messages/", {}, FRIEND),
+            ("//v1//messages/count_tokens", {}, FRIEND),
+            ("/v1/v1/messages", {}, FRIEND),
+            # The list of models is Anthropic's with its header, which makes no message of a chat.
+            ("/v1/models", version, FRIEND),
+            ("/models/deepseek-v4-pro", version, FRIEND),
+            (CHAT, version, OWNER),
         ):
-            with self.subTest(path):
-                request = self.request(OWNER, x_api_key=FRIEND)._replace(path=path)
+            with self.subTest(path, **headers):
+                request = self.request(OWNER, x_api_key=FRIEND, **headers)._replace(path=path)
                 self.assertEqual(expected, self.access().admit(request).credential)
-
-    def test_the_list_of_models_uses_the_key_header_of_the_version_header(self) -> None:
-        for path in ("/v1/models", "/models/deepseek-v4-pro"):
-            request = self.request(OWNER, x_api_key=FRIEND, anthropic_version="2023-06-01")._replace(path=path)
-            self.assertEqual(FRIEND, self.access().admit(request).credential)
-        # A header alone makes no message of a chat.
-        chat = self.request(OWNER, x_api_key=FRIEND, anthropic_version="1")
-        self.assertEqual(OWNER, self.access().admit(chat).credential)
 
     def test_every_api_accepts_a_key_in_either_header(self) -> None:
         for path in (CHAT, "/v1/responses", "/v1/messages"):
@@ -193,9 +190,8 @@ class TestListedKeys(AccessTest):
             self.assertEqual(5, compared.call_count)
 
     def test_the_refusal_of_a_key_names_access_keys_and_repeats_no_key(self) -> None:
-        with self.assertRaises(Unauthorized) as caught:
+        with self.assertRaisesRegex(Unauthorized, "access_keys") as caught:
             self.access(access_keys=[OWNER]).admit(self.request(STRANGER))
-        self.assertIn("access_keys", caught.exception.message)
         self.assertNotIn("sk-", caught.exception.message)
 
     def test_access_keys_are_never_pinned(self) -> None:

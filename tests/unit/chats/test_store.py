@@ -8,8 +8,9 @@ from deepseek_cursor_proxy.chats.store import ChatBranch, ChatStore
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.databases import DatabaseTestCase, run_at_once
+from tests.support.databases import DatabaseTestCase
 from tests.support.histories import assistant, system, user
+from tests.support.threads import run_at_once
 from tests.unit.chats.test_divergence import CHAT, NEXT, seen
 
 DAY = 24 * 3600

@@ -11,8 +11,9 @@ from deepseek_cursor_proxy.storage import database, file_check, schema
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Unusable
 from deepseek_cursor_proxy.storage.sqlite_connection import Rows
-from tests.support.databases import StoreFileTestCase, run_at_once
+from tests.support.databases import StoreFileTestCase
 from tests.support.systems import needs_removable_open_files, needs_symlinks
+from tests.support.threads import run_at_once
 
 
 class TestDatabase(StoreFileTestCase):

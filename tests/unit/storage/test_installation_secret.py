@@ -9,7 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage import installation_secret
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
-from tests.support.databases import run_at_once
+from tests.support.threads import run_at_once
 from tests.support.width import width
 
 

@@ -12,9 +12,10 @@ from deepseek_cursor_proxy.reasoning.restore import KeyAlias
 from deepseek_cursor_proxy.storage import reasoning_rows, reasonings, reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.databases import StoreFileTestCase, run_at_once
+from tests.support.databases import StoreFileTestCase
 from tests.support.polling import PATIENCE, eventually, wait_until
 from tests.support.systems import needs_removable_open_files
+from tests.support.threads import in_background, run_at_once
 
 DAY = 24 * 3600
 
@@ -283,10 +284,8 @@ class TestGroupCommit(StoreTestCase):
                 query = "SELECT count(*) FROM reasonings WHERE text = ?"
                 seen.append((is_written, other.execute(query, (str(number).encode(),)).fetchone()[0]))
 
-        threads = [threading.Thread(target=record, args=(number,)) for number in range(count)]
         with store._group_commit._lock:
-            for thread in threads:
-                thread.start()
+            threads = [in_background(self, record, number) for number in range(count)]
             wait_until(lambda: len(store._group_commit._queue) == count)
         for thread in threads:
             thread.join()

@@ -13,9 +13,10 @@ from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.response_rows import pack
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
-from tests.support.databases import DatabaseTestCase, StoreFileTestCase, run_at_once
+from tests.support.databases import DatabaseTestCase, StoreFileTestCase
 from tests.support.polling import PATIENCE, eventually
 from tests.support.systems import needs_removable_open_files
+from tests.support.threads import run_at_once
 
 ME, YOU = b"m" * 32, b"y" * 32
 DAY = 24 * 3600
