@@ -122,9 +122,7 @@ class FaultTestCase(SocketTestCase):
         wait_until(lambda: descriptors() <= before)
 
     def upstream(self, respond: Callable[[bytes], ScriptedReply], **options: Any) -> RawUpstream:
-        upstream = RawUpstream(respond, **options)
-        self.addCleanup(upstream.close)
-        return upstream
+        return self.enterContext(RawUpstream(respond, **options))
 
     def scripted_proxy(self, plays: Sequence[ScriptedReply], **settings: Any) -> "tuple[RunningProxy, RawUpstream]":
         """A proxy whose upstream sends the reply that the last message names by number."""

@@ -68,8 +68,7 @@ class SocketTestCase(unittest.TestCase):
         self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.02))
         # Cleanups run last to first: this counts after everything has been closed.
         self.addCleanup(self._assert_threads_are_gone, threads)
-        self.fake = FakeDeepSeek().start()
-        self.addCleanup(self.fake.close)
+        self.fake = self.enterContext(FakeDeepSeek())
 
     @functools.cached_property
     def running(self) -> RunningProxy:
@@ -92,11 +91,8 @@ class SocketTestCase(unittest.TestCase):
 
     def build_services(self, **settings: Any) -> Services:
         """What a proxy is made of, without its server."""
-        store = ReasoningStore(":memory:")
-        self.addCleanup(store.close)
-        services = Services.build(_config(self.fake.url, settings), store)
-        self.addCleanup(services.close)
-        return services
+        store = self.enterContext(contextlib.closing(ReasoningStore(":memory:")))
+        return self.enterContext(contextlib.closing(Services.build(_config(self.fake.url, settings), store)))
 
     def route(self) -> tuple[FakeDeepSeek, dict[str, str]]:
         """A server besides DeepSeek, and the route to it, whose key is sk-of-the-route."""
@@ -111,8 +107,7 @@ class SocketTestCase(unittest.TestCase):
 
     def connect(self, proxy: RunningProxy, data: bytes | dict[str, Any] = b"") -> socket.socket:
         """A connection on which these bytes, or a chat request with this body, have been sent."""
-        sock = socket.create_connection(proxy.address, timeout=PATIENCE)
-        self.addCleanup(sock.close)
+        sock = self.enterContext(socket.create_connection(proxy.address, timeout=PATIENCE))
         sock.sendall(data if isinstance(data, bytes) else request_bytes(data))
         return sock
 

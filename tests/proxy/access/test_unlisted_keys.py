@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -201,13 +202,8 @@ class TestPinning(AccessTestCase):
 
     def test_a_crowd_of_first_requests_with_one_key_is_served(self) -> None:
         proxy = self.proxy(ngrok=True)
-        statuses: list[int] = []
-        threads = [threading.Thread(target=lambda: statuses.append(self.status(proxy))) for _ in range(30)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([200] * 30, statuses)
+        with ThreadPoolExecutor(30) as pool:
+            self.assertEqual([200] * 30, list(pool.map(self.status, [proxy] * 30)))
 
 
 class TestHeldKey(AccessTestCase):

@@ -32,8 +32,7 @@ def word(text: str) -> bytes:
 class TestChunkByChunk(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(self.listener.close)
+        self.listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
         self.running = self.proxy(upstream_base_url=f"http://127.0.0.1:{self.listener.getsockname()[1]}")
 
     def open_stream(self, pack: Callable[[bytes], bytes] | None = None) -> tuple[socket.socket, socket.socket]:

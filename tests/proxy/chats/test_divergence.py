@@ -1,8 +1,6 @@
 """Where a history diverges from the one before it, as the log tells."""
 
 import logging
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import CursorClient
@@ -56,16 +54,15 @@ class TestDivergence(SocketTestCase):
         self.assertNotIn("diverged", self.last_line(chats[0], "go on"))
 
     def test_after_a_restart_divergence_is_found_from_the_second_request_on(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            client = self.begin(ReasoningStore(Path(folder) / "store.sqlite3"))
-            client.ask("hi")
-            self.running.close()
-            again = self.begin(ReasoningStore(Path(folder) / "store.sqlite3"))
-            again.messages = client.messages
-            self.assertNotIn("diverged", self.last_line(again, "more"))
-            again.messages[1]["content"] = "ho"
-            again.messages[3]["content"] = "less"
-            self.assertNotIn("diverged", self.last_line(again, "another chat, then"))
-            again.messages[3]["content"] = "more"
-            self.assertIn("diverged at message 3", self.last_line(again, "the same"))
-            self.running.close()
+        path = self.folder / "store.sqlite3"
+        client = self.begin(ReasoningStore(path))
+        client.ask("hi")
+        self.running.close()
+        again = self.begin(ReasoningStore(path))
+        again.messages = client.messages
+        self.assertNotIn("diverged", self.last_line(again, "more"))
+        again.messages[1]["content"] = "ho"
+        again.messages[3]["content"] = "less"
+        self.assertNotIn("diverged", self.last_line(again, "another chat, then"))
+        again.messages[3]["content"] = "more"
+        self.assertIn("diverged at message 3", self.last_line(again, "the same"))

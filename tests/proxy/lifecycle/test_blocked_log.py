@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from tests.proxy.lifecycle.test_stop_and_reload import until
 from tests.support.harness import request_bytes
+from tests.support.polling import wait_until
 from tests.support.program import COMMAND, DUPLICATE_SECONDS, ENDLESS_GRACE, PATIENCE, QUICK_COMMAND, WINDOWS, ServeTest
 
 if not WINDOWS:
@@ -68,7 +68,7 @@ class BlockedLogTestCase(ServeTest):
             self.addCleanup(process.wait)
             self.addCleanup(process.kill)
             program = Program(process, port)
-            until(lambda it=program: it.is_up() or it.process.poll() is not None)  # type: ignore[misc]
+            wait_until(lambda it=program: it.is_up() or it.process.poll() is not None)  # type: ignore[misc]
             if process.poll() is None:
                 return program
 
@@ -137,7 +137,7 @@ class TestBlockedLog(BlockedLogTestCase):
         programs = {number: self.start(stdout=sink, stderr=sink) for number in (signal.SIGINT, signal.SIGTERM)}
         for number, program in programs.items():
             program.process.send_signal(number)
-            until(lambda program=program: not program.is_up())  # type: ignore[misc]
+            wait_until(lambda program=program: not program.is_up())  # type: ignore[misc]
             program.process.send_signal(number)
         for program in programs.values():
             self.expect_end(program, 0)
@@ -153,7 +153,7 @@ class TestBlockedLog(BlockedLogTestCase):
             programs.append(program)
         self.signal(programs, signal.SIGTERM)
         for program in programs:
-            until(lambda program=program: not program.is_up())  # type: ignore[misc]
+            wait_until(lambda program=program: not program.is_up())  # type: ignore[misc]
         time.sleep(DUPLICATE_SECONDS + 0.1)
         self.signal(programs, signal.SIGTERM)
         for program in programs:

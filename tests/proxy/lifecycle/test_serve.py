@@ -267,8 +267,7 @@ class NgrokTest(NgrokServeTest):
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number):
                 asked = Asked()
-                agent = test_tunnel.Agent(asked)
-                self.addCleanup(agent.close)
+                agent = self.enterContext(contextlib.closing(test_tunnel.Agent(asked)))
                 started = {"msg": "starting web service", "addr": agent.api.removeprefix("http://")}
                 environment = self.install({"log": [started], "stays": True})
                 process = self.launch("--port", "0", "--ngrok", **environment)

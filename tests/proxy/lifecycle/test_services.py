@@ -1,10 +1,9 @@
 """The services of a proxy over its life: stored responses and background jobs, from start to stop."""
 
 import logging
-import tempfile
 import threading
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
@@ -31,13 +30,7 @@ def unfinished(name: str) -> StoredResponse:
 
 class TestStart(SocketTestCase):
     def store(self) -> ReasoningStore:
-        opened = ReasoningStore(self.path)
-        self.addCleanup(opened.close)
-        return opened
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        return self.enterContext(closing(ReasoningStore(self.folder / "store.sqlite3")))
 
     def test_unfinished_responses_of_the_last_run_are_failed_and_logged_once(self) -> None:
         services = Services.build(self.config(), self.store())
@@ -45,12 +38,10 @@ class TestStart(SocketTestCase):
             services.responses.put(ME, unfinished(name))
         services.close()
         with self.assertLogs(services_module.__name__, logging.WARNING) as logged:
-            services = Services.build(self.config(), self.store())
-            self.addCleanup(services.close)
+            services = self.enterContext(closing(Services.build(self.config(), self.store())))
         self.assertEqual(1, len(logged.output))
         self.assertIn("2 stored responses were not finished", logged.output[0])
         found = services.responses.get(ME, "a")
-        assert found is not None
         self.assertEqual("failed", found.body["status"])
 
     def test_a_change_of_settings_keeps_jobs_and_responses(self) -> None:
@@ -66,7 +57,6 @@ class TestStart(SocketTestCase):
         self.assertIs(before.memory, after.memory)
         self.assertIs(before.responses, after.responses)
         found = after.responses.get(ME, "a")
-        assert found is not None
         self.assertEqual("in_progress", found.body["status"])
 
     def config(self) -> Any:

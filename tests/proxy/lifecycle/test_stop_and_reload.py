@@ -10,17 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.cli import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
@@ -29,6 +28,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.lifecycle import test_tunnel
 from tests.proxy.lifecycle.test_serve import NgrokServeTest
 from tests.support.harness import RunningProxy, read_reply, request_bytes
+from tests.support.polling import wait_until
 from tests.support.program import (
     COMMAND,
     DUPLICATE_SECONDS,
@@ -46,16 +46,6 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 NO_GRACE = ("--shutdown-grace", "0.1")
 
 
-def until(is_so: Callable[[], object]) -> None:
-    """Wait for something that no event tells."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE * 100)):
-        if is_so():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it never came to that")
-
-
 class RunningTest(ServeTest):
     def connect(self, welcome: str) -> http.client.HTTPConnection:
         """A kept-alive connection that has been served before."""
@@ -68,18 +58,21 @@ class RunningTest(ServeTest):
     def stream(self, welcome: str) -> http.client.HTTPResponse:
         """A streamed answer whose first event has arrived."""
         connection = self.connect(welcome)
-        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": "Bearer sk-test"})
+        body = json.dumps({**CHAT, "stream": True})
+        connection.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer sk-test"})
         response = connection.getresponse()
         self.addCleanup(response.close)
         self.assertTrue(response.readline().startswith(b"data: "))
         return response
 
-    def fake(self, content: str) -> FakeDeepSeek:
-        """A DeepSeek that pauses in the middle of its thinking."""
+    def fake(self, *steps: Step) -> FakeDeepSeek:
         fake = self.enterContext(FakeDeepSeek())
-        fake.answer(Answer(reasoning="One moment.", content=content, piece=4, stall_after=3))
+        fake.answer(*steps)
         return fake
+
+    def pausing_fake(self, content: str) -> FakeDeepSeek:
+        """A DeepSeek that pauses in the middle of its thinking."""
+        return self.fake(Answer(reasoning="One moment.", content=content, piece=4, stall_after=3))
 
 
 # Windows' Ctrl-Break, played by a signal that exists here.
@@ -132,7 +125,7 @@ class StopTest(RunningTest):
         self.assertEqual(0, process.returncode)
 
     def test_a_stopping_proxy_finishes_its_answers_first(self) -> None:
-        fake = self.fake("Here it is, whole.")
+        fake = self.pausing_fake("Here it is, whole.")
         process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
         idle, response = self.connect(welcome), self.stream(welcome)
         process.send(signal.SIGTERM)
@@ -172,8 +165,7 @@ class StopTest(RunningTest):
     # What the clients of a proxy that stops are told …
 
     def ask(self, welcome: str, data: bytes) -> socket.socket:
-        sock = socket.create_connection(address(welcome), PATIENCE)
-        self.addCleanup(sock.close)
+        sock = self.enterContext(socket.create_connection(address(welcome), PATIENCE))
         sock.sendall(data)
         return sock
 
@@ -185,7 +177,7 @@ class StopTest(RunningTest):
         self.assertIn("Ask again", error["message"])
 
     def test_a_stream_that_outlasts_the_grace_period_is_ended_properly(self) -> None:
-        fake = self.fake("Never said.")
+        fake = self.pausing_fake("Never said.")
         process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
         response = self.stream(welcome)
         process.send(signal.SIGTERM)
@@ -198,8 +190,7 @@ class StopTest(RunningTest):
             self.assertEqual(store.stats().reasonings, 1, "what was thought until then is kept")
 
     def test_a_stream_without_pauses_is_ended_after_the_grace_period(self) -> None:
-        fake = self.enterContext(FakeDeepSeek())
-        fake.answer(Answer(content="x" * 80_000, piece=1))
+        fake = self.fake(Answer(content="x" * 80_000, piece=1))
         process, welcome = self.serve("--base-url", fake.url, "--no-display-reasoning", *NO_GRACE)
         response = self.stream(welcome)
         process.send(signal.SIGTERM)
@@ -208,13 +199,12 @@ class StopTest(RunningTest):
         self.expect_stopped(process)
 
     def test_a_request_without_an_answer_yet_gets_a_503_with_retry_after_at_the_stop(self) -> None:
-        fake = self.enterContext(FakeDeepSeek())
-        fake.answer(Raw(b"", then_close=False), Answer(content="Never said.", stall_after=0))
+        fake = self.fake(Raw(b"", then_close=False), Answer(content="Never said.", stall_after=0))
         process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
         waiting = [self.ask(welcome, request_bytes(CHAT))]
-        until(lambda: len(fake.seen) == 1)
+        wait_until(lambda: len(fake.seen) == 1)
         waiting.append(self.ask(welcome, request_bytes(CHAT)))
-        until(lambda: len(fake.seen) == 2)
+        wait_until(lambda: len(fake.seen) == 2)
         half_a_body = self.ask(welcome, request_bytes(CHAT, headers=["Expect: 100-continue"]).partition(b"{")[0])
         self.assertEqual(100, read_reply(half_a_body)[0])
         process.send(signal.SIGTERM)
@@ -232,7 +222,7 @@ class StopTest(RunningTest):
         self.expect_stopped(process)
 
     def test_a_stopping_proxy_refuses_new_connections(self) -> None:
-        fake = self.fake("Here it is.")
+        fake = self.pausing_fake("Here it is.")
         process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
         idle, response = self.connect(welcome), self.stream(welcome)
         process.send(signal.SIGTERM)
@@ -244,15 +234,13 @@ class StopTest(RunningTest):
         self.expect_stopped(process)
 
     def test_a_client_that_does_not_read_does_not_delay_the_stop_after_the_grace(self) -> None:
-        fake = self.enterContext(FakeDeepSeek())
-        fake.answer(Answer(content="x" * 24_000_000, piece=200_000))
+        fake = self.fake(Answer(content="x" * 24_000_000, piece=200_000))
         process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
-        sock = socket.socket()
-        self.addCleanup(sock.close)
+        sock = self.enterContext(socket.socket())
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(address(welcome))
         sock.sendall(request_bytes({**CHAT, "stream": True}))
-        until(lambda: fake.seen)
+        wait_until(lambda: fake.seen)
         process.send(signal.SIGTERM)
         self.expect_stopped(process)
 
@@ -263,7 +251,7 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
 
     def test_two_signals_within_a_second_count_as_one(self) -> None:
         """GNU timeout signals the process, and then the group it is in."""
-        fake = self.fake("Here it is, whole.")
+        fake = self.pausing_fake("Here it is, whole.")
         process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
         response = self.stream(welcome)
         process.send(signal.SIGTERM)
@@ -277,10 +265,10 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
     def test_a_second_signal_ends_the_proxy_at_once_and_its_tunnel_too(self) -> None:
         for first, second in ((signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)):
             with self.subTest(second):
-                fake = self.fake("Never said.")
+                fake = self.pausing_fake("Never said.")
                 environment = self.install(test_tunnel.OK)
-                process, welcome = self.serve("--base-url", fake.url, "--ngrok", *ENDLESS_GRACE, **environment)
-                response = self.stream(self.local(welcome))
+                process, _ = self.serve("--base-url", fake.url, "--ngrok", *ENDLESS_GRACE, **environment)
+                response = self.stream(self.local())
                 process.send(first)
                 process.read_until("Stopping; running answers may finish.\n")
                 time.sleep(DUPLICATE_SECONDS + 0.1)
@@ -290,19 +278,18 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
                 self.assertNotIn("Traceback", process.errors)
                 with self.assertRaises((http.client.IncompleteRead, ConnectionError)):
                     response.read()
-                until(self.is_agent_gone)
+                wait_until(self.is_agent_gone)
 
-    def local(self, welcome: str) -> str:
+    def local(self) -> str:
         """The welcome as it would be without the tunnel."""
         [_, _, arguments] = json.loads((self.bin / "launches").read_text().splitlines()[-1])
         return f"http://127.0.0.1:{arguments[1]}/v1"
 
     def is_agent_gone(self) -> bool:
-        try:
+        with contextlib.suppress(AssertionError):
             self.expect_agent_gone()
-        except AssertionError:
-            return False
-        return True
+            return True
+        return False
 
 
 @unittest.skipIf(WINDOWS, "signals are a POSIX thing")
@@ -326,10 +313,8 @@ class ReloadTest(RunningTest):
         self.path.write_text('model = "two"\nngrok = true\nreasoning_cache_max_rows = 7\n')
         process.send(signal.SIGHUP)
         line = process.read_until(" again: ")
-        self.assertIn(
-            f"Read {self.path} again: model changed. Restart for reasoning_cache_max_rows, ngrok.",
-            line.replace("\n", ""),
-        )
+        words = f"Read {self.path} again: model changed. Restart for reasoning_cache_max_rows, ngrok."
+        self.assertIn(words, line.replace("\n", ""))
         self.assertEqual("two", self.model(connection))
         process.send(signal.SIGHUP)
         self.assertIn("again: nothing changed.", process.read_until(" again: "))
@@ -359,19 +344,15 @@ class ReloadTest(RunningTest):
         connection = self.connect(welcome)
         for text in ('modle = "two"\n', 'model = "two"\ncors = 7\n', "model =\n", None):
             before = process.errors
-            if text is None:
-                self.path.unlink()
-            else:
-                self.path.write_text(text)
+            self.path.unlink() if text is None else self.path.write_text(text)
             process.send(signal.SIGHUP)
-            until(lambda before=before: process.errors.endswith("\n") and process.errors != before)  # type: ignore[misc]
-            self.assertRegex(
-                process.errors.removeprefix(before), r"\Aconfig: [^\n]+; the settings stay as they were\n\Z"
-            )
+            wait_until(lambda before=before: process.errors.endswith("\n") and process.errors != before)  # type: ignore[misc]
+            line = process.errors.removeprefix(before)
+            self.assertRegex(line, r"\Aconfig: [^\n]+; the settings stay as they were\n\Z")
             self.assertEqual("one", self.model(connection))
 
     def test_a_reload_does_not_touch_a_running_answer(self) -> None:
-        old, new = self.fake("From the old one."), self.enterContext(FakeDeepSeek())
+        old, new = self.pausing_fake("From the old one."), self.enterContext(FakeDeepSeek())
         self.path.write_text(f'base_url = "{old.url}"\n')
         process, welcome = self.serve_mine()
         response = self.stream(welcome)

@@ -34,10 +34,9 @@ class TestStoppedProcess(unittest.TestCase):
     def setUp(self) -> None:
         self.is_stopped, self.is_over = threading.Event(), threading.Event()
         self.calls = threading.Semaphore(0)
-        self.upstream = RawUpstream(
-            lambda request: ScriptedReply(self.answer(json.loads(request.partition(b"\r\n\r\n")[2])))
+        self.upstream = self.enterContext(
+            RawUpstream(lambda request: ScriptedReply(self.answer(json.loads(request.partition(b"\r\n\r\n")[2]))))
         )
-        self.addCleanup(self.upstream.close)
         home = Path(self.enterContext(tempfile.TemporaryDirectory()))
         flags = [*FLAGS, "--heartbeat-interval", "0.3", "--no-display-reasoning"]
         self.server = self.enterContext(processes.running_proxy(processes.Server(self.upstream.url, 0), home, *flags))

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import unittest
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -179,9 +180,7 @@ class TunnelTest(unittest.TestCase):
         return tunnel
 
     def agent(self, pages: dict[str, bytes]) -> Agent:
-        agent = Agent(pages)
-        self.addCleanup(agent.close)
-        return agent
+        return self.enterContext(closing(Agent(pages)))
 
     def listed(self, page: bytes) -> list[str] | None:
         """What an agent with this answer, in either API, is understood to forward to us."""

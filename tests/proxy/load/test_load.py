@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import struct
-import tempfile
 import threading
 import time
 import types
@@ -73,9 +72,7 @@ class TestManyClients(LoadTestCase):
         self.assertEqual([200] * 300, [read_reply(sock)[0] for sock in socks])
 
     def test_many_streams_side_by_side_are_whole_and_never_mixed_up(self) -> None:
-        count, fake = width(30, 100), FakeDeepSeek(responder=_own_words)
-        self.addCleanup(fake.close)
-        fake.start()
+        count, fake = width(30, 100), self.enterContext(FakeDeepSeek(responder=_own_words))
         proxy = self.proxy(upstream_base_url=fake.url, display_reasoning=False)
 
         def chat(number: int) -> list[tuple[str | None, str, bool]]:
@@ -99,9 +96,8 @@ class TestManyClients(LoadTestCase):
 
     def test_clients_keep_their_streams_when_others_reset(self) -> None:
         """A descriptor that a reset frees is the next client's within the same batch of events."""
-        fake = FakeDeepSeek(responder=lambda payload: Answer(content="abcdefghijklmnop" * 8, piece=8, pause=0.01))
-        self.addCleanup(fake.close)
-        fake.start()
+        answer = Answer(content="abcdefghijklmnop" * 8, piece=8, pause=0.01)
+        fake = self.enterContext(FakeDeepSeek(responder=lambda payload: answer))
         proxy, until = self.proxy(upstream_base_url=fake.url), time.monotonic() + width(0.4, 2.0)
 
         def stay() -> list[bytes]:
@@ -127,9 +123,7 @@ class TestManyClients(LoadTestCase):
                 pool.submit(reset)
             staying = [pool.submit(stay) for _ in range(20)]
             replies = [reply for each in staying for reply in each.result(MUCH_PATIENCE)]
-        self.assertEqual(
-            [], [reply for reply in replies if not reply.endswith(b"data: [DONE]\n\n") or b"error" in reply]
-        )
+        self.assertEqual([], [each for each in replies if not each.endswith(b"data: [DONE]\n\n") or b"error" in each])
 
 
 def _words(question: str) -> tuple[str, str]:
@@ -200,8 +194,7 @@ class TestSlowClients(LoadTestCase):
         start = ResourceBaseline(proxy.address)
         socks = []
         for _ in range(count):
-            sock = socket.socket()
-            self.addCleanup(sock.close)
+            sock = self.enterContext(socket.socket())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.settimeout(PATIENCE)
             sock.connect(proxy.address)
@@ -267,9 +260,8 @@ class TestMemory(SocketTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        home = Path(self.enterContext(tempfile.TemporaryDirectory()))
         upstream = processes.Server(self.fake.url, 0)
-        self.server = self.enterContext(processes.running_proxy(upstream, home, "--retry-budget", "0"))
+        self.server = self.enterContext(processes.running_proxy(upstream, self.folder, "--retry-budget", "0"))
         if self.server.peak_megabytes() is None:
             self.skipTest("this system does not tell how much memory a process had")
         self.ask(request_bytes(BODY))

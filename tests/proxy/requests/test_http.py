@@ -159,8 +159,7 @@ class TestBodies(HttpTestCase):
 
     def test_a_request_after_a_refused_body_is_answered(self) -> None:
         sock = self.connect(self.proxy(), request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
-        file = sock.makefile("rb")
-        self.addCleanup(file.close)
+        file = self.enterContext(sock.makefile("rb"))
         self.assertEqual(b"HTTP/1.1 400 Bad Request\r\n", file.readline())
         while (line := file.readline()) and b"HTTP/1.1 200 OK" not in line:
             pass
@@ -300,12 +299,10 @@ class TestNewSettings(HttpTestCase):
         proxy = self.proxy(retry_budget=1)
         self.assertEqual(200, self.round_trip(proxy, request_bytes(BODY))[0])
         before = proxy.server.services()
-        assert before is not None
         self.assertEqual(1, len(before.upstream._pool._idle))
         number = next(before.numbers)
         proxy.server.reconfigure(replace(proxy.server.config, upstream_model="other"))
         after = proxy.server.services()
-        assert after is not None
         self.assertIs(before.chats, after.chats)
         self.assertEqual(number + 1, next(after.numbers))
         self.assertEqual([], before.upstream._pool._idle)

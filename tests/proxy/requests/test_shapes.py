@@ -59,8 +59,7 @@ class TestResponsesItems(ShapesTestCase):
         self.fake.answer(
             Answer(reasoning="Both at once.", content="Looking.", calls=calls), Answer("Now I know.", "Done.")
         )
-        client = ItemsClient(self.running.url, tools=[FLAT])
-        self.addCleanup(client.close)
+        client = self.enterContext(ItemsClient(self.running.url, tools=[FLAT]))
         client.messages = [{"role": "user", "content": [{"type": "input_text", "text": "go"}]}]
         first = client.post()
         self.assertEqual(2, len(first.calls))

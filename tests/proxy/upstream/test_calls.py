@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.upstream.client import Upstream
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.support.harness import PATIENCE, SocketTestCase
 from tests.support.raw_upstream import KEEP, RawUpstream, ScriptedReply
+from tests.support.threads import in_background
 
 BODY = json.dumps({"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}).encode()
 STREAMED = json.dumps({**json.loads(BODY), "stream": True}).encode()
@@ -28,9 +29,7 @@ def raw(body: bytes, *headers: str, status: str = "200 OK") -> Raw:
 
 class UpstreamTestCase(SocketTestCase):
     def upstream(self, url: str | None = None, **settings: Any) -> Upstream:
-        upstream = Upstream(ProxyConfig(upstream_base_url=url or self.fake.url, **settings))
-        self.addCleanup(upstream.close)
-        return upstream
+        return self.enterContext(closing(Upstream(ProxyConfig(upstream_base_url=url or self.fake.url, **settings))))
 
     def send(self, upstream: Upstream | None = None, body: bytes = BODY) -> UpstreamResponse:
         answer = (upstream or self.upstream()).send(body, "sk-test", None)
@@ -101,8 +100,7 @@ class TestKeepAlive(UpstreamTestCase):
         self.assertEqual(200, self.send(upstream).status)
 
     def test_a_response_that_comes_before_the_request_is_sent_is_read(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
+        listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
         hung_up = threading.Event()
 
         def refuse_early() -> None:
@@ -112,9 +110,7 @@ class TestKeepAlive(UpstreamTestCase):
                 accepted.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
                 hung_up.wait(PATIENCE)
 
-        thread = threading.Thread(target=refuse_early)
-        thread.start()
-        self.addCleanup(thread.join)
+        in_background(self, refuse_early)
         self.addCleanup(hung_up.set)
         upstream = self.upstream(f"http://127.0.0.1:{listener.getsockname()[1]}")
         with self.assertRaises(UpstreamRefused) as caught:

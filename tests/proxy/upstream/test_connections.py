@@ -8,6 +8,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 from unittest import mock
 
@@ -23,6 +24,7 @@ from deepseek_cursor_proxy.upstream.pool import Connection
 from tests.support.harness import SocketTestCase
 from tests.support.polling import wait_until
 from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, RawUpstream, ScriptedReply, TunnelProxy
+from tests.support.threads import in_background
 from tests.unit.net.test_wait import Client
 
 PATIENCE = 20.0
@@ -41,27 +43,19 @@ def attempt(seconds: float = PATIENCE, peer: Peer | None = None) -> Attempt:
 
 class ConnectingTestCase(SocketTestCase):
     def upstream(self, respond: Callable[[bytes], ScriptedReply] = answering, *, tls: bool = True) -> RawUpstream:
-        upstream = RawUpstream(respond, tls=tls)
-        self.addCleanup(upstream.close)
-        return upstream
+        return self.enterContext(RawUpstream(respond, tls=tls))
 
     def tunnel(self, target: int, *reply: bytes) -> TunnelProxy:
-        tunnel = TunnelProxy(target, *reply)
-        self.addCleanup(tunnel.close)
-        return tunnel
+        return self.enterContext(TunnelProxy(target, *reply))
 
     def call(
         self, url: str, *, peer: Peer | None = None, environment: dict[str, str] | None = None, **settings: Any
     ) -> bytes:
         """What a call with our secret brings back; the environment is this one and nothing else."""
         with mock.patch.dict(os.environ, environment or {}, clear=True):
-            upstream = Upstream(ProxyConfig(upstream_base_url=url, **{"connect_timeout": PATIENCE, **settings}))
-            self.addCleanup(upstream.close)
-            answer = upstream.send(BODY, SECRET, peer)
-            try:
+            config = ProxyConfig(upstream_base_url=url, **{"connect_timeout": PATIENCE, **settings})
+            with closing(Upstream(config)) as upstream, closing(upstream.send(BODY, SECRET, peer)) as answer:
                 return answer.read()
-            finally:
-                answer.close()
 
     def failure(self, url: str, kind: type[ProxyError], **details: Any) -> str:
         with self.assertRaises(kind) as caught:
@@ -71,17 +65,13 @@ class ConnectingTestCase(SocketTestCase):
 
     def leaving(self, moment: Callable[[], object]) -> Peer:
         """A client that leaves at that moment."""
-        ours, theirs = socket.socketpair()
-        self.addCleanup(ours.close)
-        self.addCleanup(theirs.close)
+        ours, theirs = map(self.enterContext, socket.socketpair())
 
         def leave() -> None:
             moment()
             theirs.close()
 
-        thread = threading.Thread(target=leave)
-        thread.start()
-        self.addCleanup(thread.join)
+        in_background(self, leave)
         return Client(ours)
 
 
@@ -133,17 +123,13 @@ class TestTls(ConnectingTestCase):
         self.assertTrue(stalled.hung_up.wait(PATIENCE))
 
     def test_a_handshake_that_is_cut_off_may_be_retried(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
+        listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
 
         def cut() -> None:
-            accepted, _ = listener.accept()
-            with accepted:
+            with listener.accept()[0] as accepted:
                 accepted.recv(1)
 
-        thread = threading.Thread(target=cut)
-        thread.start()
-        self.addCleanup(thread.join)
+        in_background(self, cut)
         self.failure(f"https://127.0.0.1:{listener.getsockname()[1]}", UpstreamDropped)
 
     def test_a_client_that_leaves_during_the_handshake_ends_it(self) -> None:
@@ -177,8 +163,7 @@ class TestTls(ConnectingTestCase):
 
         port = self.secured_server(refuse_early)
         with mock.patch.dict(os.environ, TRUSTED, clear=True):
-            upstream = Upstream(ProxyConfig(upstream_base_url=f"https://localhost:{port}"))
-            self.addCleanup(upstream.close)
+            upstream = self.enterContext(closing(Upstream(ProxyConfig(upstream_base_url=f"https://localhost:{port}"))))
             with self.assertRaises(ProxyError) as caught:
                 upstream.send(b"x" * 30_000_000, SECRET, None)
         self.assertEqual(413, caught.exception.status)
@@ -187,8 +172,7 @@ class TestTls(ConnectingTestCase):
         """The port of a server that does this with its one connection, which it then holds until the test is over."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(CERTIFICATE, KEY)
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
+        listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
         over = threading.Event()
 
         def run() -> None:
@@ -197,9 +181,7 @@ class TestTls(ConnectingTestCase):
                 serve(secured)
                 over.wait(PATIENCE)
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        self.addCleanup(thread.join)
+        in_background(self, run)
         self.addCleanup(over.set)
         return int(listener.getsockname()[1])
 
@@ -226,9 +208,7 @@ class TestAddresses(ConnectingTestCase):
         return Origin("http", host, upstream.port)
 
     def open(self, origin: Origin, peer: Peer | None = None, timeout: float = PATIENCE) -> Connection:
-        connection = Connector(ProxyConfig(connect_timeout=timeout), {}).open(origin, peer)
-        self.addCleanup(connection.close)
-        return connection
+        return self.enterContext(closing(Connector(ProxyConfig(connect_timeout=timeout), {}).open(origin, peer)))
 
     def resolving(self, *addresses: tuple[str, int]) -> Any:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
@@ -244,13 +224,11 @@ class TestAddresses(ConnectingTestCase):
     def test_a_silent_address_does_not_use_up_the_time_of_the_others(self) -> None:
         upstream = self.upstream(tls=False)
         # A full queue of connects answers none, as a dropped packet would.
-        silent = socket.socket()
-        self.addCleanup(silent.close)
+        silent = self.enterContext(socket.socket())
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
         for _ in range(4):
-            filler = socket.socket()
-            self.addCleanup(filler.close)
+            filler = self.enterContext(socket.socket())
             filler.setblocking(False)
             filler.connect_ex(silent.getsockname())
         with self.resolving(silent.getsockname(), ("127.0.0.1", upstream.port)):
@@ -328,17 +306,14 @@ class TestProxies(ConnectingTestCase):
         environment = self.environment(proxy, "me:p%40ss@")
         self.assertEqual(b"{}", self.call(self.URL, environment=environment))
         (head,) = proxy.heads
-        self.assertTrue(
-            head.startswith(b"CONNECT api.example.test:443 HTTP/1.1\r\nHost: api.example.test:443\r\n"), head
-        )
+        self.assertRegex(head, rb"^CONNECT api.example.test:443 HTTP/1.1\r\nHost: api.example.test:443\r\n")
         self.assertIn(b"Proxy-Authorization: Basic bWU6cEBzcw==\r\n", head)
         self.assertNotIn(SECRET.encode(), head + proxy.seen)
         self.assertNotIn(b"Proxy-Authorization", upstream.requests[0])
 
     def test_the_certificate_is_verified_behind_an_https_proxy_too(self) -> None:
         upstream = self.upstream()
-        proxy = self.tunnel(upstream.port)
-        environment = self.environment(proxy)
+        environment = self.environment(self.tunnel(upstream.port))
         self.failure("https://other.example.test", UpstreamFailed, environment=environment)
         self.assertEqual([], upstream.requests)
 

@@ -21,8 +21,7 @@ SOON = 10.0
 
 class PoolTestCase(unittest.TestCase):
     def setUp(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(self.listener.close)
+        self.listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
         self.origin = Origin("http", *self.listener.getsockname())
         self.pool = ConnectionPool(Connector(ProxyConfig(connect_timeout=SOON), {}).open)
         self.addCleanup(self.pool.close)
