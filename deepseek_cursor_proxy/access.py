@@ -1,6 +1,6 @@
 """Access control: which caller may use the proxy, and which may spend the owner's keys.
 
-All requests of a tunnel seem to come from this machine. So neither the source of a request nor what its headers say
+All requests of a tunnel seem to come from this machine. So neither the IP address of a client nor what its headers say
 about it decides anything: only the key counts, and it is checked before the body is read.
 
     access_keys set    these keys; DeepSeek may be called with the proxy's own key (DEEPSEEK_API_KEY)
@@ -11,8 +11,8 @@ The owner's keys ([passthrough], DEEPSEEK_API_KEY) are spent for access_keys or 
 even where other callers are served with their own keys. A request under a foreign host name (own_hosts) never spends
 an owner's key and never pins one.
 
-Wrong keys make their source wait, against guessing. A key too long to guess never waits, nor does one that was right
-before: a stranger in the same tunnel, who has the same source, cannot lock the owner out.
+Wrong keys make their IP address wait, against guessing. A key too long to guess never waits, nor one that was right
+before: a stranger in the same tunnel, who has the same address, cannot lock the owner out.
 """
 
 import ipaddress
@@ -42,20 +42,20 @@ HELD_KEY = "DEEPSEEK_API_KEY"
 _FAILURES_ALLOWED = 20
 _SECONDS_PER_FAILURE = 3.0
 # More are forgotten, longest unused first: strangers decide how many there are.
-_MAX_SOURCES = 4096
+_MAX_NETWORKS = 4096
 _MAX_ACCEPTED = 1024
 
 
 class Caller(NamedTuple):
-    """The sender of a request: its key, which also selects whose reasoning is found, its source and address."""
+    """The sender of a request: its key, which also selects whose reasoning is found, its IP address and host names."""
 
     credential: str
     key: AccessKey
-    source: str
+    client_ip: str
     address: Address = Address()
 
     def __repr__(self) -> str:
-        return f"Caller({self.key}, {self.source!r})"
+        return f"Caller({self.key}, {self.client_ip!r})"
 
 
 class Access:
@@ -70,7 +70,7 @@ class Access:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._access_keys = config.access_keys
-        self._memory: _Memory = former._memory if former is not None else _Memory(now)
+        self._state: _State = former._state if former is not None else _State(now)
         self.can_pin = not self._access_keys and (
             config.pin_key == "always" or (config.pin_key == "exposed" and config.is_exposed)
         )
@@ -88,23 +88,23 @@ class Access:
         if credential is None:
             whose = "an access key of this proxy" if self.held_key else "your DeepSeek key"
             raise WrongKey(f"No API key. Send {whose} as 'Authorization: Bearer sk-…'.")
-        caller = Caller(credential, AccessKey.of(credential), request.source, Address.of(request))
+        caller = Caller(credential, AccessKey.of(credential), request.client_ip, Address.of(request))
         self.check(caller)
         return caller
 
     def check(self, caller: Caller) -> None:
         """Raise unless this caller is served now: a key may have been pinned since it was admitted."""
-        wait = 0 if self._memory.has_accepted(caller.key) else self._memory.seconds_to_wait(caller.source)
+        wait = 0 if self._state.has_accepted(caller.key) else self._state.seconds_to_wait(caller.client_ip)
         served = self._served_keys()
         if served is None:
             if wait:
                 raise _too_many_attempts(wait)
         elif _is_among(caller.key, (key for key in served if not (wait and key.is_guessable))):
-            self._memory.accept(caller.key)
+            self._state.accept(caller.key)
         elif wait:
             raise _too_many_attempts(wait)
         else:
-            self._memory.fail(caller.source)
+            self._state.fail(caller.client_ip)
             raise self._unknown_key()
 
     def check_call(self, caller: Caller) -> None:
@@ -112,9 +112,9 @@ class Access:
         if self.held_key is None:
             self.check(caller)
         else:
-            self.check_spending(caller)
+            self.check_spender(caller)
 
-    def check_spending(self, caller: Caller) -> None:
+    def check_spender(self, caller: Caller) -> None:
         """Raise Unauthorized or Forbidden unless a key of the owner may be spent for this caller."""
         self.check(caller)
         if (foreign := self._foreign_part(caller)) is not None:
@@ -130,7 +130,7 @@ class Access:
                 "This model is asked with a key of the proxy's owner, and with pin_key = never it is not known who "
                 "that is. The owner names the keys that may use it in access_keys."
             )
-        pinned = self._memory.pinned
+        pinned = self._state.pinned
         if pinned is None:
             raise Unauthorized(
                 "This model is asked with a key of the proxy's owner, and it is not known yet who that is. "
@@ -146,17 +146,17 @@ class Access:
             )
 
     def _foreign_part(self, caller: Caller) -> str | None:
-        return OwnHosts((*self._names, self._memory.tunnel_host)).foreign_part(caller.address)
+        return OwnHosts((*self._names, self._state.tunnel_host)).foreign_part(caller.address)
 
     def set_tunnel_host(self, host: str) -> None:
         """Accept this host name, of the tunnel that the proxy opened."""
-        self._memory.tunnel_host = host
+        self._state.tunnel_host = host
 
     def _served_keys(self) -> tuple[AccessKey, ...] | None:
         """The served keys; None when DeepSeek decides."""
         if self._access_keys:
             return self._access_keys
-        pinned = self._memory.pinned if self.can_pin else None
+        pinned = self._state.pinned if self.can_pin else None
         return (pinned,) if pinned is not None else None
 
     def _unknown_key(self) -> Unauthorized:
@@ -174,15 +174,15 @@ class Access:
 
     def record_accepted(self, caller: Caller) -> None:
         """DeepSeek accepted a call for this caller; the first one may pin its key."""
-        if self._memory.accept(caller.key, pin=self._may_pin(caller)):
+        if self._state.accept(caller.key, pin=self._may_pin(caller)):
             may = "is served" if self.can_pin else "may use [passthrough]"
             _log.info("from now on only the key %s %s, the first that DeepSeek accepted (pin_key)", caller.key, may)
 
     def _may_pin(self, caller: Caller) -> bool:
-        if not self.can_pin_spender or self._memory.pinned is not None:
+        if not self.can_pin_spender or self._state.pinned is not None:
             return False
         foreign = self._foreign_part(caller)
-        if foreign is not None and self._memory.is_first_unpinned():
+        if foreign is not None and self._state.is_first_unpinned():
             _log.warning(
                 "a key that DeepSeek accepted is not pinned, because its request came under another name (%s); if that "
                 "is your tunnel or reverse proxy, name it in public_hosts",
@@ -192,12 +192,12 @@ class Access:
 
     def record_refused(self, caller: Caller) -> None:
         """DeepSeek does not know this caller's key, or the key may not spend the owner's keys."""
-        if not self._memory.has_accepted(caller.key):
-            self._memory.fail(caller.source)
+        if not self._state.has_accepted(caller.key):
+            self._state.fail(caller.client_ip)
 
 
 class _Failures(NamedTuple):
-    """The number of wrong keys of a source at a moment; it shrinks by one every _SECONDS_PER_FAILURE."""
+    """The number of wrong keys of a network at a moment; it shrinks by one every _SECONDS_PER_FAILURE."""
 
     number: float = 0.0
     as_of: float = 0.0
@@ -212,8 +212,8 @@ class _Failures(NamedTuple):
         return max(0, math.ceil((self.number + 1 - _FAILURES_ALLOWED) * _SECONDS_PER_FAILURE))
 
 
-class _Memory:
-    """Keys and sources since the start. Called by handler threads."""
+class _State:
+    """Accepted keys and failures since the start. Called by handler threads."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -247,23 +247,23 @@ class _Memory:
         with self._lock:
             return key.digest in self._accepted
 
-    def fail(self, source: str) -> None:
-        network = _network(source)
+    def fail(self, client_ip: str) -> None:
+        network = _network(client_ip)
         with self._lock:
             before = self._failures_of(network)
             # Many at once, admitted before the first failed, do not add up to hours.
             after = _Failures(min(before.number + 1, _FAILURES_ALLOWED), self._now(), before.has_warned)
             is_news = after.seconds_to_wait > 0 and not before.has_warned
-            _remember(self._failures, network, after._replace(has_warned=before.has_warned or is_news), _MAX_SOURCES)
+            _remember(self._failures, network, after._replace(has_warned=before.has_warned or is_news), _MAX_NETWORKS)
         if is_news:
-            _log.warning("too many wrong keys from %s; unknown keys from there have to wait", source or "a client")
+            _log.warning("too many wrong keys from %s; unknown keys from there have to wait", client_ip or "a client")
 
-    def seconds_to_wait(self, source: str) -> int:
-        """Seconds until an unknown key of that source is checked again; 0 for now."""
+    def seconds_to_wait(self, client_ip: str) -> int:
+        """Seconds until an unknown key from there is checked again; 0 for now."""
         if not self._failures:
             return 0
         with self._lock:
-            return self._failures_of(_network(source)).seconds_to_wait
+            return self._failures_of(_network(client_ip)).seconds_to_wait
 
     def _failures_of(self, network: bytes) -> "_Failures":
         return self._failures.get(network, _Failures()).at(self._now())
@@ -294,12 +294,12 @@ def _remember(known: OrderedDict[bytes, Any], name: bytes, value: Any, limit: in
         known.popitem(last=False)
 
 
-def _network(source: str) -> bytes:
+def _network(client_ip: str) -> bytes:
     """The address, or the /64 network of an IPv6 address, which one household or server has to itself."""
     try:
-        address = ipaddress.ip_address(source)
+        address = ipaddress.ip_address(client_ip)
     except ValueError:
-        return source.encode()
+        return client_ip.encode()
     if isinstance(address, ipaddress.IPv6Address):
         mapped = address.ipv4_mapped
         return address.packed[:8] if mapped is None else mapped.packed
@@ -313,8 +313,8 @@ def _credential(request: HttpRequest) -> str | None:
     """
     scheme, _, token = (request.header("authorization") or "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
-    named = (request.header("x-api-key") or "").strip()
-    key = named or bearer if _is_anthropic(request) else bearer or named
+    api_key = (request.header("x-api-key") or "").strip()
+    key = api_key or bearer if _is_anthropic(request) else bearer or api_key
     azure = (request.header("api-key") or "").strip()
     if key and azure and key != azure:
         raise BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")

@@ -4,7 +4,7 @@ A chat comes back every few seconds with its whole history and one turn more. Ea
 of its list that is known, and goes on from there:
 
     stage      goes through                  result                          in
-    decode     the bytes of a body           JSON values                     api/growing_json
+    decode     the bytes of a body           JSON values                     api/incremental_json
     unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
     parse      JSON values                   Messages                        protocols/request
     identify   Messages                      their keys                      reasoning/identity

@@ -5,7 +5,7 @@ from time import time
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy.api import clients
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, Display, Endpoint
+from deepseek_cursor_proxy.api.endpoint import ClientRequest, Display, GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.reasoning import thinking_blocks
 _API = PassthroughApi("/chat/completions", StreamEnds(re.compile(rb"data: \[DONE\]"), failure_events))
 
 
-class ChatEndpoint(Endpoint):
+class ChatEndpoint(GenerationEndpoint):
     def create(self, request: HttpRequest, deployment: str) -> HttpReply:
         return self.serve(request, _API, self._create, unquote(deployment) if deployment else None)
 

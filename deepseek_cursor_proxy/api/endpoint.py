@@ -1,18 +1,20 @@
-"""The steps that all endpoints for generations share, in the order a request meets them:
+"""Endpoint, for any route that needs services, and GenerationEndpoint, the steps that all generations share:
 
     serve         admit the caller, read and decode the body, pass it through if its model has another upstream
     (parse)       each endpoint by itself: the body as a GenerationRequest, and the Writer of its API
     open          have DeepSeek accept the call: an exchange
     reply         the exchange as the Writer writes it, streamed or plain; see `reply`
 
-A new API is a Writer in `protocols`, an Endpoint here, and its line in the table of `routes`.
+A new API is a Writer in `protocols`, a GenerationEndpoint in this folder, and its line in the table of `routes`. Where
+its errors or its key differ from OpenAI's: also `routes._error_reply` with `error_reply`, `access._is_anthropic` and
+`key_settings`. `incremental_json._LISTS` names its list of messages.
 """
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.access import Caller
-from deepseek_cursor_proxy.api import growing_json, passthrough
+from deepseek_cursor_proxy.api import incremental_json, passthrough
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
@@ -41,7 +43,7 @@ class ClientRequest(NamedTuple):
 
 
 class Display(NamedTuple):
-    """What stands in the text beside the answer: reasoning in this form, notices on how it ended; for chats only."""
+    """What the text has besides the answer: reasoning in this form, notices on how it ended; for chats only."""
 
     form: thinking_blocks.Form | None = None
     with_end_notices: bool = False
@@ -51,11 +53,18 @@ _FIELDS_ONLY = Display()
 
 
 class Endpoint:
-    """Called by handler threads; holds nothing that changes."""
+    """Any route with services; one that generates nothing needs no more. Called by handler threads; never changes."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
+    def context(self, caller: Caller, peer: Peer | None) -> CallContext:
+        namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
+        held_key = self._services.access.held_key
+        return CallContext(namespace, held_key or caller.credential, peer, is_held=held_key is not None)
+
+
+class GenerationEndpoint(Endpoint):
     def serve(
         self,
         request: HttpRequest,
@@ -66,13 +75,13 @@ class Endpoint:
         """What `create` replies, or another upstream if the model has one for this API; `model` replaces the body's."""
         caller = self._services.access.admit(request)
         raw = request.read_body()
-        body = growing_json.decode(raw, self._services.memory)
+        body = incremental_json.decode(raw, self._services.memory)
         if model is not None:
             body = {**body, "model": model}
         key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
         if api is None or key is None:
             return create(ClientRequest(request, caller, self.context(caller, request.peer), body, len(raw)))
-        self._services.access.check_spending(caller)
+        self._services.access.check_spender(caller)
         sent = raw if model is None else encode_json(body)
         return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services)
 
@@ -98,17 +107,12 @@ class Endpoint:
             return stream_reply(exchange, write_events(batches, writer))
         return plain_reply(exchange, batches, writer, self._services.config.heartbeat_interval)
 
-    def context(self, caller: Caller, peer: Peer | None) -> CallContext:
-        namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
-        held_key = self._services.access.held_key
-        return CallContext(namespace, held_key or caller.credential, peer, is_held=held_key is not None)
-
 
 def show(exchange: OpenExchange, chat: ChatRequest, display: Display = _FIELDS_ONLY, *, with_lulls: bool) -> Batches:
     """The batches of an exchange as the client sees them, with the notice before the answer in their text."""
     batches = exchange.deltas(with_lulls=with_lulls)
     if (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema"):
-        # Words of ours before it would make it no JSON; the log has them, too.
+        # A notice before JSON would break it; the log has the notice, too.
         return batches
     return show_reasoning(batches, display.form, exchange.notice, with_end_notices=display.with_end_notices)
 

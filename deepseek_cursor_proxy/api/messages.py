@@ -4,7 +4,7 @@ import re
 import secrets
 from time import monotonic
 
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, Endpoint
+from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
 from deepseek_cursor_proxy.api.error_reply import new_request_id
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
@@ -26,7 +26,7 @@ _LAST_EVENT = re.compile(rb"event: message_stop\b")
 _API = PassthroughApi("/messages", StreamEnds(_LAST_EVENT, lambda error: failure_event(error, new_request_id())))
 
 
-class MessagesEndpoint(Endpoint):
+class MessagesEndpoint(GenerationEndpoint):
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, Endpoint, show
+from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, show
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
 from deepseek_cursor_proxy.api.response_input import ResponseInput
@@ -64,7 +64,7 @@ class ResponsePlan:
         return kind(self.frame, self.generation.request, time.monotonic, save)
 
 
-class ResponsesEndpoint(Endpoint):
+class ResponsesEndpoint(GenerationEndpoint):
     """Called by handler threads and those of background jobs; see Endpoint."""
 
     def create(self, request: HttpRequest, _: str) -> HttpReply:

@@ -2,6 +2,9 @@
 
 A request is checked in this order: path, key, body, history. Every failure becomes a reply in the error shape of the
 client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.
+
+To add a route, add a line to `_TABLE`. A function there, such as `_health`, checks no key and has the configuration
+alone. Anything else, such as metrics, is a method of an Endpoint, with all services: it calls `access.admit` first.
 """
 
 import contextlib
@@ -38,16 +41,16 @@ _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Origin", "*"),
     ("Access-Control-Allow-Methods", _METHODS),
-    # The star does not stand for Authorization; browsers want that by name.
+    # The star does not include Authorization; browsers want that by name.
     ("Access-Control-Allow-Headers", "Authorization, Content-Type, api-key, *"),
     ("Access-Control-Max-Age", "86400"),
 )
 
-# An exchange that fails with one of the former emits that itself; `access` logs the last once.
+# The last is logged by `access`, once; the others fail an exchange, which emits its own event.
 _EMITTED_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout, TooManyAttempts)
 
 
-def _health_with_model(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
+def _health(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
     return HttpReply.json({"status": "ok", "model": config.upstream_model})
 
 
@@ -58,11 +61,11 @@ def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> Http
     raise UpgradeRefused("Responses are streamed over HTTP here; send POST.")
 
 
-# An endpoint that needs no services, and none of their imports.
+# Called with the configuration, the request and the {} of the path; imports nothing that a chat needs.
 SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
 
-# The name in the log, the method, the path, and the endpoint: a function, or the method of an Endpoint of this folder,
-# which is imported with the first request for it. Both are called with the request and the {} of the path.
+# The name in the log, the method, the path, and the endpoint: a SmallEndpoint, or the module, class and method of an
+# Endpoint of this folder, imported with its first request; it is called with the request and the {} of the path.
 # fmt: off
 _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
     ("chat completions", "POST",   "[/v1]/chat/completions",         "chat.ChatEndpoint.create"),
@@ -80,7 +83,7 @@ _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
     ("models",           "GET",    "[/v1]/models",                   list_models),
     ("model",            "GET",    "[/v1]/models/{}",                retrieve_model),
     ("health",           "GET",    "[/v1]/healthz",                  lambda *_: HttpReply.json({"ok": True})),
-    ("health",           "GET",    "/health",                        _health_with_model),
+    ("health",           "GET",    "/health",                        _health),
 )
 # fmt: on
 
@@ -130,12 +133,12 @@ class App:
         return self._with_cors(reply)
 
     def _reply(self, found: "_Match", request: HttpRequest) -> HttpReply:
-        named = found.route.endpoint
-        if not isinstance(named, str):
-            return named(self._config, request, found.group)
-        module, class_name, method = named.split(".")
-        endpoint = getattr(import_module(f"{__package__}.{module}"), class_name)(self._services())
-        reply: HttpReply = getattr(endpoint, method)(request, found.group)
+        endpoint = found.route.endpoint
+        if not isinstance(endpoint, str):
+            return endpoint(self._config, request, found.group)
+        module, class_name, method = endpoint.split(".")
+        instance = getattr(import_module(f"{__package__}.{module}"), class_name)(self._services())
+        reply: HttpReply = getattr(instance, method)(request, found.group)
         return reply
 
     def _emit_refused(self, route: str, error: ProxyError) -> None:

@@ -1,4 +1,8 @@
-"""Services: the stores, the upstream client and the observers that exchanges and endpoints share."""
+"""Services: the stores, the upstream client and the observers that exchanges and endpoints share.
+
+SIGHUP builds new services: new observers, the same stores. An observer that an endpoint reads, or that must survive
+SIGHUP, is a field of its own, created like a store and added to `observers`.
+"""
 
 import itertools
 import logging

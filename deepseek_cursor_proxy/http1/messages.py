@@ -54,7 +54,7 @@ class HttpRequest(NamedTuple):
     read_body: Callable[[], bytes] = bytes
     peer: Peer | None = None
     # The socket's other end, which in a tunnel is this machine: good for counting, never for trusting.
-    source: str = ""
+    client_ip: str = ""
     # The host[:port] of a request target in absolute form; empty for a plain path.
     authority: str = ""
 

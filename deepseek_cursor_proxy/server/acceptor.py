@@ -1,8 +1,8 @@
 """Accepts clients, and rejects those beyond the limits with a reply they can read.
 
 One thread runs the loop and never waits for a single client. A rejected client is sent a reply, and what it sends is
-read for a moment, because TCP resets a reply away when its socket is closed on top of unread bytes. When no descriptor
-is left, one held in reserve serves to reply. The loop goes on whatever happens, and without spinning.
+read for a moment, because closing a socket with unread bytes resets the connection, and the reply is lost. When no
+descriptor is left, one held in reserve serves to reply. The loop goes on whatever happens, and without spinning.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
 
-Admit = Callable[[socket.socket, Any], None]
+OnAccept = Callable[[socket.socket, Any], None]
 
 # A burst is accepted without a poll after every single client.
 _ACCEPTS_AT_ONCE = 64
@@ -35,11 +35,11 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Acceptor:
-    """`run` runs once, on one thread, and calls `admit`, which may call `reject`; any thread may call `stop`."""
+    """`run` runs once, on one thread, and calls `on_accept`, which may call `reject`; any thread may call `stop`."""
 
-    def __init__(self, listener: socket.socket, admit: Admit, rejection: bytes) -> None:
+    def __init__(self, listener: socket.socket, on_accept: OnAccept, rejection: bytes) -> None:
         self._listener = listener
-        self._admit = admit
+        self._on_accept = on_accept
         self._rejection = rejection
         self._is_stopping = threading.Event()
         self._is_running = False
@@ -47,7 +47,7 @@ class Acceptor:
         self._changed = threading.Condition()
         self._wakeup: Wakeup | None = None
         self._reserve: int | None = None
-        self._lingering: dict[socket.socket, Deadline] = {}
+        self._lingering_clients: dict[socket.socket, Deadline] = {}
         self._warned_at = float("-inf")
 
     def run(self) -> None:
@@ -79,19 +79,19 @@ class Acceptor:
     def reject(self, sock: socket.socket) -> None:
         """Send the rejection, and close once the client has had the time to read it."""
         if self._send_rejection(sock):
-            self._lingering[sock] = Deadline.after(_LINGER_SECONDS)
+            self._lingering_clients[sock] = Deadline.after(_LINGER_SECONDS)
             self._selector.register(sock, selectors.EVENT_READ)
-            if len(self._lingering) > _MOST_LINGERING:
-                self._drop(next(iter(self._lingering)))
+            if len(self._lingering_clients) > _MOST_LINGERING:
+                self._drop(next(iter(self._lingering_clients)))
 
     def _poll_once(self) -> None:
-        timeout = max(0.0, min(self._lingering.values()).left) if self._lingering else None
+        timeout = max(0.0, min(self._lingering_clients.values()).left) if self._lingering_clients else None
         for key, _ in self._selector.select(timeout):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.fileobj in self._lingering:
+            elif key.fileobj in self._lingering_clients:
                 self._discard_input(key.fileobj)
-        for sock in [sock for sock, deadline in self._lingering.items() if deadline.is_over]:
+        for sock in [sock for sock, deadline in self._lingering_clients.items() if deadline.is_over]:
             self._drop(sock)
 
     def _accept(self) -> None:
@@ -109,7 +109,7 @@ class Acceptor:
             # BSD and macOS hand the listener's mode on.
             sock.setblocking(True)
             try:
-                self._admit(sock, address)
+                self._on_accept(sock, address)
             except Exception as error:
                 # A bug costs one client, not all that come after it.
                 _log.error("unexpected %s while letting a client in", type(error).__name__)
@@ -120,7 +120,7 @@ class Acceptor:
     def _reject_without_descriptor(self, error: OSError) -> None:
         """Free the descriptors of lingering clients, and use the reserve to reply to one client."""
         self._warn(error)
-        for sock in list(self._lingering):
+        for sock in list(self._lingering_clients):
             self._drop(sock)
         if self._reserve is not None:
             os.close(self._reserve)
@@ -162,12 +162,12 @@ class Acceptor:
             self._drop(sock)
 
     def _drop(self, sock: socket.socket) -> None:
-        del self._lingering[sock]
+        del self._lingering_clients[sock]
         self._selector.unregister(sock)
         sock.close()
 
     def _end(self) -> None:
-        for sock in list(self._lingering):
+        for sock in list(self._lingering_clients):
             self._drop(sock)
         if self._reserve is not None:
             os.close(self._reserve)

@@ -39,8 +39,8 @@ _RECEIVE_BYTES = 65536
 # What the system buffers for a client that reads slowly. By default Linux grows it to 4 MB, all of which is generated
 # and paid for before we notice that the client does not read.
 _SEND_BUFFER_BYTES = 128 * 1024
-# How long we go on reading after a refusal, so that the client can read it; without that, TCP resets it away. A client
-# that still sends gets more time than a silent one.
+# How long we go on reading after a refusal: closing a socket with unread bytes would lose the reply. A client that
+# still sends gets more time than a silent one.
 _LINGER_SECONDS = 10.0
 _LINGER_SILENCE_SECONDS = 2.0
 # How often a client that does not read is checked: it may have closed, which a blocked write does not show.
@@ -61,7 +61,7 @@ class ServerContext(Protocol):
 
     # Ends the waits of connections without a request when the server stops.
     @property
-    def stopping(self) -> Wakeup: ...
+    def stop_wakeup(self) -> Wakeup: ...
 
 
 class ClientConnection:
@@ -92,11 +92,11 @@ class ClientConnection:
                 self._refuse(error)
 
     def _serve_all(self) -> None:
-        goes_on = True
-        while goes_on and not self._is_stopping:
-            goes_on = self._serve_one()
-        if goes_on and self._rest:
-            # The client sent it in advance, and we had said that the connection goes on.
+        is_open = True
+        while is_open and not self._is_stopping:
+            is_open = self._serve_one()
+        if is_open and self._rest:
+            # The client sent it in advance, after our reply kept the connection open.
             raise ProxyStopping
 
     def _refuse(self, error: ProxyError) -> None:
@@ -156,17 +156,17 @@ class ClientConnection:
         authority = heads.target_authority(head.target)
         request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._address, authority)
         reply = self._call_app(request)
-        keep = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
+        is_persistent = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
         if isinstance(reply.body, bytes):
-            self.send(_encode_reply(reply, reply.body, keep=keep, with_body=head.method != "HEAD"))
+            self.send(_encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=head.method != "HEAD"))
         else:
             # HTTP/1.0 has no chunks: there the end of the connection is the end of the body.
             is_chunked = head.version >= (1, 1)
-            keep = keep and is_chunked
-            self._stream(reply, reply.body, keep=keep, is_chunked=is_chunked)
+            is_persistent = is_persistent and is_chunked
+            self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
         if not body.is_read:
             self._linger()
-        return keep
+        return is_persistent
 
     def _call_app(self, request: HttpRequest) -> HttpReply:
         try:
@@ -246,7 +246,7 @@ class ClientConnection:
 
     @cached_property
     def _idle_waiter(self) -> ReadWaiter:
-        return ReadWaiter(self._sock, self._server.stopping)
+        return ReadWaiter(self._sock, self._server.stop_wakeup)
 
     def _receive_last(self) -> bytes:
         try:
@@ -264,7 +264,7 @@ class ClientConnection:
     # Writing …
 
     def send(self, data: bytes) -> None:
-        """Send everything; from a client that reads nothing ClientGone if it closed, else TimeoutError in a while."""
+        """Send everything. If the client does not read: ClientGone once it has closed, else TimeoutError."""
         sent = self.send_now(data)
         view = memoryview(data)[sent:] if sent < len(data) else b""
         while view:
@@ -292,16 +292,16 @@ class ClientConnection:
             if self.has_left() and not self._is_stopping:
                 raise ClientGone
 
-    def _stream(self, reply: HttpReply, body: Body, *, keep: bool, is_chunked: bool) -> None:
+    def _stream(self, reply: HttpReply, body: Body, *, is_persistent: bool, is_chunked: bool) -> None:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
-            head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(keep))
+            head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(is_persistent))
             StreamSender(self, body, head, is_chunked=is_chunked).run(self._server.stream_loop)
         finally:
             body.close()
 
     def _linger(self) -> None:
-        """Discard what the client still sends, so that it comes to reading our reply."""
+        """Discard what the client still sends, until it has read our reply; an early close would lose that."""
         self._shut(socket.SHUT_WR)
         deadline = Deadline.after(_LINGER_SECONDS)
         with self._idle():
@@ -314,14 +314,14 @@ def encode_refusal(error: ProxyError) -> bytes:
     headers = (("Retry-After", str(error.retry_after)),) if error.retry_after is not None else ()
     reply = HttpReply.json(error.payload(), error.status, headers)
     assert isinstance(reply.body, bytes)
-    return _encode_reply(reply, reply.body, keep=False)
+    return _encode_reply(reply, reply.body, is_persistent=False)
 
 
-def _encode_reply(reply: HttpReply, body: bytes, *, keep: bool, with_body: bool = True) -> bytes:
+def _encode_reply(reply: HttpReply, body: bytes, *, is_persistent: bool, with_body: bool = True) -> bytes:
     headers = reply.headers
     if reply.status != 204:
         headers += (("Content-Length", str(len(body))),)
-    head = heads.reply_head(reply.status, headers + _connection_header(keep))
+    head = heads.reply_head(reply.status, headers + _connection_header(is_persistent))
     return head + body if with_body else head
 
 
@@ -333,6 +333,6 @@ def _peer_address(sock: socket.socket) -> str:
     return ""
 
 
-def _connection_header(keep: bool) -> Headers:
+def _connection_header(is_persistent: bool) -> Headers:
     # Always sent: HTTP/1.0 assumes the opposite of 1.1.
-    return (("Connection", "keep-alive" if keep else "close"),)
+    return (("Connection", "keep-alive" if is_persistent else "close"),)

@@ -25,21 +25,21 @@ class Connections:
     def __init__(self) -> None:
         # Protects all below; notified when a connection ends.
         self._changed = threading.Condition()
-        # Counted from `admit` on, because a thread may take its time to start.
+        # Counted from `try_acquire` on, because a thread may take its time to start.
         self._count = 0
         self._open: set[ClientConnection] = set()
         self._stage = Stage.SERVING
-        self.stopping = Wakeup()
+        self.stop_wakeup = Wakeup()
 
     def __len__(self) -> int:
         return self._count
 
-    def admit(self, limit: int) -> bool:
+    def try_acquire(self, limit: int) -> bool:
         """Whether one more connection is within the limit; it is then counted until `release`."""
         with self._changed:
-            is_admitted = self._count < limit
-            self._count += is_admitted
-        return is_admitted
+            has_space = self._count < limit
+            self._count += has_space
+        return has_space
 
     def release(self) -> None:
         with self._changed:
@@ -65,13 +65,13 @@ class Connections:
             connections = list(self._open)
         for each in connections:
             _stop(each, stage)
-        self.stopping.set()
+        self.stop_wakeup.set()
 
     def close(self) -> None:
-        """After the last stage; a thread that still waits for `stopping` keeps its descriptors."""
+        """After the last stage; a thread that still waits for `stop_wakeup` keeps its descriptors."""
         with self._changed:
             if not self._count:
-                self.stopping.close()
+                self.stop_wakeup.close()
 
     def wait_until_empty(self, seconds: float) -> None:
         deadline = Deadline.after(seconds)

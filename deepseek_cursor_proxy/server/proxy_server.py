@@ -65,10 +65,10 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self.connections = Connections()
-        self.stopping = self.connections.stopping
+        self.stop_wakeup = self.connections.stop_wakeup
         self.stream_loop = StreamLoop()
         # Protects what is built from `config`, and `config` itself, which `reconfigure` replaces while requests run.
-        self._building = threading.Lock()
+        self._build_lock = threading.Lock()
         self._services: Services | None = None
         self._app: App | None = None
         self._tunnel_host = ""
@@ -92,7 +92,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     def services(self) -> "Services":
         """The services, built once, for the first request that needs them: they are most of the program."""
         if self._services is None:
-            with self._building:
+            with self._build_lock:
                 if self._services is None:
                     self._services = self._build_services(self.config)
         return self._services
@@ -115,14 +115,14 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def set_tunnel_url(self, url: str) -> None:
         """Accept the host of this URL as ours: a tunnel to us begins there. Replaces the one before."""
-        with self._building:
+        with self._build_lock:
             self._tunnel_host = urlsplit(url).hostname or ""
             if self._services is not None:
                 self._services.access.set_tunnel_host(self._tunnel_host)
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Use this configuration for new requests; StartupError when it contradicts the environment."""
-        with self._building:
+        with self._build_lock:
             # Built first: a failure changes nothing.
             former, self._services = self._services, self._build_services(config)
             self.config = config
@@ -140,7 +140,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self._acceptor.stop()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self.connections.admit(self.config.max_connections):
+        if not self.connections.try_acquire(self.config.max_connections):
             self._acceptor.reject(request)
             return
         try:
@@ -185,5 +185,5 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             services.close()
 
     def _built_services(self) -> "Services | None":
-        with self._building:
+        with self._build_lock:
             return self._services

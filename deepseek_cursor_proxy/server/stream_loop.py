@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
 
-# So many streams wait in their own threads, which are quicker until they get in each other's way.
+# Up to so many streams stay in their own threads, which are quicker while they are few.
 _MAX_OWN_THREADS = 8
 # The thread ends when it has had no streams for so long, and looks for due streams at least that often.
 _IDLE_SECONDS = 0.5
@@ -65,27 +65,27 @@ class StreamLoop:
                 self._streams -= 1
 
     def drive(self, stream: Stream, wait_handle: WaitHandle) -> bool:
-        """Have a stream driven until its own thread, which this is, has to go on; raises what driving it raised.
+        """Have the loop drive a stream until the calling thread, its own, has to go on; raises what driving it raised.
 
         False, and nothing is done, when the loop is closed or there are no descriptors or threads left.
         """
-        driven = _DrivenStream(stream, wait_handle)
-        if not self._add(driven):
+        entry = _DrivenStream(stream, wait_handle)
+        if not self._add(entry):
             return False
-        driven.waiting.acquire()
-        if driven.error is not None:
+        entry.resume.acquire()
+        if entry.error is not None:
             try:
-                raise driven.error
+                raise entry.error
             finally:
                 # An error that is held by the frame it was raised in is freed by the collector only.
-                del driven
+                del entry
         return True
 
-    def _add(self, driven: "_DrivenStream") -> bool:
+    def _add(self, entry: "_DrivenStream") -> bool:
         with self._lock, contextlib.suppress(OSError, RuntimeError):
             # Again and again: on a machine that stood still meanwhile, even a new thread may have ended idle.
             while not self._is_closed:
-                if self._thread is not None and self._thread.add(driven):
+                if self._thread is not None and self._thread.add(entry):
                     return True
                 self._thread = _LoopThread()
         return False
@@ -102,16 +102,16 @@ class StreamLoop:
 class _DrivenStream:
     """A stream while the loop drives it."""
 
-    __slots__ = ("error", "fileno", "peer_fileno", "stream", "wait_handle", "waiting")
+    __slots__ = ("error", "fileno", "peer_fileno", "resume", "stream", "wait_handle")
 
     def __init__(self, stream: Stream, wait_handle: WaitHandle) -> None:
         self.stream = stream
         self.wait_handle = wait_handle
         self.fileno, self.peer_fileno = wait_handle.fileno(), stream.peer.fileno()
         self.error: BaseException | None = None
-        # Held until the stream's own thread has to go on.
-        self.waiting = threading.Lock()
-        self.waiting.acquire()
+        # Released when the stream's own thread has to go on.
+        self.resume = threading.Lock()
+        self.resume.acquire()
 
 
 class _LoopThread:
@@ -135,20 +135,20 @@ class _LoopThread:
             self._close_all()
             raise
 
-    def add(self, driven: _DrivenStream) -> bool:
+    def add(self, entry: _DrivenStream) -> bool:
         """Whether the stream is driven from now on; otherwise this thread has ended."""
         with self._lock:
             if self._is_ended or self._is_closing:
                 return False
             # Before the loop may advance the stream, which changes it: only one thread may use it at a time.
-            until = driven.wait_handle.until
+            until = entry.wait_handle.until
             # Registering takes effect at once, also while the thread polls, so the less likely event comes first.
-            self._by_fileno[driven.peer_fileno] = self._by_fileno[driven.fileno] = driven
+            self._by_fileno[entry.peer_fileno] = self._by_fileno[entry.fileno] = entry
             try:
-                self._epoll.register(driven.peer_fileno, _CLIENT_LEAVES)
-                self._epoll.register(driven.fileno, select.EPOLLIN)
+                self._epoll.register(entry.peer_fileno, _CLIENT_LEAVES)
+                self._epoll.register(entry.fileno, select.EPOLLIN)
             except OSError:
-                self._unregister(driven)
+                self._unregister(entry)
                 raise
             if until < self._due_at:
                 self._wakeup.notify()
@@ -187,42 +187,42 @@ class _LoopThread:
             return self._is_ended
 
     def _handle(self, fileno: int) -> None:
-        driven = self._by_fileno.get(fileno)
-        if driven is None:
+        entry = self._by_fileno.get(fileno)
+        if entry is None:
             if fileno == self._wakeup.fileno():
                 self._wakeup.clear()
                 # A new stream is due earlier.
                 self._due_at = 0.0
-        elif fileno == driven.peer_fileno:
-            close_reason = driven.stream.peer.close_reason
-            if close_reason is not None or has_left(driven.stream.peer):
-                driven.wait_handle.interrupt(close_reason or ClientGone())
-                self._give_back(driven)
+        elif fileno == entry.peer_fileno:
+            close_reason = entry.stream.peer.close_reason
+            if close_reason is not None or has_left(entry.stream.peer):
+                entry.wait_handle.interrupt(close_reason or ClientGone())
+                self._give_back(entry)
         else:
-            self._advance(driven)
+            self._advance(entry)
 
-    def _advance(self, driven: _DrivenStream) -> None:
+    def _advance(self, entry: _DrivenStream) -> None:
         wait_handle = None
         try:
-            wait_handle = driven.stream.advance()
+            wait_handle = entry.stream.advance()
         except BaseException as error:
-            driven.error = error
-        if wait_handle is driven.wait_handle:
+            entry.error = error
+        if wait_handle is entry.wait_handle:
             self._due_at = min(self._due_at, wait_handle.until)
         else:
-            self._give_back(driven)
+            self._give_back(entry)
 
-    def _give_back(self, driven: _DrivenStream) -> None:
+    def _give_back(self, entry: _DrivenStream) -> None:
         with self._lock:
-            self._unregister(driven)
+            self._unregister(entry)
             self._active_at = time.monotonic()
-        driven.waiting.release()
+        entry.resume.release()
 
-    def _unregister(self, driven: _DrivenStream) -> None:
-        for fileno in (driven.fileno, driven.peer_fileno):
+    def _unregister(self, entry: _DrivenStream) -> None:
+        for fileno in (entry.fileno, entry.peer_fileno):
             self._unregistered.add(fileno)
             # A descriptor that was closed may be another stream's by now.
-            if self._by_fileno.get(fileno) is driven:
+            if self._by_fileno.get(fileno) is entry:
                 del self._by_fileno[fileno]
                 with contextlib.suppress(OSError):
                     self._epoll.unregister(fileno)
@@ -230,21 +230,21 @@ class _LoopThread:
     def _advance_due(self) -> None:
         """Advance the streams that are due though nothing arrived, and find out when the next one is."""
         now = time.monotonic()
-        for driven in self._all_driven():
-            if driven.wait_handle.until <= now:
-                self._advance(driven)
-        moments = [driven.wait_handle.until for driven in self._all_driven()]
+        for entry in self._entries():
+            if entry.wait_handle.until <= now:
+                self._advance(entry)
+        moments = [entry.wait_handle.until for entry in self._entries()]
         self._due_at = min([now + _IDLE_SECONDS, *moments])
 
-    def _all_driven(self) -> set[_DrivenStream]:
+    def _entries(self) -> set[_DrivenStream]:
         with self._lock:
             return set(self._by_fileno.values())
 
     def _end(self) -> None:
         with self._lock:
             self._is_ended = True
-        for driven in self._all_driven():
-            self._give_back(driven)
+        for entry in self._entries():
+            self._give_back(entry)
         self._close_all()
 
     def _close_all(self) -> None:

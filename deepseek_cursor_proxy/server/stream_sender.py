@@ -44,24 +44,24 @@ class StreamSender:
     def run(self, loop: StreamLoop) -> None:
         """Send the whole reply. Called by the client's thread."""
         # What goes out with the next piece.
-        held = self._head
+        unsent = self._head
         with loop.count_stream() as is_crowded:
             wait = self._leave_to if is_crowded else self._wait
             for piece in self._pieces:
                 if isinstance(piece, Lull):
-                    if held:
-                        self.peer.send(held)
-                        held = b""
+                    if unsent:
+                        self.peer.send(unsent)
+                        unsent = b""
                     if piece.handle is not None:
                         wait(loop, piece.handle)
                 elif self._body.is_finished:
-                    held += self._frame(b"".join([piece, *self._rest()]))
+                    unsent += self._frame(b"".join([piece, *self._rest()]))
                     break
                 else:
-                    self.peer.send(held + self._frame(piece))
-                    held = b""
-        if held or self._end:
-            self.peer.send(held + self._end)
+                    self.peer.send(unsent + self._frame(piece))
+                    unsent = b""
+        if unsent or self._end:
+            self.peer.send(unsent + self._end)
 
     def _rest(self) -> Iterator[bytes]:
         return (piece for piece in self._pieces if not isinstance(piece, Lull))

@@ -33,34 +33,34 @@ class Slot:
 
 
 class CallLimit:
-    """The slots of one model. Called by handler threads; the lock protects `running`, `_waiting` and `is_admitted`."""
+    """The slots of one model. Called by handler threads; the lock protects all fields and `is_granted`."""
 
     def __init__(self, limit: int, timeout: float) -> None:
         self._limit = limit
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._waiting: deque[_Waiter] = deque()
-        self.running = 0
+        self._queue: deque[_Waiter] = deque()
+        self.running_calls = 0
 
     @property
-    def waiting(self) -> int:
+    def queued_calls(self) -> int:
         """How many calls are queued."""
-        return len(self._waiting)
+        return len(self._queue)
 
     def acquire(self, peer: Peer | None, calls: int = 1) -> tuple[Slot, ...]:
         """Wait for all slots at once, so that no two calls wait for each other; QueueFull or ClientGone otherwise."""
         with self._lock:
-            is_admitted = not self._waiting and self._fits(calls)
-            self.running += calls if is_admitted else 0
-        if not is_admitted:
+            is_granted = not self._queue and self._fits(calls)
+            self.running_calls += calls if is_granted else 0
+        if not is_granted:
             self._wait(calls, peer)
         return tuple(Slot(self) for _ in range(calls))
 
     def release(self, slot: Slot) -> None:
         with self._lock:
-            self.running -= 0 if slot.is_released else 1
+            self.running_calls -= 0 if slot.is_released else 1
             slot.is_released = True
-            self._admit()
+            self._grant_slots()
 
     def _wait(self, calls: int, peer: Peer | None) -> None:
         try:
@@ -69,10 +69,10 @@ class CallLimit:
             raise self._queue_full() from None
         with contextlib.closing(waiter.wakeup):
             with self._lock:
-                if len(self._waiting) >= _MOST_WAITING:
+                if len(self._queue) >= _MOST_WAITING:
                     raise self._queue_full()
-                self._waiting.append(waiter)
-                self._admit()
+                self._queue.append(waiter)
+                self._grant_slots()
             try:
                 if wait_readable(waiter.wakeup, self._timeout, peer):
                     return
@@ -84,22 +84,22 @@ class CallLimit:
 
     def _give_up(self, waiter: "_Waiter") -> None:
         with self._lock:
-            if waiter.is_admitted:
-                self.running -= waiter.calls
+            if waiter.is_granted:
+                self.running_calls -= waiter.calls
             else:
-                self._waiting.remove(waiter)
-            self._admit()
+                self._queue.remove(waiter)
+            self._grant_slots()
 
-    def _admit(self) -> None:
-        while self._waiting and self._fits(self._waiting[0].calls):
-            waiter = self._waiting.popleft()
-            self.running += waiter.calls
-            waiter.is_admitted = True
+    def _grant_slots(self) -> None:
+        while self._queue and self._fits(self._queue[0].calls):
+            waiter = self._queue.popleft()
+            self.running_calls += waiter.calls
+            waiter.is_granted = True
             waiter.wakeup.set()
 
     def _fits(self, calls: int) -> bool:
         # A request for more slots than the limit gets them when no other call runs.
-        return self.running + calls <= self._limit or self.running == 0
+        return self.running_calls + calls <= self._limit or self.running_calls == 0
 
     def _queue_full(self) -> QueueFull:
         return QueueFull(
@@ -128,9 +128,9 @@ class CallLimits:
 
 
 class _Waiter:
-    """A queued call. Its wake-up is set when it is admitted."""
+    """A queued call. Its wake-up is set when it has its slots."""
 
     def __init__(self, calls: int) -> None:
         self.calls = calls
-        self.is_admitted = False
+        self.is_granted = False
         self.wakeup = Wakeup()

@@ -45,22 +45,22 @@ class AccessTest(unittest.TestCase):
     def access(self, *, environment: Mapping[str, str] | None = None, **settings: Any) -> Access:
         return Access(ProxyConfig(**settings), environment=environment or {}, now=self.clock)
 
-    def request(self, key: str | None = OWNER, source: str = "127.0.0.1", **headers: str) -> HttpRequest:
+    def request(self, key: str | None = OWNER, client_ip: str = "127.0.0.1", **headers: str) -> HttpRequest:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         if key is not None:
             given["authorization"] = f"Bearer {key}"
-        return HttpRequest("POST", CHAT, headers=given, read_body=self.fail, source=source)
+        return HttpRequest("POST", CHAT, headers=given, read_body=self.fail, client_ip=client_ip)
 
-    def admit_and_accept(self, access: Access, key: str, source: str = "127.0.0.1") -> Caller:
+    def admit_and_accept(self, access: Access, key: str, client_ip: str = "127.0.0.1") -> Caller:
         """Somebody who is let in and whose key DeepSeek accepts."""
-        caller = access.admit(self.request(key, source))
+        caller = access.admit(self.request(key, client_ip))
         access.record_accepted(caller)
         return caller
 
-    def status(self, access: Access, key: str | None, source: str = "127.0.0.1", **headers: str) -> int:
+    def status(self, access: Access, key: str | None, client_ip: str = "127.0.0.1", **headers: str) -> int:
         """200 for those who are let in."""
         try:
-            access.admit(self.request(key, source, **headers))
+            access.admit(self.request(key, client_ip, **headers))
         except ProxyError as error:
             return error.status
         return 200
@@ -68,16 +68,16 @@ class AccessTest(unittest.TestCase):
     def spend_status(self, access: Access, key: str, **headers: str) -> int:
         """The status of a request that would spend a key of the owner; 200 when it may."""
         try:
-            access.check_spending(access.admit(self.request(key, **headers)))
+            access.check_spender(access.admit(self.request(key, **headers)))
         except ProxyError as error:
             return error.status
         return 200
 
-    def exhaust(self, access: Access, source: str = "127.0.0.1") -> None:
+    def exhaust(self, access: Access, client_ip: str = "127.0.0.1") -> None:
         """A stranger tries keys until they have to wait."""
         for number in range(ALLOWED):
-            self.assertEqual(401, self.status(access, f"{STRANGER}-{number}", source))
-        self.assertEqual(429, self.status(access, STRANGER, source))
+            self.assertEqual(401, self.status(access, f"{STRANGER}-{number}", client_ip))
+        self.assertEqual(429, self.status(access, STRANGER, client_ip))
 
     def refuse_strangers(self, access: Access, count: int = ALLOWED) -> None:
         """DeepSeek refuses the keys of so many strangers, who were all admitted before."""
@@ -285,11 +285,11 @@ class TestPinning(AccessTest):
         owner, stranger = (access.admit(self.request(key)) for key in (OWNER, STRANGER))
         for caller in (owner, stranger):
             with self.assertRaisesRegex(Unauthorized, "Ask a DeepSeek model first.*access_keys"):
-                access.check_spending(caller)
+                access.check_spender(caller)
         access.record_accepted(owner)
-        access.check_spending(owner)
+        access.check_spender(owner)
         with self.assertRaisesRegex(Unauthorized, "used first"):
-            access.check_spending(stranger)
+            access.check_spender(stranger)
 
     def test_no_key_of_the_owner_is_spent_before_one_is_pinned(self) -> None:
         for settings, pinned in (
@@ -460,16 +460,16 @@ class TestRateLimit(AccessTest):
                 self.assertEqual(429, self.status(access, STRANGER, **{name: value}))
 
     def test_remembered_sources_and_keys_are_limited(self) -> None:
-        self.enterContext(mock.patch.multiple(access_module, _MAX_SOURCES=3, _MAX_ACCEPTED=3))
+        self.enterContext(mock.patch.multiple(access_module, _MAX_NETWORKS=3, _MAX_ACCEPTED=3))
         access = self.access(access_keys=[OWNER])
         for number in range(50):
             self.status(access, STRANGER, f"192.0.2.{number}")
         self.exhaust(access, "192.0.2.99")
-        self.assertEqual(3, len(access._memory._failures))
+        self.assertEqual(3, len(access._state._failures))
         access = self.access()
         for number in range(50):
             self.admit_and_accept(access, f"{FRIEND}-{number}")
-        self.assertEqual(3, len(access._memory._accepted))
+        self.assertEqual(3, len(access._state._accepted))
 
     def test_an_accepted_key_in_use_is_not_forgotten(self) -> None:
         self.enterContext(mock.patch.object(access_module, "_MAX_ACCEPTED", 3))

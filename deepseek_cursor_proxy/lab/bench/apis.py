@@ -139,14 +139,14 @@ def run_queue(callers: int, slots: int) -> QueueResult:
     threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
     for number, thread in enumerate(threads):
         thread.start()
-        _wait_until(lambda number=number: len(order) + limit.waiting > number)  # type: ignore[misc]
+        _wait_until(lambda number=number: len(order) + limit.queued_calls > number)  # type: ignore[misc]
     for turn in range(callers):
         may_release[order[turn]].set()
         _wait_until(lambda turn=turn: len(order) >= min(callers, slots + turn + 1))  # type: ignore[misc]
     for thread in threads:
         thread.join()
     furthest = max(abs(number - turn) for turn, number in enumerate(order))
-    return QueueResult(len(order), furthest / callers, limit.running)
+    return QueueResult(len(order), furthest / callers, limit.running_calls)
 
 
 def _wait_until(is_so: Callable[[], bool]) -> None:

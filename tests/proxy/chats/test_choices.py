@@ -99,7 +99,7 @@ class TestChoices(SocketTestCase):
                 self.assertIn(got, (status,) if status else (200, 502))
                 self.assertIn(b'"error"', body)
                 limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
-                self.assertEqual(0, limit.running)
+                self.assertEqual(0, limit.running_calls)
 
     def test_a_client_that_disconnects_ends_the_calls_of_all_choices(self) -> None:
         self.fake.answer(*(Answer(content="x", stall_after=0) for _ in range(3)))
@@ -123,7 +123,9 @@ class TestChoices(SocketTestCase):
                 with self.subTest(room, stream=stream), mock.patch.object(threading.Thread, "start", limited):
                     sock = self.connect(proxy, {**BODY, "stream": stream})
                     self.assertIn(b"no room for that many answers", read_reply(sock)[2])
-                    self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
+                    self.assertEqual(
+                        0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls
+                    )
 
     def test_usage_of_several_choices_is_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None}

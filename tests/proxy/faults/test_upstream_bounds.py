@@ -178,7 +178,7 @@ class TestSlots(FaultTestCase):
         held: list[int] = []
 
         def wait(*_: object) -> bool:
-            held.append(proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
+            held.append(proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls)
             return False
 
         with mock.patch("deepseek_cursor_proxy.upstream.retry.Retries.wait", wait):
@@ -213,9 +213,9 @@ class TestSlots(FaultTestCase):
         wait_until(lambda: len(upstream.requests) == 1)
         second.sendall(request_bytes(_body(0)))
         limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
-        wait_until(lambda: len(limit._waiting) == 1)
+        wait_until(lambda: len(limit._queue) == 1)
         second.close()
-        wait_until(lambda: len(limit._waiting) == 0)
+        wait_until(lambda: len(limit._queue) == 0)
         first.close()
         self.assertEqual(WHOLE, self.ask(self.connect(proxy), 1).verdict)
         self.assertEqual(2, len(upstream.requests))
@@ -237,7 +237,7 @@ class TestSlots(FaultTestCase):
         for reply in replies:
             self.assertEqual(200, reply.status)
             self.assertEqual(3 * len(TEXT), len(reply.text))
-        self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
+        self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls)
 
     def test_many_callers_share_a_few_slots(self) -> None:
         settings = {"max_upstream_calls": 3, "queue_timeout": PATIENCE, "retry_budget": 1}
@@ -246,7 +246,7 @@ class TestSlots(FaultTestCase):
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(96)))
         self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
         self.assertLessEqual(upstream.connections, 3)
-        self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running)
+        self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls)
 
 
 class TestMemory(FaultTestCase):

@@ -95,7 +95,7 @@ class TestStreams(MessagesTestCase):
                 read_until(sock, b"Half of it.")
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         limit = self.running.server.services().upstream.call_limits.of("deepseek-v4-pro")
-        self.assertTrue(eventually(lambda: limit.running == 0))
+        self.assertTrue(eventually(lambda: limit.running_calls == 0))
 
     def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
         for stream in (True, False):

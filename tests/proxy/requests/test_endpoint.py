@@ -4,7 +4,7 @@ import json
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, Endpoint
+from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.errors import BadRequest, Unauthorized, UpstreamRefused
@@ -23,7 +23,7 @@ class EndpointTestCase(SocketTestCase):
         super().setUp()
         self.other, route = self.route()
         self.services = self.build_services(passthrough={"gpt-*": route}, access_keys=["sk-test"])
-        self.endpoint = Endpoint(self.services)
+        self.endpoint = GenerationEndpoint(self.services)
         self.received: list[ClientRequest] = []
         self.bodies_read = 0
 

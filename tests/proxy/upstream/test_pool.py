@@ -26,8 +26,8 @@ class PoolTestCase(unittest.TestCase):
         self.pool = ConnectionPool(Connector(ProxyConfig(connect_timeout=SOON), {}).open)
         self.addCleanup(self.pool.close)
 
-    def take(self, *, fresh: bool = False) -> Connection:
-        taken = self.pool.take(self.origin, fresh=fresh)
+    def take(self, *, is_new: bool = False) -> Connection:
+        taken = self.pool.take(self.origin, is_new=is_new)
         self.addCleanup(taken.close)
         return taken
 
@@ -61,7 +61,7 @@ class TestPool(PoolTestCase):
 
     def test_a_fresh_connection_is_never_a_kept_one(self) -> None:
         first = self.kept()
-        self.assertIsNot(first, self.take(fresh=True))
+        self.assertIsNot(first, self.take(is_new=True))
 
     def test_a_kept_connection_that_the_server_closed_or_wrote_to_is_not_reused(self) -> None:
         for deed in (socket.socket.close, lambda sock: sock.sendall(b"HTTP/1.1 200 smuggled")):
@@ -153,7 +153,7 @@ class TestReceiving(PoolTestCase):
     def test_a_client_that_leaves_is_noticed_while_upstream_is_silent(self) -> None:
         for leave in (socket.socket.close, lambda sock: sock.shutdown(socket.SHUT_WR)):
             ours, theirs = map(self.enterContext, socket.socketpair())
-            connection = self.take(fresh=True)
+            connection = self.take(is_new=True)
             connection.send(b"x", SOON)
             threading.Timer(0.05, leave, (theirs,)).start()
             with self.assertRaises(ClientGone):

@@ -136,4 +136,4 @@ class TestAcceptor(unittest.TestCase):
             listener = self.open(admit=lambda sock, _: self.acceptor.reject(sock))
             for sock in [self.connect(listener) for _ in range(9)]:
                 self.assertEqual(503, read_reply(sock)[0])
-            wait_until(lambda: not self.acceptor._lingering)
+            wait_until(lambda: not self.acceptor._lingering_clients)

@@ -41,8 +41,8 @@ class TestClientConnection(unittest.TestCase):
             theirs = socket.create_connection(listener.getsockname(), PATIENCE)
             ours, _ = listener.accept()
         config = ProxyConfig(**settings)  # type: ignore[arg-type]
-        self.server = SimpleNamespace(app=app, config=config, stream_loop=StreamLoop(), stopping=Wakeup())
-        for each in (ours, theirs, self.server.stopping):
+        self.server = SimpleNamespace(app=app, config=config, stream_loop=StreamLoop(), stop_wakeup=Wakeup())
+        for each in (ours, theirs, self.server.stop_wakeup):
             self.addCleanup(each.close)
         return ClientConnection(ours, self.server), theirs
 
@@ -117,7 +117,7 @@ class TestClientConnection(unittest.TestCase):
         client.sendall(get())
         self.assertEqual("keep-alive", read_reply(client)[1]["connection"])
         connection.stop_after_response()
-        self.server.stopping.set()
+        self.server.stop_wakeup.set()
         self.assert_ended(client)
 
     def test_a_connection_with_a_request_ends_after_its_response(self) -> None:
@@ -145,7 +145,7 @@ class TestClientConnection(unittest.TestCase):
         connection, client = self.connect()
         client.sendall(get())
         with connection._idle():
-            self.server.stopping.set()
+            self.server.stop_wakeup.set()
             self.assertEqual([get(), b""], [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)])
 
     def test_a_client_that_half_closes_and_does_not_read_has_left(self) -> None:

@@ -8,7 +8,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, QueueFull
-from deepseek_cursor_proxy.net import wait as waiting
+from deepseek_cursor_proxy.net import wait as queued_calls
 from deepseek_cursor_proxy.upstream import call_limit
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits, Slot
 from tests.support.polling import wait_until
@@ -20,7 +20,7 @@ PATIENCE = 20.0
 
 def await_queue(limit: CallLimit, count: int) -> None:
     """A thread that queues cannot signal it itself."""
-    wait_until(lambda: len(limit._waiting) == count)
+    wait_until(lambda: len(limit._queue) == count)
 
 
 def release(slots: Iterable[Slot]) -> None:
@@ -39,23 +39,23 @@ class TestCallLimit(unittest.TestCase):
         first.release()
         limit.acquire(None)
         second.release()
-        self.assertEqual(1, limit.running)
+        self.assertEqual(1, limit.running_calls)
 
     def test_a_slot_released_twice_frees_one_slot(self) -> None:
         limit = CallLimit(2, 0.01)
         (first,), (second,) = limit.acquire(None), limit.acquire(None)
         for _ in range(3):
             first.release()
-        self.assertEqual(1, limit.running)
+        self.assertEqual(1, limit.running_calls)
         second.release()
-        self.assertEqual(0, limit.running)
+        self.assertEqual(0, limit.running_calls)
 
     def test_several_slots_come_together_or_not_at_all(self) -> None:
         limit = CallLimit(4, 0.01)
         slots = limit.acquire(None, 3)
         with self.assertRaises(QueueFull):
             limit.acquire(None, 2)
-        self.assertEqual(3, limit.running)
+        self.assertEqual(3, limit.running_calls)
         release(slots)
         self.assertEqual(4, len(limit.acquire(None, 4)))
 
@@ -65,18 +65,18 @@ class TestCallLimit(unittest.TestCase):
         with self.assertRaises(QueueFull):
             limit.acquire(None)
         release(slots)
-        self.assertEqual(0, limit.running)
+        self.assertEqual(0, limit.running_calls)
 
     def test_the_queue_for_slots_is_bounded(self) -> None:
         limit = CallLimit(1, PATIENCE)
         (slot,) = limit.acquire(None)
-        waiting = in_background(self, lambda: release(limit.acquire(None)))
+        queued_calls = in_background(self, lambda: release(limit.acquire(None)))
         await_queue(limit, 1)
         with mock.patch.object(call_limit, "_MOST_WAITING", 1), self.assertRaises(QueueFull):
             limit.acquire(None)
         slot.release()
-        waiting.join()
-        self.assertEqual(0, limit.running)
+        queued_calls.join()
+        self.assertEqual(0, limit.running_calls)
 
     def test_without_a_descriptor_to_wait_with_the_queue_is_full(self) -> None:
         limit = CallLimit(1, PATIENCE)
@@ -112,11 +112,11 @@ class TestCallLimit(unittest.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(list(range(len(counts))), order)
-        self.assertEqual((0, 0), (limit.running, len(limit._waiting)))
+        self.assertEqual((0, 0), (limit.running_calls, len(limit._queue)))
 
     def test_a_client_that_leaves_frees_its_place_in_the_queue(self) -> None:
         for name, system in systems().items():
-            with self.subTest(name), mock.patch.multiple(waiting, **system):
+            with self.subTest(name), mock.patch.multiple(queued_calls, **system):
                 self.leave_the_queue()
 
     def leave_the_queue(self) -> None:
@@ -141,7 +141,7 @@ class TestCallLimit(unittest.TestCase):
         await_queue(limit, 1)
         slot.release()
         stayer.join(PATIENCE)
-        self.assertEqual((2, 0), (len(outcomes), len(limit._waiting)))
+        self.assertEqual((2, 0), (len(outcomes), len(limit._queue)))
 
     def test_a_slot_granted_while_the_client_leaves_is_not_lost(self) -> None:
         limit = CallLimit(1, PATIENCE)
@@ -153,13 +153,13 @@ class TestCallLimit(unittest.TestCase):
 
         with mock.patch.object(call_limit, "wait_readable", admitted_then_gone), self.assertRaises(ClientGone):
             limit.acquire(None)
-        self.assertEqual(0, limit.running)
+        self.assertEqual(0, limit.running_calls)
 
     def test_under_load_the_limit_holds_and_every_slot_comes_back(self) -> None:
         most_calls, callers = 5, 60
         limit = CallLimit(most_calls, PATIENCE)
         lock = threading.Lock()
-        running: list[Slot] = []
+        running_calls: list[Slot] = []
         most, served = [0], [0]
         work = threading.Event()
 
@@ -172,12 +172,12 @@ class TestCallLimit(unittest.TestCase):
                     except ClientGone:
                         return
                     with lock:
-                        running.append(mine)
-                        most[0] = max(most[0], len(running))
+                        running_calls.append(mine)
+                        most[0] = max(most[0], len(running_calls))
                         served[0] += 1
                     work.wait(0.001)
                     with lock:
-                        running.remove(mine)
+                        running_calls.remove(mine)
                     mine.release()
                     if number % 4 == 0:
                         theirs.close()
@@ -185,7 +185,7 @@ class TestCallLimit(unittest.TestCase):
         run_at_once(call, range(callers))
         self.assertEqual(most_calls, most[0])
         self.assertGreaterEqual(served[0], 45 * 5)
-        self.assertEqual((0, 0), (limit.running, len(limit._waiting)))
+        self.assertEqual((0, 0), (limit.running_calls, len(limit._queue)))
 
     def test_every_model_has_a_limit_of_its_own(self) -> None:
         call_limits = CallLimits(ProxyConfig(max_upstream_calls=1, max_flash_calls=2).most_calls, 0.01)

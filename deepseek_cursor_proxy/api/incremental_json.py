@@ -1,10 +1,10 @@
 """Decode the JSON of a chat that grows: the part of a body that an earlier one began with is not parsed again.
 
 A chat comes back every few seconds with its whole history and one turn more. Its bytes are compared with those of known
-bodies up to the last known message, which takes a hundredth of the time of parsing them, and parsing goes on behind it.
+bodies up to the last known message, which takes a hundredth of the time of parsing them, and parsing goes on after it.
 The messages of a chat are the list named `messages` or, in the Responses API, `input`.
 
-Exact, because a JSON value depends on its own bytes and on nothing behind them. The result equals that of
+Exact, because a JSON value depends on its own bytes and on nothing after them. The result equals that of
 `decode_json_object`, which decodes every unusual body and raises every error. Rule: no caller changes a decoded body.
 """
 
@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, check_depth, count
 
 # A shorter body is parsed as fast as it is compared.
 _MIN_BYTES = 16_384
-# Of a message without its text, and of any value in it.
+# The memory of a message without its text, and of any value in it.
 _BYTES_PER_MESSAGE = 400
 _BYTES_PER_VALUE = 80
 # The names of the list of messages.
@@ -27,7 +27,7 @@ _WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
 
 
 class _Message(NamedTuple):
-    """The bytes from the end of the message before to the end of this one, and its value, which has so many values."""
+    """One message: its bytes from the end of the one before, its value, and how many JSON values that contains."""
 
     raw: bytes
     value: Any
@@ -36,7 +36,7 @@ class _Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """A body up to its last message: the fields in front of the messages, the name of their list, and the messages."""
+    """A body up to its last message: the fields before the messages, the name of their list, and the messages."""
 
     fields: Mapping[str, Any]
     name: str
@@ -79,19 +79,19 @@ def decode(body: bytes, memory: ChatMemory, min_bytes: int = _MIN_BYTES) -> dict
     prefix = parser.prefix()
     if prefix.messages:
         size = 2 * prefix.length + _BYTES_PER_MESSAGE * len(prefix.messages) + _BYTES_PER_VALUE * prefix.values
-        # The whole of these is part of the new one.
+        # The new prefix contains these entirely.
         replaced = [entry for entry, common in zip(known, commons, strict=True) if entry.result is common]
         memory.put(Entry(_DECODE, (), None, prefix, size), replaced)
     return value
 
 
 class _Parser:
-    """Parses a body behind its known prefix. Raises ValueError, IndexError or RecursionError for an unusual one."""
+    """Parses a body after its known prefix. Raises ValueError, IndexError or RecursionError for an unusual one."""
 
     def __init__(self, body: bytes, known: _Prefix) -> None:
         rest = body[known.length :]
         if known.values + count_value_starts(rest) > MAX_JSON_VALUES:
-            # Some of these characters may stand inside strings: decode_json_object counts exactly.
+            # Some of these characters may be inside strings: decode_json_object counts exactly.
             raise ValueError
         self._text = rest.decode()
         self._at = 0
@@ -102,7 +102,7 @@ class _Parser:
 
     def parse(self) -> dict[str, Any]:
         value: dict[str, Any] = dict(self._fields)
-        # The new values, as deep as they stand in the body.
+        # The new values, as deep as they are in the body.
         new: dict[str, Any] = {}
         if self._is_known:
             value[self._name], new[self._name] = self._list()

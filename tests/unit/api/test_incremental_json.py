@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from deepseek_cursor_proxy import json_codec
-from deepseek_cursor_proxy.api import growing_json
+from deepseek_cursor_proxy.api import incremental_json
 from deepseek_cursor_proxy.chat_memory import MAX_ITEMS, ChatMemory
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH, decode_json_object, encode_json
@@ -31,13 +31,13 @@ class Bodies:
         self.memory = ChatMemory(max_bytes)
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        return growing_json.decode(body, self.memory, min_bytes=0)
+        return incremental_json.decode(body, self.memory, min_bytes=0)
 
     def prefixes(self) -> list[Any]:
-        return [entry.result for entry in self.memory.entries(growing_json._DECODE)]
+        return [entry.result for entry in self.memory.entries(incremental_json._DECODE)]
 
 
-class TestGrowingJson(unittest.TestCase):
+class TestIncrementalJson(unittest.TestCase):
     def assert_read_alike(self, bodies: Bodies, body: bytes) -> None:
         self.assertEqual(outcome(decode_json_object, body), outcome(bodies.decode, body))
 
@@ -52,7 +52,7 @@ class TestGrowingJson(unittest.TestCase):
     def test_what_was_read_before_is_not_read_again(self) -> None:
         bodies = Bodies()
         before = bodies.decode(encode_json(chat(5)))
-        with patch.object(growing_json, "scan", side_effect=json_codec.scan) as scan:
+        with patch.object(incremental_json, "scan", side_effect=json_codec.scan) as scan:
             after = bodies.decode(encode_json(chat(6, stream=True)))
         self.assertEqual(chat(6, stream=True), after)
         self.assertTrue(all(map(is_, before["messages"], after["messages"])))
@@ -132,7 +132,7 @@ class TestGrowingJson(unittest.TestCase):
 
     def test_a_crowd_is_refused_however_it_came_about(self) -> None:
         bodies = Bodies()
-        with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(growing_json, "MAX_JSON_VALUES", 40):
+        with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(incremental_json, "MAX_JSON_VALUES", 40):
             for count in range(1, 60, 3):
                 self.assert_read_alike(bodies, encode_json({"messages": [1] * count, "tools": [2] * 7}))
 
@@ -156,6 +156,6 @@ class TestGrowingJson(unittest.TestCase):
             ("many", {"messages": [1] * (MAX_ITEMS + 9)}, MAX_ITEMS + 2),
         ):
             bodies = Bodies(4 * 39_000)
-            with self.subTest(name), patch.object(growing_json, "scan", side_effect=json_codec.scan) as scan:
+            with self.subTest(name), patch.object(incremental_json, "scan", side_effect=json_codec.scan) as scan:
                 self.assertEqual(body, bodies.decode(encode_json(body)))
                 self.assertEqual(calls, scan.call_count)
