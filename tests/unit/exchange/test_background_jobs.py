@@ -14,10 +14,14 @@ from deepseek_cursor_proxy.storage import event_log
 from tests.support.polling import wait_until
 from tests.support.resources import descriptors
 from tests.support.threads import in_background, run_at_once
-from tests.unit.net.test_wait import Client, socket_pair, soon, systems
+from tests.unit.net.test_wait import Client, socket_pair
 
 ME, YOU = b"m" * 32, b"y" * 32
 PATIENCE = 20.0
+
+
+def read_events(job: Job) -> bytes:
+    return b"".join(event_log.unpack(job.pack()))
 
 
 class JobsTestCase(unittest.TestCase):
@@ -73,25 +77,7 @@ class JobsTestCase(unittest.TestCase):
         self.assertNotIn("job", [each.name for each in threading.enumerate()])
 
 
-class TestPeer(JobsTestCase):
-    def test_a_cancelled_job_ends_every_kind_of_wait_at_once(self) -> None:
-        for name, system in systems().items():
-            with self.subTest(name), mock.patch.multiple(waiting, **system):
-                job = self.job()
-                silent, _ = socket_pair(self)
-                self.assertFalse(waiting.wait_readable(silent, 0.0, job.peer))
-                with soon(job.peer.set), self.assertRaises(ClientGone):
-                    waiting.wait_readable(silent, PATIENCE, job.peer)
-                job.close()
-
-    def test_a_cancelled_job_ends_waits_of_a_waiter_made_before(self) -> None:
-        job = self.job()
-        watch = waiting.ReadWaiter(socket_pair(self)[0], job.peer)
-        self.assertFalse(watch.wait(0.0))
-        job.peer.set(ProxyStopping)
-        with self.assertRaises(ProxyStopping):
-            watch.wait(PATIENCE)
-
+class TestJob(JobsTestCase):
     def test_a_job_is_cancelled_or_stopped_once_and_not_both(self) -> None:
         left, parted, over = self.job(), self.job(), self.job()
         self.assertEqual([True, False], [left.peer.set() for _ in range(2)])
@@ -110,12 +96,6 @@ class TestPeer(JobsTestCase):
             Job("job", ME)
         self.assertEqual(1, caught.exception.retry_after)
 
-
-def read_events(job: Job) -> bytes:
-    return b"".join(event_log.unpack(job.pack()))
-
-
-class TestFollowing(JobsTestCase):
     def test_a_late_follower_gets_all_events_from_the_start(self) -> None:
         job = self.job()
         followed: list[list[bytes]] = [[], []]
@@ -176,7 +156,7 @@ class TestFollowing(JobsTestCase):
             list(job.follow(mock.Mock(close_reason=ProxyStopping())))
 
 
-class TestWorking(JobsTestCase):
+class TestJobs(JobsTestCase):
     def test_as_many_jobs_run_at_once_as_there_are_workers_and_the_rest_in_turn(self) -> None:
         pool = self.jobs(workers=2, queue=3)
         running = [self.submitted(pool, name) for name in ("a", "b")]
@@ -282,8 +262,6 @@ class TestWorking(JobsTestCase):
         self.assertEqual(160, len(self.ended))
         self.assertLessEqual(len(pool._threads), 4)
 
-
-class TestCancelling(JobsTestCase):
     def test_a_running_job_that_is_cancelled_ends_within_moments(self) -> None:
         pool = self.jobs()
         job = self.submitted(pool)
@@ -317,8 +295,6 @@ class TestCancelling(JobsTestCase):
         self.assert_ends(job)
         self.assertFalse(pool.cancel(job) or job.is_cancelled)
 
-
-class TestStopping(JobsTestCase):
     def test_stopping_lets_running_jobs_finish_and_ends_waiting_ones_at_once(self) -> None:
         pool = self.jobs()
         running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
