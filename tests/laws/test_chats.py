@@ -117,8 +117,7 @@ def _echo(request: Any, answer: Answer, stream: bool, form: thinking_blocks.Form
         writer = CompletionWriter(request)
         for batch in shown:
             writer.write(batch)
-        reply = json.loads(writer.end())
-        content = json.loads(json.dumps(reply))["choices"][0]["message"]["content"]
+        content = json.loads(writer.end())["choices"][0]["message"]["content"]
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in answer.calls

@@ -73,9 +73,8 @@ class TestAllApis(SocketTestCase):
         conversations = [(Conversation(key), Visible(seed, number)) for key in CALLERS]
         for step in range(7):
             for conversation, visible in conversations:
-                self.go_on(
-                    conversation, visible, f"{conversation.key} thinks {step}: ", rng.choice(APIS), connection, rng
-                )
+                thought = f"{conversation.key} thinks {step}: "
+                self.go_on(conversation, visible, thought, rng.choice(APIS), connection, rng)
 
     def go_on(
         self,

@@ -158,10 +158,8 @@ class TestSources(RestoreTestCase):
         prepared = self.memory.prepare(U, A, T, strategy="placeholder")
         self.assertEqual([FILLER], reasonings(prepared))
         self.assertEqual("ambiguous exact", prepared.turns[0].proof)
-        prepared = self.memory.prepare(U, turn(block("another agent")), T)
-        self.assertEqual(["another agent"], reasonings(prepared))
-        prepared = self.memory.prepare(U, turn(block("one agent")), T)
-        self.assertEqual(["one agent"], reasonings(prepared))
+        for reasoning in ("one agent", "another agent"):
+            self.assertEqual([reasoning], reasonings(self.memory.prepare(U, turn(block(reasoning)), T)))
 
     def test_a_displayed_block_wins_over_a_weak_match_with_other_reasoning(self) -> None:
         answer = "a plain answer of some length"

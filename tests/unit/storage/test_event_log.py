@@ -4,6 +4,7 @@ import random
 import tracemalloc
 import unittest
 import zlib
+from collections.abc import Iterable
 
 from deepseek_cursor_proxy.storage import event_log
 from deepseek_cursor_proxy.storage.event_log import EventLog
@@ -19,12 +20,17 @@ def events(count: int) -> list[bytes]:
     return [(DELTA % (number, f"w{draw.randrange(10_000)} ")).encode() for number in range(count)]
 
 
+def filled(pieces: Iterable[bytes]) -> EventLog:
+    log = EventLog()
+    for piece in pieces:
+        log.append(piece)
+    return log
+
+
 class TestEventLog(unittest.TestCase):
     def test_appended_events_are_read_from_any_offset(self) -> None:
-        log, whole = EventLog(), b""
-        for piece in (b"", *events(1000), b"x" * 200_000, b"\n\n", *events(3)):
-            log.append(piece)
-            whole += piece
+        pieces = (b"", *events(1000), b"x" * 200_000, b"\n\n", *events(3))
+        log, whole = filled(pieces), b"".join(pieces)
         self.assertEqual(len(whole), len(log))
         for start in (0, 1, 65_536, 100_000, len(whole) - 1, len(whole)):
             found = b""
@@ -33,21 +39,16 @@ class TestEventLog(unittest.TestCase):
             self.assertEqual(whole[start:], found)
 
     def test_a_read_ends_at_the_end_of_an_appended_piece(self) -> None:
-        log, position = EventLog(), 0
-        for each in events(2000):
-            log.append(each)
+        log, position = filled(events(2000)), 0
         while part := log.read(position):
             self.assertTrue(part.startswith(b"event: ") and part.endswith(b"}\n\n"))
             position += len(part)
         self.assertEqual(len(log), position)
 
     def test_unpack_yields_whole_events(self) -> None:
-        pieces = events(3000)
-        log = EventLog()
-        for each in pieces[:-1]:
-            log.append(each)
-        found = list(event_log.unpack(log.pack(pieces[-1])))
-        self.assertEqual(b"".join(pieces), b"".join(found))
+        *pieces, last = events(3000)
+        found = list(event_log.unpack(filled(pieces).pack(last)))
+        self.assertEqual(b"".join([*pieces, last]), b"".join(found))
         self.assertGreater(len(found), 1)
         self.assertTrue(all(part.endswith(b"}\n\n") for part in found))
         self.assertEqual([], list(event_log.unpack(EventLog().pack())))
@@ -64,13 +65,8 @@ class TestEventLog(unittest.TestCase):
     def test_a_megabyte_of_text_in_small_deltas_takes_a_few_megabytes(self) -> None:
         tracemalloc.start()
         try:
-            log, size = EventLog(), 0
-            for each in events(50_000):
-                log.append(each)
-                size += 6
-            del each
-            packed = log.pack()
-            self.assertLess(len(packed), 6 * size)
+            packed = filled(events(50_000)).pack()
+            self.assertLess(len(packed), 6 * 6 * 50_000)
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
             for _ in event_log.unpack(packed):

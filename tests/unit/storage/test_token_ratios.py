@@ -26,20 +26,11 @@ class TestTokenRatios(DatabaseTestCase):
             self.ratios.learn(model, estimated, counted)
         return self.ratios.ratio(model)
 
-    # What is learned …
-
-    def test_the_ratio_of_an_unknown_model_is_one(self) -> None:
+    def test_the_ratio_of_a_model_begins_at_one_and_follows_its_own_counts(self) -> None:
         self.assertEqual(1, self.ratios.ratio(PRO))
-
-    def test_the_ratio_approaches_repeated_counts(self) -> None:
         self.assertAlmostEqual(1.2, self.learn(12_000), delta=0.02)
-
-    def test_the_ratio_follows_a_change_of_the_counts(self) -> None:
         self.learn(12_000, 1000)
         self.assertAlmostEqual(0.9, self.learn(9_000, 100), delta=0.02)
-
-    def test_each_model_has_its_own_ratio(self) -> None:
-        self.learn(12_000, model=PRO)
         self.assertEqual(1, self.ratios.ratio(FLASH))
 
     def test_a_short_prompt_changes_the_ratio_less_than_a_long_one(self) -> None:
@@ -61,8 +52,6 @@ class TestTokenRatios(DatabaseTestCase):
             self.learn(12_000, 1, model=f"model-{number}")
         self.ratios.close()
         self.assertEqual(token_ratios._MOST_MODELS, len(self.rows()))
-
-    # In the file …
 
     def test_token_ratios_survive_a_restart(self) -> None:
         before = self.learn(12_000)

@@ -96,10 +96,9 @@ class TestThinking(unittest.TestCase):
         return {"type": "thinking", "thinking": thought if text is None else text, "signature": signature, **more}
 
     def test_our_signature_wins_over_the_text_of_a_thinking_block(self) -> None:
-        self.assertEqual("hm", self.thinking(self.block("hm")))
-        self.assertEqual("hm", self.thinking(self.block("hm", "")))
-        self.assertEqual("hm", self.thinking(self.block("hm", "something else")))
-        self.assertEqual("hm", self.thinking({"type": "thinking", "signature": SEALER.seal("hm")}))
+        blocks = [self.block("hm", text) for text in (None, "", "something else")]
+        for block in (*blocks, {"type": "thinking", "signature": SEALER.seal("hm")}):
+            self.assertEqual("hm", self.thinking(block))
 
     def test_a_foreign_signature_is_ignored(self) -> None:
         other = Sealer(b"secret", b"somebody else").seal("a thought of others")
@@ -185,10 +184,8 @@ class TestFields(unittest.TestCase):
 
     def test_unusual_but_valid_anthropic_bodies_are_accepted(self) -> None:
         for body in (
-            *(
-                {name: empty}
-                for name, empty in (("stop_sequences", []), ("system", []), ("thinking", {}), ("metadata", {}))
-            ),
+            *({name: []} for name in ("stop_sequences", "system")),
+            *({name: {}} for name in ("thinking", "metadata")),
             *({name: None} for name in ("stop_sequences", "thinking")),
             {"thinking": {"type": "enabled", "budget_tokens": 5, "display": "of tomorrow"}},
             {"output_config": {"effort": "of tomorrow", "format": {"type": "json_schema"}}},
