@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.support.generated_chats import Chat, World
-from tests.support.harness import SocketTestCase
+from tests.support.harness import SocketTestCase, chat_text
 from tests.support.histories import TOOLS
 from tests.support.width import width
 
@@ -184,17 +184,10 @@ class _SocketWorld(World):
         body = json.dumps({"messages": chat.messages(), "tools": TOOLS, "stream": self.rng.random() < 0.5})
         self._connection.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer sk-test"})
         reply = self._connection.getresponse()
-        text = reply.read().decode()
-        assert reply.status == 200, text
-        self._shown = _shown_text(text)
+        data = reply.read()
+        assert reply.status == 200, data
+        self._shown = chat_text(data)
         return self._fake.accepted[-1]
 
-    def shown(self, chat: Chat, said: Message) -> str:
+    def display(self, chat: Chat, answer: Message) -> str:
         return self._shown
-
-
-def _shown_text(body: str) -> str:
-    if body.startswith("{"):
-        return json.loads(body)["choices"][0]["message"]["content"] or ""
-    chunks = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
-    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import RawReply, RunningProxy, SocketTestCase, chat_body, read_reply, request_bytes
 from tests.support.polling import wait_until
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
 from tests.support.resources import descriptors
@@ -42,9 +42,7 @@ COMPLETION = json.dumps(
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"},
-        ],
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
     },
     ensure_ascii=False,
@@ -100,10 +98,12 @@ class FaultTestCase(SocketTestCase):
     """A proxy in front of a RawUpstream; whatever that sends, nothing is raised or logged as an error."""
 
     def setUp(self) -> None:
-        self.addCleanup(self._assert_descriptors_are_back, descriptors())
+        before = descriptors()
+        self.addCleanup(lambda: wait_until(lambda: descriptors() <= before))
         super().setUp()
         self.records: list[logging.LogRecord] = []
-        handler = _RecordingHandler(self.records)
+        handler = logging.Handler()
+        handler.emit = self.records.append  # type: ignore[method-assign]
         log = logging.getLogger("deepseek_cursor_proxy")
         log.addHandler(handler)
         self.addCleanup(log.removeHandler, handler)
@@ -117,9 +117,6 @@ class FaultTestCase(SocketTestCase):
         self.assertEqual([], self.raised)
         loud = [each.getMessage() for each in self.records if each.levelno >= logging.ERROR or each.exc_info]
         self.assertEqual([], loud)
-
-    def _assert_descriptors_are_back(self, before: int) -> None:
-        wait_until(lambda: descriptors() <= before)
 
     def upstream(self, respond: Callable[[bytes], ScriptedReply], **options: Any) -> RawUpstream:
         return self.enterContext(RawUpstream(respond, **options))
@@ -135,11 +132,11 @@ class FaultTestCase(SocketTestCase):
         return self.proxy(upstream_base_url=upstream.url, **settings), upstream
 
     def ask(self, sock: socket.socket, number: int = 0, *, stream: bool = True, **fields: Any) -> "Reply":
-        messages = [{"role": "user", "content": str(number)}]
-        body = {"model": "deepseek-v4-pro", "messages": messages, "stream": stream, **fields}
         sock.settimeout(PATIENCE)
-        sock.sendall(request_bytes(body))
-        return Reply(*read_reply(sock), stream)
+        sock.sendall(request_bytes(chat_body(str(number), model="deepseek-v4-pro", stream=stream, **fields)))
+        reply = Reply(*read_reply(sock))
+        self.assertEqual(stream and reply.status == 200, reply.is_stream, reply.headers)
+        return reply
 
     def reply_to(self, data: bytes, *, stream: bool = True, then: str = "close", **settings: Any) -> "Reply":
         """The client's reply when upstream sends these bytes."""
@@ -147,45 +144,18 @@ class FaultTestCase(SocketTestCase):
         return self.ask(self.connect(proxy), stream=stream)
 
 
-class _RecordingHandler(logging.Handler):
-    def __init__(self, records: list[logging.LogRecord]) -> None:
-        super().__init__()
-        self._records = records
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._records.append(record)
-
-
-@dataclass(frozen=True)
-class Reply:
+class Reply(RawReply):
     """A reply that a client read to its proper end."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    is_stream: bool
-
-    @property
-    def events(self) -> list[Any]:
-        lines = [line for line in self.body.decode().split("\n") if line.startswith("data: ")]
-        return [json.loads(line[6:]) for line in lines if line != "data: [DONE]"]
 
     @property
     def error(self) -> dict[str, Any]:
         """The error of the reply, in its body or its last event."""
-        value = self.events[-1] if self.status == 200 else json.loads(self.body)
+        value = self.chunks[-1] if self.status == 200 else self.value
         error = value["error"]
         assert {"message", "type", "param", "code"} <= error.keys(), error
         assert isinstance(error["message"], str), error
         assert error["message"], error
         return dict(error)
-
-    @property
-    def text(self) -> str:
-        if not self.is_stream:
-            return str(json.loads(self.body)["choices"][0]["message"]["content"])
-        texts = [choice["delta"].get("content") or "" for each in self.events for choice in each.get("choices", ())]
-        return "".join(texts)
 
     @property
     def verdict(self) -> str:
@@ -199,15 +169,14 @@ class Reply:
             assert self.error["type"] == ("upstream_error" if self.status == 502 else "upstream_timeout"), self.error
             return REPORTED
         if not self.is_stream:
-            value = json.loads(self.body)
-            assert (self.text, value["choices"][0]["finish_reason"]) == (TEXT, "stop"), value
+            assert (self.text, self.value["choices"][0]["finish_reason"]) == (TEXT, "stop"), self.body
             return WHOLE
         assert self.body.endswith(b"data: [DONE]\n\n"), self.body[-200:]
         assert self.body.count(b"data: [DONE]\n\n") == 1, self.body
-        errors = [each for each in self.events if "error" in each]
-        finishes = [choice.get("finish_reason") for each in self.events for choice in each.get("choices", ())]
+        errors = [each for each in self.chunks if "error" in each]
+        finishes = [choice.get("finish_reason") for each in self.chunks for choice in each.get("choices", ())]
         if errors:
-            assert errors == self.events[-1:], errors
+            assert errors == self.chunks[-1:], errors
             assert self.error["type"] == "upstream_error", errors
             return REPORTED
         assert (self.text, finishes.count("stop")) == (TEXT, 1), self.body

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Com
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
-from tests.laws.test_chats import _shown_text
+from tests.support.harness import chat_text
 from tests.support.histories import TOOLS
 from tests.support.responses_client import Json, check_stream, events, output, question
 
@@ -206,7 +206,7 @@ class TwoCallers:
         assert status == 200, reply
         chain.last = None
         says = self._proxy.upstream.says
-        return RecordedAnswer(says.reasoning or "", _shown_text(reply.decode()), says.calls)
+        return RecordedAnswer(says.reasoning or "", chat_text(reply), says.calls)
 
     def _message(self, each: RecordedAnswer | Json) -> Json:
         if isinstance(each, RecordedAnswer):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
+from tests.support.harness import chat_text
 from tests.support.histories import TOOLS
 
 Json = dict[str, Any]
@@ -89,12 +90,7 @@ class Chat:
         return message
 
     def store_reply(self, turn: Turn, body: bytes, *, is_stream: bool) -> None:
-        if is_stream:
-            chunks = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
-            parts = [choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]]
-            turn.displayed = "".join(parts)
-        else:
-            turn.displayed = json.loads(body)["choices"][0]["message"]["content"] or ""
+        turn.displayed = chat_text(body)
 
 
 class Responses:

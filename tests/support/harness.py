@@ -143,6 +143,19 @@ def request_bytes(
     return "\r\n".join([*lines, *headers, "", ""]).encode() + data
 
 
+def chat_chunks(body: bytes) -> list[Any]:
+    """The chunks of a streamed chat answer."""
+    return [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+
+
+def chat_text(body: bytes) -> str:
+    """The text of a chat answer, plain or streamed."""
+    if not body.startswith(b"data: ") and not body.startswith(b": "):
+        return json.loads(body)["choices"][0]["message"]["content"] or ""
+    deltas = [choice.get("delta", {}) for chunk in chat_chunks(body) for choice in chunk.get("choices", ())]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
 class RawReply(NamedTuple):
     """A reply, its headers in lower case."""
 
@@ -155,17 +168,16 @@ class RawReply(NamedTuple):
         return json.loads(self.body)
 
     @property
+    def is_stream(self) -> bool:
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
     def chunks(self) -> list[Any]:
-        """The chunks of a streamed chat answer."""
-        return [json.loads(line[6:]) for line in self.body.splitlines() if line.startswith(b"data: {")]
+        return chat_chunks(self.body)
 
     @property
     def text(self) -> str:
-        """The text of a chat answer, plain or streamed."""
-        if self.body.startswith(b"{"):
-            return self.value["choices"][0]["message"]["content"] or ""
-        deltas = [choice.get("delta", {}) for chunk in self.chunks for choice in chunk["choices"]]
-        return "".join(delta.get("content") or "" for delta in deltas)
+        return chat_text(self.body)
 
 
 def read_reply(sock: socket.socket) -> RawReply:

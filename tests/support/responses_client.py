@@ -66,10 +66,6 @@ class ClientReply(RawReply):
         return events(self.body)
 
     @property
-    def is_stream(self) -> bool:
-        return self.headers.get("content-type", "").startswith("text/event-stream")
-
-    @property
     def response(self) -> Json:
         """The object of a plain reply, or that of the last event of a stream."""
         return dict(self.events[-1]["response"] if self.is_stream else self.value)

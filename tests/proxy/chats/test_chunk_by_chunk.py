@@ -8,16 +8,12 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from tests.support.harness import SocketTestCase, chat_body
+from tests.support.harness import SocketTestCase, chat_body, read_until
 
 
 def event(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-    chunk = {
-        "id": "c1",
-        "object": "chat.completion.chunk",
-        "model": "deepseek-v4-pro",
-        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}],
-    }
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    chunk = {"id": "c1", "object": "chat.completion.chunk", "model": "deepseek-v4-pro", "choices": [choice]}
     return b"data: %b\n\n" % json.dumps(chunk, separators=(",", ":")).encode()
 
 
@@ -45,33 +41,24 @@ class TestChunkByChunk(SocketTestCase):
         upstream.sendall(head + (b"Content-Encoding: gzip\r\n\r\n" if pack else b"\r\n"))
         for text in ("first", "second"):
             self.send(upstream, pack(thought(text)) if pack else thought(text))
-            self.receive(client, text.encode())
+            read_until(client, text.encode())
         return client, upstream
 
     def send(self, upstream: socket.socket, data: bytes) -> None:
         upstream.sendall(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def receive(self, client: socket.socket, text: bytes) -> bytes:
-        """What the client gets, as far as the packet with that text in it."""
-        seen = b""
-        while text not in seen:
-            more = client.recv(65536)
-            self.assertTrue(more, seen[-300:])
-            seen += more
-        return seen
-
     def test_every_chunk_arrives_once_and_all_thoughts_are_stored(self) -> None:
         client, upstream = self.open_stream()
         for number in range(30):
             self.send(upstream, thought(f" thought{number},"))
-            received = self.receive(client, b" thought%d," % number)
+            received = read_until(client, b" thought%d," % number)
             self.assertEqual(1, received.count(b" thought%d," % number))
         for number in range(30):
             self.send(upstream, word(f" word{number},"))
-            self.receive(client, b" word%d," % number)
+            read_until(client, b" word%d," % number)
         self.send(upstream, event({"content": ""}, "stop") + b"data: [DONE]\n\n")
         upstream.sendall(b"0\r\n\r\n")
-        self.receive(client, b"[DONE]")
+        read_until(client, b"[DONE]")
         with self.running.store.database.reader() as connection:
             (text,) = connection.execute("SELECT text FROM reasonings").fetchone()
         self.assertEqual("firstsecond" + "".join(f" thought{number}," for number in range(30)), text.decode())
@@ -88,33 +75,33 @@ class TestChunkByChunk(SocketTestCase):
         begin = pack(third)
         before, _, after = pack(fourth).partition(fourth)
         self.send(upstream, begin + before)
-        self.receive(client, b"third")
+        read_until(client, b"third")
         self.send(upstream, fourth)
-        self.receive(client, b"fourth")
+        read_until(client, b"fourth")
         self.send(upstream, after + pack(event({"content": ""}, "stop") + b"data: [DONE]\n\n"))
-        self.assertNotIn(b"error", self.receive(client, b"[DONE]"))
+        self.assertNotIn(b"error", read_until(client, b"[DONE]"))
 
     def test_a_stream_is_not_longer_than_it_may_be(self) -> None:
         with mock.patch("deepseek_cursor_proxy.upstream.response._MAX_STREAM_BYTES", 5 * len(thought("second"))):
             client, upstream = self.open_stream()
             for _ in range(3):
                 self.send(upstream, thought("second"))
-                self.receive(client, b"second")
+                read_until(client, b"second")
             self.send(upstream, thought("second"))
-            self.assertIn(b"too large", self.receive(client, b"[DONE]"))
+            self.assertIn(b"too large", read_until(client, b"[DONE]"))
 
     def test_an_upstream_that_resets_the_connection_is_an_error_in_the_stream(self) -> None:
         client, upstream = self.open_stream()
         self.send(upstream, thought("last"))
-        self.receive(client, b"last")
+        read_until(client, b"last")
         upstream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         upstream.close()
-        self.assertIn(b"was cut off", self.receive(client, b"[DONE]"))
+        self.assertIn(b"was cut off", read_until(client, b"[DONE]"))
 
     def test_a_client_that_leaves_ends_the_call_and_the_reasoning_so_far_is_stored(self) -> None:
         client, upstream = self.open_stream()
         self.send(upstream, thought("last"))
-        self.receive(client, b"last")
+        read_until(client, b"last")
         client.close()
         # Hanging up is all that it sees of that.
         self.assertEqual(b"", upstream.recv(1))

@@ -78,7 +78,7 @@ class TestTime(FaultTestCase):
             with self.subTest(drop):
                 self.assertEqual(("upstream_timeout", REPORTED), (each.error["code"], each.verdict))
                 # Our own sign of life went on meanwhile, and did not count as one of upstream's.
-                self.assertIn({"content": ""}, [event["choices"][0]["delta"] for event in each.events[1:-1]])
+                self.assertIn({"content": ""}, [event["choices"][0]["delta"] for event in each.chunks[1:-1]])
 
     def test_blank_lines_before_a_plain_answer_are_no_progress(self) -> None:
         reply = self.trickling(head(JSON), b"\n", stream=False, queue_patience=0)

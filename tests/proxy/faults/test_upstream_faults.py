@@ -363,9 +363,9 @@ class TestOddAnswers(FaultTestCase):
                 tools = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "f2"}}]
                 proxy, _ = self.scripted_proxy([ScriptedReply.of(data)])
                 reply = self.ask(self.connect(proxy), tools=tools)
-                self.assertNotIn("error", reply.events[-1])
+                self.assertNotIn("error", reply.chunks[-1])
                 called = {"role": "assistant", "tool_calls": [{**call, "index": None}]}
                 result = {"role": "tool", "tool_call_id": "call_1", "content": arguments}
                 messages = [{"role": "user", "content": "0"}, called, result, {"role": "user", "content": "0"}]
                 echoed = self.ask(self.connect(proxy), tools=tools, messages=messages)
-                self.assertNotIn("error", echoed.events[-1])
+                self.assertNotIn("error", echoed.chunks[-1])

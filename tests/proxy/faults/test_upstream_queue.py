@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, FaultTestCase, chunk, head
-from tests.support.harness import RunningProxy, read_reply, request_bytes
+from tests.support.harness import RunningProxy, read_reply, read_to_the_end, request_bytes
 from tests.support.raw_upstream import ScriptedReply
 
 QUESTION: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
@@ -43,12 +43,11 @@ class TestQueue(FaultTestCase):
         return self.proxy(upstream_base_url=upstream.url, **settings)
 
     def told(self, proxy: RunningProxy, path: str, **fields: Any) -> tuple[int, bytes]:
-        sock = self.connect(proxy)
-        sock.settimeout(30)
         headers = ["x-api-key: sk-test", "anthropic-version: 2023-06-01"] if "messages" in path else []
-        sock.sendall(request_bytes({**APIS[path], **fields}, path=path, headers=headers))
-        status, _, body = read_reply(sock)
-        return status, body
+        sock = self.connect(proxy, request_bytes({**APIS[path], **fields}, path=path, headers=headers))
+        sock.settimeout(30)
+        reply = read_reply(sock)
+        return reply.status, reply.body
 
     def test_a_call_queued_for_longer_than_the_request_timeout_gets_its_answer(self) -> None:
         proxy = self.queueing()
@@ -88,8 +87,7 @@ class TestQueue(FaultTestCase):
         self.assertLess(time.monotonic() - started, 20)
 
     def test_a_queued_call_without_keep_alives_times_out(self) -> None:
-        pieces = [STREAM_HEAD, b": keep-alive\n\n"]
-        upstream = self.upstream(lambda _: ScriptedReply(pieces, "hang"))
+        upstream = self.upstream(lambda _: ScriptedReply([STREAM_HEAD, b": keep-alive\n\n"], "hang"))
         proxy = self.proxy(upstream_base_url=upstream.url, request_timeout=SILENCE)
         _, body = self.told(proxy, "/v1/chat/completions", stream=True)
         self.assertIn(b"went silent", body)
@@ -99,10 +97,7 @@ class TestQueue(FaultTestCase):
         proxy = self.queueing(seconds=30.0, queue_patience=0.3)
         status, body = self.told(proxy, "/v1/responses", stream=False)
         self.assertEqual((200, "failed"), (status, json.loads(body)["status"]))
-        sock = self.connect(proxy, request_bytes(QUESTION))
-        seen = b""
-        while piece := sock.recv(65536):
-            seen += piece
+        seen = read_to_the_end(self.connect(proxy, QUESTION))
         self.assertTrue(seen.startswith(b"HTTP/1.1 200 OK"), seen)
         self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
         self.assertNotIn(b"{", seen)
