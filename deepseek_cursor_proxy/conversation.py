@@ -43,7 +43,7 @@ class Message(NamedTuple):
     prefix: bool = False
 
     @property
-    def memory(self) -> int:
+    def byte_size(self) -> int:
         """About how many bytes it takes."""
         size = _BYTES_PER_MESSAGE + size_of(self.content) + len(self.reasoning or "")
         if not isinstance(self.content, str):

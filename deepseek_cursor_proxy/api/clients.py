@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 
 
-class Client(NamedTuple):
+class ListedClient(NamedTuple):
     """A client that gets no block; `sign` is a product of its User-Agent, or the header of an SDK."""
 
     name: str
@@ -37,28 +37,28 @@ _ACTS = "acts on the text of an answer"
 _EITHER = "many programs built on it act on the text"
 
 AGENTS = (
-    Client("Qwen Code", "QwenCode/", "0.24.4", _OWN_PLACE),
-    Client("opencode", "opencode/", "1.18.33", _OWN_PLACE),
-    Client("Kilo Code", "Kilo-Code/", "7.8 (source)", _OWN_PLACE),
-    Client("Roo Code", "RooCode/", "3.51 (source)", _OWN_PLACE),
-    Client("Crush", "Charm-Crush/", "0.97 (source)", _OWN_PLACE),
-    Client("Kimi CLI", "KimiCLI/", "1.40 (source)", _OWN_PLACE),
-    Client("Droid", "factory-cli/", "0.232 (source)", _OWN_PLACE),
-    Client("Zed", "Zed/", "0.2 (source)", _OWN_PLACE),
-    Client("Pydantic AI", "pydantic-ai/", "2.31.1", _ACTS),
-    Client("LiteLLM, and aider with `deepseek/…`", "litellm/", "1.106.2", _ACTS),
-    Client("huggingface_hub, such as smolagents' InferenceClientModel", "hf_hub/", "1.33.0", _ACTS),
-    Client("LangChain.js", "langchainjs-openai/", "1.5.13", _OWN_PLACE),
-    Client("AI SDK", "ai/", "6.0.326", _OWN_PLACE),
-    Client("AI SDK's providers, Cline", "ai-sdk/", "cline 3.0.65", _OWN_PLACE),
-    Client("the same since AI SDK 7", "ai-sdk-provider-utils/", "5.0.79", _OWN_PLACE),
+    ListedClient("Qwen Code", "QwenCode/", "0.24.4", _OWN_PLACE),
+    ListedClient("opencode", "opencode/", "1.18.33", _OWN_PLACE),
+    ListedClient("Kilo Code", "Kilo-Code/", "7.8 (source)", _OWN_PLACE),
+    ListedClient("Roo Code", "RooCode/", "3.51 (source)", _OWN_PLACE),
+    ListedClient("Crush", "Charm-Crush/", "0.97 (source)", _OWN_PLACE),
+    ListedClient("Kimi CLI", "KimiCLI/", "1.40 (source)", _OWN_PLACE),
+    ListedClient("Droid", "factory-cli/", "0.232 (source)", _OWN_PLACE),
+    ListedClient("Zed", "Zed/", "0.2 (source)", _OWN_PLACE),
+    ListedClient("Pydantic AI", "pydantic-ai/", "2.31.1", _ACTS),
+    ListedClient("LiteLLM, and aider with `deepseek/…`", "litellm/", "1.106.2", _ACTS),
+    ListedClient("huggingface_hub, such as smolagents' InferenceClientModel", "hf_hub/", "1.33.0", _ACTS),
+    ListedClient("LangChain.js", "langchainjs-openai/", "1.5.13", _OWN_PLACE),
+    ListedClient("AI SDK", "ai/", "6.0.326", _OWN_PLACE),
+    ListedClient("AI SDK's providers, Cline", "ai-sdk/", "cline 3.0.65", _OWN_PLACE),
+    ListedClient("the same since AI SDK 7", "ai-sdk-provider-utils/", "5.0.79", _OWN_PLACE),
 )
 SDKS = (
-    Client("OpenAI's packages for Python, .NET, …", "OpenAI/", "Python 2.20 to 3.49, JS 5.11 to 7.53", _EITHER),
-    Client("the same, asynchronous", "AsyncOpenAI/", "Python 2.54.0", _EITHER),
-    Client("the same, for Azure", "AzureOpenAI/", "Python 2.54.0", _EITHER),
-    Client("the same, asynchronous for Azure", "AsyncAzureOpenAI/", "Python 3.49.0", _EITHER),
-    Client(
+    ListedClient("OpenAI's packages for Python, .NET, …", "OpenAI/", "Python 2.20 to 3.49, JS 5.11 to 7.53", _EITHER),
+    ListedClient("the same, asynchronous", "AsyncOpenAI/", "Python 2.54.0", _EITHER),
+    ListedClient("the same, for Azure", "AzureOpenAI/", "Python 2.54.0", _EITHER),
+    ListedClient("the same, asynchronous for Azure", "AsyncAzureOpenAI/", "Python 3.49.0", _EITHER),
+    ListedClient(
         "every program built on them, such as aider 0.86.2, open-interpreter 0.4.3, smolagents 1.26.0, LangChain "
         "1.7.3, LlamaIndex 0.14.25, instructor 1.17.0, `llm` 0.32.1, Continue's `cn` 1.5.47, pi 0.74.2",
         "x-stainless-lang",

@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.protocols.request.field_checks import Json
 from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.protocols.responses import compaction, envelope, stored
+from deepseek_cursor_proxy.protocols.responses import compaction, envelope, stored_items
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame
 from deepseek_cursor_proxy.protocols.responses.writer import (
     PlainCompactionWriter,
@@ -102,7 +102,7 @@ class ResponsesEndpoint(GenerationEndpoint):
     def _compact(self, request: ClientRequest) -> HttpReply:
         plan = self._plan(request, compaction.compact_request(request.body))
         exchange = self.open(request, plan.generation)
-        items = stored.complete_items(plan.input, plan.frame.id_suffix)
+        items = stored_items.complete_items(plan.input, plan.frame.id_suffix)
         return self.reply(exchange, plan.generation.request, PlainCompactionWriter(self._writer(plan), items))
 
     def _plan(self, request: ClientRequest, body: Json) -> ResponsePlan:
@@ -114,7 +114,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         own = source.own(options, inherited)
         if options.store:
             # Read as they will be inherited, so that they are the very same then.
-            own = stored.complete_items(own, id_suffix, len(inherited))
+            own = stored_items.complete_items(own, id_suffix, len(inherited))
         sealer = Sealer(self._services.secret.read(), namespace)
         items = envelope.unseal(
             [*inherited, *own], Opener(sealer, config.max_request_body_bytes), self._services.memory

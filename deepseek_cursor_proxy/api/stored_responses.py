@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
 from deepseek_cursor_proxy.exchange.background_jobs import JobEvents
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
-from deepseek_cursor_proxy.protocols.responses import stored
+from deepseek_cursor_proxy.protocols.responses import stored_items
 from deepseek_cursor_proxy.protocols.responses.writer import failure_event
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage import event_log
@@ -24,7 +24,7 @@ _CANCEL_SECONDS = 5.0
 class StoredEndpoint(Endpoint):
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self._namespace(request)
-        number = stored.starting_after(request.query)
+        number = stored_items.starting_after(request.query)
         # In this order: a job that ends meanwhile is in the store by then, and one that was deleted is not.
         job = self._services.jobs.find(namespace, response_id) if number is not None else None
         found = self._find(namespace, response_id, with_events=number is not None and job is None)
@@ -34,14 +34,14 @@ class StoredEndpoint(Endpoint):
             events = job.follow(request.peer, self._services.config.heartbeat_interval)
             return HttpReply.events(EventsAfter(events, number))
         if found.events is None and found.body["background"] and found.body["status"] == "failed":
-            return HttpReply.events(stored.last_events(found.body, number))
+            return HttpReply.events(stored_items.last_events(found.body, number))
         if found.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
         return HttpReply.events(EventsAfter(event_log.unpack(found.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
         found = self._find(self._namespace(request), response_id)
-        return HttpReply.json(stored.page(found.input, request.query))
+        return HttpReply.json(stored_items.page(found.input, request.query))
 
     def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self._namespace(request)
@@ -87,7 +87,7 @@ class EventsAfter:
         yield BLOCKING
         try:
             for piece in self._events:
-                if rest := stored.events_after(piece, self._number):
+                if rest := stored_items.events_after(piece, self._number):
                     yield rest
         except ClientGone:
             raise

@@ -123,8 +123,8 @@ def _move_schema_to_prompt(body: dict[str, Any]) -> dict[str, Any]:
     schema = json.dumps(form.get("json_schema"), ensure_ascii=False, separators=(",", ":"))
     instruction = {"role": "system", "content": f"Answer with one JSON object that fits this JSON schema:\n{schema}"}
     messages = body["messages"]
-    opening = next((at for at, each in enumerate(messages) if each["role"] != "system"), len(messages))
-    messages = [*messages[:opening], instruction, *messages[opening:]]
+    prompt_count = next((at for at, each in enumerate(messages) if each["role"] != "system"), len(messages))
+    messages = [*messages[:prompt_count], instruction, *messages[prompt_count:]]
     return {**body, "messages": messages, "response_format": {"type": "json_object"}}
 
 

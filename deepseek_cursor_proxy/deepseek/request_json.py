@@ -20,7 +20,7 @@ _MAX_BYTES_OF_TOOLS = 2 * 1024 * 1024
 # In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
 _MARSHAL_VERSION = 2
 
-_ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.memory)
+_ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.byte_size)
 _tools: Memo[bytes, bytes] = Memo(_MAX_BYTES_OF_TOOLS, lambda key, text: len(key) + len(text))
 
 
@@ -29,12 +29,12 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY) -> bytes:
     is_short = len(request.messages) < MIN_ITEMS and not request.tools
     if is_short or chat_api.adds_messages(request):
         return encode_json(chat_api.payload(request))
-    shell = chat_api.payload(request._replace(messages=()))
+    frame = chat_api.payload(request._replace(messages=()))
     if request.tools:
-        shell["tools"] = 0
+        frame["tools"] = 0
     # The first match is the placeholder: only strings and `thinking` precede it, and JSON escapes quotes inside
     # strings.
-    before, name, after = encode_json(shell).partition(b'"messages":[')
+    before, name, after = encode_json(frame).partition(b'"messages":[')
     if request.tools:
         between, tools, after = after.partition(b'"tools":0')
         after = between + tools[:-1] + _encode_tools(list(request.tools)) + after

@@ -99,7 +99,7 @@ class UpstreamCall:
                 raise
             self._send_second_attempt()
 
-    def read(self, *, with_lulls: bool) -> upstream_events.Events:
+    def read(self, *, with_lulls: bool) -> upstream_events.UpstreamEvents:
         """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
         assert self._response is not None
         if not self._request.stream:

@@ -20,13 +20,13 @@ from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
-Events = Generator[ParsedEvents | Lull, None, None]
+UpstreamEvents = Generator[ParsedEvents | Lull, None, None]
 _Pieces = Generator[bytes | Heartbeat | Lull, None, None]
 
 
 def read_stream(
     response: UpstreamResponse, reader: EventReader, record_sent: Callable[[], None], *, with_lulls: bool
-) -> Events:
+) -> UpstreamEvents:
     """The events of a streamed response up to its [DONE] or the first problem."""
     with closing(response.stream(with_lulls=with_lulls)) as pieces:
         for piece in chain(_first_event_alone(pieces, record_sent), pieces):
@@ -66,7 +66,7 @@ def _first_event_alone(pieces: _Pieces, record_sent: Callable[[], None]) -> _Pie
         yield piece
 
 
-def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> Events:
+def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:
     """The one batch of a response that is not streamed, after a Heartbeat for each of DeepSeek's keep-alives."""
     with closing(response.read_with_heartbeats()) as pieces:
         for piece in pieces:

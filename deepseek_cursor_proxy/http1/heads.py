@@ -68,7 +68,7 @@ class HeadBuffer:
     def __init__(self, fault: Fault = ProtocolError) -> None:
         self._fault = fault
         self._buffer = bytearray()
-        self._checked = self._lines = self._empty_lines = 0
+        self._checked_bytes = self._lines = self._empty_lines = 0
 
     @property
     def is_empty(self) -> bool:
@@ -77,12 +77,12 @@ class HeadBuffer:
 
     def feed(self, data: bytes) -> bytes | None:
         """The head without its blank line, once it is complete; `take_rest` has the bytes behind it."""
-        searched = max(0, len(self._buffer) - 3)
+        search_start = max(0, len(self._buffer) - 3)
         self._buffer += data
-        while self._checked == 0 and self._empty_lines < _MAX_EMPTY_LINES and self._buffer.startswith(b"\r\n"):
+        while self._checked_bytes == 0 and self._empty_lines < _MAX_EMPTY_LINES and self._buffer.startswith(b"\r\n"):
             del self._buffer[:2]
             self._empty_lines += 1
-        end = self._buffer.find(b"\r\n\r\n", searched)
+        end = self._buffer.find(b"\r\n\r\n", search_start)
         self._check(len(self._buffer) if end < 0 else end + 4)
         if end < 0:
             return None
@@ -96,17 +96,17 @@ class HeadBuffer:
 
     def _check(self, size: int) -> None:
         # The byte rules apply only up to the bound that counts now, so a bound reached first is reported first.
-        in_first_line = self._lines == 0 and self._buffer.find(b"\n", self._checked, _MAX_FIRST_LINE) < 0
-        bound, status = (_MAX_FIRST_LINE, 414) if in_first_line else (MAX_HEAD_BYTES, 431)
-        fresh = self._buffer[self._checked : min(size, bound)]
+        is_first_line = self._lines == 0 and self._buffer.find(b"\n", self._checked_bytes, _MAX_FIRST_LINE) < 0
+        bound, status = (_MAX_FIRST_LINE, 414) if is_first_line else (MAX_HEAD_BYTES, 431)
+        new = self._buffer[self._checked_bytes : min(size, bound)]
         lines_left = MAX_FIELDS + 2 - self._lines  # the first line and the blank one are no fields
-        if fresh.count(b"\r\n") > lines_left:
-            del fresh[len(fresh) - len(fresh.split(b"\r\n", lines_left + 1)[-1]) :]
-        is_cut = fresh.endswith(b"\r")  # its LF comes in the next packet
-        pairs = fresh.count(b"\r\n")
-        if fresh.count(b"\n") != pairs or fresh.count(b"\r") != pairs + is_cut or fresh.translate(None, _LINE_BYTES):
+        if new.count(b"\r\n") > lines_left:
+            del new[len(new) - len(new.split(b"\r\n", lines_left + 1)[-1]) :]
+        is_halved = new.endswith(b"\r")  # its LF comes in the next packet
+        pairs = new.count(b"\r\n")
+        if new.count(b"\n") != pairs or new.count(b"\r") != pairs + is_halved or new.translate(None, _LINE_BYTES):
             raise self._fault("The head has a control character or a line that does not end in CRLF.", 400)
-        self._checked += len(fresh) - is_cut
+        self._checked_bytes += len(new) - is_halved
         self._lines += pairs
         if size > bound or pairs > lines_left:
             raise self._fault(f"The head is too large: at most {bound} bytes here and {MAX_FIELDS} fields.", status)

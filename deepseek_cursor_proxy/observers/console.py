@@ -45,7 +45,7 @@ class Console:
                 self._print_body("client sent", event.body)
             case Restored():
                 text = f"reasoning  {_format_restored(event)}"
-                is_remarkable = event.prepared.missing_count or event.prepared.is_recovered
+                is_remarkable = event.prepared.missing_count or event.prepared.has_transcript
                 self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
             case Sent():
                 parts = [_size(event.payload_bytes), f"accepted after {event.seconds:.2f} s", *_retries(event.retries)]
@@ -106,8 +106,8 @@ def _format_restored(event: Restored) -> str:
     parts = [f"{prepared.filled_count} filled", *from_client, f"{prepared.missing_count} missing"]
     if prepared.repairs:
         parts.append(f"repaired: {format_repairs(prepared.repairs)}")
-    if prepared.is_recovered:
-        parts.append(f"recovered: {_count(prepared.transcribed, 'message')} replayed as text")
+    if prepared.has_transcript:
+        parts.append(f"recovered: {_count(prepared.transcript_count, 'message')} replayed as text")
     if event.is_second_attempt:
         parts.append("second try, DeepSeek refused the first")
     if not prepared.request.thinking:

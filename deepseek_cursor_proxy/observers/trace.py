@@ -92,7 +92,7 @@ def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:
         "kept": prepared.client_count,
         "missing": prepared.missing_count,
         "repairs": prepared.repairs,
-        "transcribed": prepared.transcribed,
+        "transcribed": prepared.transcript_count,
         "notice": bool(prepared.notice),
         "drift": {"words": divergence.words(), **asdict(divergence)} if divergence is not None else None,
         "turns": [_turn_fields(turn, request.messages[turn.index]) for turn in prepared.turns],

@@ -32,7 +32,7 @@ class ChunkWriter:
         self._has_finished = False
         self._unwrapper = CustomCallUnwrapper(request.custom_tools) if request.custom_tools else None
         # The shape of the last run, whether its reasoning is in the text, and the bytes around the text of its chunks.
-        self._spliced: tuple[RunTemplate, bool, list[bytes]] | None = None
+        self._run_parts: tuple[RunTemplate, bool, list[bytes]] | None = None
         # The last chunk; until DeepSeek sends one, a chunk of our own.
         self._last: Mapping[str, Any] = {
             "id": "chatcmpl-waiting",
@@ -83,15 +83,15 @@ class ChunkWriter:
 
     def _write_run(self, delta: Delta, run: Run) -> bytes:
         """One event per chunk, spliced: the bytes around the text are the same in all of them."""
-        in_text = run.template.is_reasoning and bool(delta.text)
-        spliced = self._spliced
-        if spliced is None or spliced[0] is not run.template or spliced[1] != in_text:
-            marked = self._chunk(_in_text(run.template.fill(_TEXT)) if in_text else run.template.fill(_TEXT))
-            spliced = self._spliced = run.template, in_text, sse.event(encode_json(marked)).split(_TEXT.encode())
-        around = spliced[2]
+        is_in_text = run.template.is_reasoning and bool(delta.text)
+        parts = self._run_parts
+        if parts is None or parts[0] is not run.template or parts[1] != is_in_text:
+            marked = self._chunk(_in_text(run.template.fill(_TEXT)) if is_in_text else run.template.fill(_TEXT))
+            parts = self._run_parts = run.template, is_in_text, sse.event(encode_json(marked)).split(_TEXT.encode())
+        around = parts[2]
         if len(around) != 2:
             # The chunk itself contains the words that mark the place of the text.
-            return b"".join([self._write(_in_text(each) if in_text else each) for each in split_run(delta)])
+            return b"".join([self._write(_in_text(each) if is_in_text else each) for each in split_run(delta)])
         return write_run(run, around)
 
     def _own(self, delta: Delta) -> bytes:

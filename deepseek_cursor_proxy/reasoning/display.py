@@ -48,7 +48,7 @@ def show_reasoning(
                 else:
                     yield [each for item in batch for each in show(item)]
         except ProxyError:
-            endings = [ending for choice, each in displays.items() if (ending := each.abandon(choice))]
+            endings = [ending for choice, each in displays.items() if (ending := each.close_block(choice))]
             if endings:
                 yield list(endings)
             raise
@@ -92,7 +92,7 @@ class _ChoiceDisplay:
         after = self._end_notice(delta.finish_reason) if delta.finish_reason and self._with_end_notices else ""
         return delta._replace(text=before + (delta.text or "") + after) if before or after else delta
 
-    def abandon(self, choice: int) -> Delta | None:
+    def close_block(self, choice: int) -> Delta | None:
         """The delta that closes an open block after a failure."""
         ending = self._close()
         return Delta(choice=choice, text=ending) if ending else None

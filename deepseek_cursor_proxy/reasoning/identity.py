@@ -53,9 +53,9 @@ _BYTES_PER_MESSAGE = 600
 class TurnKeys:
     """The keys of one assistant turn, strongest first; the weaker ones are computed when they are first needed."""
 
-    def __init__(self, exact: bytes, evidence: "_Evidence") -> None:
+    def __init__(self, exact: bytes, parts: "_KeyParts") -> None:
         self.exact = exact
-        self._evidence = evidence
+        self._parts = parts
         # For recording only: the dialogue and round keys without the client's name for the chat.
         self.unnamed: tuple[bytes, ...] = ()
 
@@ -66,34 +66,41 @@ class TurnKeys:
 
     @functools.cached_property
     def calls(self) -> tuple[bytes, ...]:
-        return self._evidence.call_keys()
+        return self._parts.call_keys()
 
     @functools.cached_property
     def results(self) -> tuple[bytes, ...]:
-        return self._evidence.result_keys()
+        return self._parts.result_keys()
 
     @functools.cached_property
     def dialogue(self) -> tuple[bytes, ...]:
-        return self._evidence.dialogue_keys()
+        return self._parts.dialogue_keys()
 
     @property
     def round(self) -> tuple[bytes, ...]:
-        return () if self._evidence.round is None else (self._evidence.round,)
+        return () if self._parts.round is None else (self._parts.round,)
 
     def weaker_keys(self) -> tuple[bytes, ...]:
         return (*self.calls, *self.results, *self.dialogue, *self.round)
 
     def partial_key(self, text: str) -> bytes:
         """The key of a turn whose block shows only this text, because the model went on thinking after a call."""
-        return digest(self._evidence.namespace, b"shown", self._evidence.own, text_bytes(text))
+        return digest(self._parts.namespace, b"shown", self._parts.own, text_bytes(text))
 
     def record_keys(self) -> tuple[bytes, ...]:
         """All keys to record the turn under; computed once per answer, so none of them is cached."""
-        by = self._evidence
-        return (self.exact, *by.call_keys(), *by.result_keys(), *by.dialogue_keys(), *self.round, *self.unnamed)
+        parts = self._parts
+        return (
+            self.exact,
+            *parts.call_keys(),
+            *parts.result_keys(),
+            *parts.dialogue_keys(),
+            *self.round,
+            *self.unnamed,
+        )
 
 
-class _Evidence(NamedTuple):
+class _KeyParts(NamedTuple):
     """The parts that the weaker keys of one assistant turn are computed from."""
 
     namespace: bytes
@@ -149,7 +156,7 @@ class History(NamedTuple):
         return keys
 
 
-_IDENTIFY: Stage[Message, History] = Stage("identify", lambda message: _BYTES_PER_MESSAGE + message.memory)
+_IDENTIFY: Stage[Message, History] = Stage("identify", lambda message: _BYTES_PER_MESSAGE + message.byte_size)
 
 
 def namespace(base_url: str, credential: str) -> bytes:
@@ -199,8 +206,8 @@ def _conversation_digest(
     if conversation:
         return digest(namespace, b"conversation", text_bytes(conversation))
     # System prompts are rewritten in mid-chat; the first question stays.
-    opening = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-    return digest(namespace, b"opening", next(opening, b""))
+    first = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
+    return digest(namespace, b"opening", next(first, b""))
 
 
 class _HashChains:
@@ -208,9 +215,9 @@ class _HashChains:
 
     def __init__(self, namespace: bytes, conversation: str | None) -> None:
         self._namespace = namespace
-        self._narrowed = digest(namespace, b"talk", text_bytes(conversation or ""))
+        self._chat_root = digest(namespace, b"talk", text_bytes(conversation or ""))
         self.exact = namespace
-        self._dialogue = self._narrowed
+        self._dialogue = self._chat_root
         # How many system messages stand in front; None behind the first other message.
         self._prompts: int | None = 0
         # The chain of the current round; None in the first one, which has no answer before it to start from.
@@ -218,7 +225,7 @@ class _HashChains:
         self._round_bytes = 0
         self._last_answer: MessageDigest | None = None
         self._results: list[str] = []
-        self._is_asking = False
+        self._is_after_user = False
 
     def copy(self) -> "_HashChains":
         other = object.__new__(_HashChains)
@@ -228,7 +235,7 @@ class _HashChains:
 
     def sent_key(self) -> bytes:
         """The sent key of the message before the last one; the last one takes part in it."""
-        return hashlib.sha256(self.exact + self._narrowed + b"sent").digest()
+        return hashlib.sha256(self.exact + self._chat_root + b"sent").digest()
 
     def add(self, message: Message, own: MessageDigest) -> TurnKeys | None:
         """Add one message to the chains; its keys if it is an assistant's."""
@@ -237,10 +244,10 @@ class _HashChains:
             self._add_system()
             return None
         self._prompts = None
-        if message.role == "user" and not self._is_asking and self._last_answer is not None:
+        if message.role == "user" and not self._is_after_user and self._last_answer is not None:
             self._round_bytes = self._last_answer.size
-            self._round = digest(self._narrowed, b"place", self._last_answer.digest)
-        self._is_asking = message.role == "user"
+            self._round = digest(self._chat_root, b"place", self._last_answer.digest)
+        self._is_after_user = message.role == "user"
         self._dialogue = _link(self._dialogue, own.digest)
         self._round = None if self._round is None else _link(self._round, own.digest)
         if message.role == "assistant":
@@ -263,8 +270,8 @@ class _HashChains:
         round_ = self._round if self._round_bytes >= _FEWEST_ROUND_BYTES else None
         self._round_bytes += own.size
         results = tuple(self._results)
-        evidence = _Evidence(self._namespace, own.digest, message.tool_calls, results, self._dialogue, round_)
-        keys = TurnKeys(self.exact, evidence)
+        parts = _KeyParts(self._namespace, own.digest, message.tool_calls, results, self._dialogue, round_)
+        keys = TurnKeys(self.exact, parts)
         self._last_answer = own
         self._results = []
         return keys

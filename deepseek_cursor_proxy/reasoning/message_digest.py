@@ -34,7 +34,7 @@ class MessageDigest(NamedTuple):
 
 
 def _memory(message: Message, own: MessageDigest) -> int:
-    return message.memory + _BYTES_PER_DIGEST + sum(_BYTES_PER_DIGEST + len(block.reasoning) for block in own.blocks)
+    return message.byte_size + _BYTES_PER_DIGEST + sum(_BYTES_PER_DIGEST + len(block.reasoning) for block in own.blocks)
 
 
 # Hashing a message costs a tenth of digesting it: at 200 tool turns 0.9 instead of 7 ms a request.
@@ -88,7 +88,7 @@ def _content(message: Message, blocks: Sequence[thinking_blocks.Block]) -> tuple
         # The other APIs send the same as one text.
         text = "\n".join(part["text"] for part in text)
     if message.role == "assistant":
-        text = notices.strip(thinking_blocks.cut(text, blocks)).strip()
+        text = notices.strip(thinking_blocks.strip_blocks(text, blocks)).strip()
     return b"text", text_bytes(text)
 
 

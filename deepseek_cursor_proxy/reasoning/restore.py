@@ -39,7 +39,7 @@ class Source(Enum):
     CLIENT = "client"
     STORE = "store"
     DISPLAY = "display"
-    NOBODY = "nobody"
+    MISSING = "nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Turn:
 
     @property
     def is_lost(self) -> bool:
-        return self.source is Source.NOBODY and self.need is ReasoningNeed.HARD
+        return self.source is Source.MISSING and self.need is ReasoningNeed.HARD
 
     @property
     def has_filler(self) -> bool:
         """Whether a filler goes to DeepSeek in place of reasoning."""
-        return self.need is not ReasoningNeed.NONE and (self.is_empty or self.source is Source.NOBODY)
+        return self.need is not ReasoningNeed.NONE and (self.is_empty or self.source is Source.MISSING)
 
 
 class KeyAlias(NamedTuple):
@@ -93,7 +93,7 @@ class Restoration:
     def is_continued(self, turn: Turn) -> bool:
         """Whether the next message continues the turn, as clients split text and calls, and has its reasoning."""
         following = self._by_index.get(turn.index + 1)
-        return following is not None and following.source is not Source.NOBODY
+        return following is not None and following.source is not Source.MISSING
 
     @functools.cached_property
     def _by_index(self) -> Mapping[int, Turn]:
@@ -115,7 +115,7 @@ class PreparedRequest(NamedTuple):
     aliases: tuple[KeyAlias, ...] = ()
     # How often each kind of repair was made to the tool history.
     repairs: Mapping[str, int] = MappingProxyType({})
-    transcribed: int = 0
+    transcript_count: int = 0
     # Where the native part begins in the repaired history; 0 when all of it is native.
     boundary: int = 0
     notice: str = ""
@@ -134,11 +134,11 @@ class PreparedRequest(NamedTuple):
     @property
     def missing_count(self) -> int:
         """How many turns needed a reasoning that nobody had."""
-        return sum(turn.source is Source.NOBODY and turn.need is not ReasoningNeed.NONE for turn in self.turns)
+        return sum(turn.source is Source.MISSING and turn.need is not ReasoningNeed.NONE for turn in self.turns)
 
     @property
-    def is_recovered(self) -> bool:
-        return self.transcribed > 0
+    def has_transcript(self) -> bool:
+        return self.transcript_count > 0
 
 
 def look_up(request: ChatRequest, history: History, find: FindTexts) -> StoredTexts:
@@ -146,19 +146,19 @@ def look_up(request: ChatRequest, history: History, find: FindTexts) -> StoredTe
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
     sent_keys = [key for key in history.sent_keys if key is not None]
     stored = find([*sent_keys, *(keys.exact for _, keys in turns[-1:])])
-    unsettled = [turn for turn in turns if not _is_settled(request, history, turn[0], stored)]
-    if not unsettled:
+    unconfirmed = [turn for turn in turns if not _is_confirmed(request, history, turn[0], stored)]
+    if not unconfirmed:
         return stored
-    if exact := [keys.exact for _, keys in unsettled if keys.exact not in stored]:
+    if exact := [keys.exact for _, keys in unconfirmed if keys.exact not in stored]:
         stored |= find(exact)
-    if unproven := [keys for _, keys in unsettled if len(stored.get(keys.exact, ())) != 1]:
-        stored |= find([key for keys in unproven for key in (*keys.aliases, *keys.weaker_keys())])
-    if partial := [key for at, keys in unsettled for key in _partial_keys(keys, history.blocks[at], stored)]:
+    if without_exact := [keys for _, keys in unconfirmed if len(stored.get(keys.exact, ())) != 1]:
+        stored |= find([key for keys in without_exact for key in (*keys.aliases, *keys.weaker_keys())])
+    if partial := [key for at, keys in unconfirmed for key in _partial_keys(keys, history.blocks[at], stored)]:
         stored |= find(partial)
     return stored
 
 
-def _is_settled(request: ChatRequest, history: History, at: int, stored: StoredTexts) -> bool:
+def _is_confirmed(request: ChatRequest, history: History, at: int, stored: StoredTexts) -> bool:
     """Whether the store has the reasoning that was sent for a turn, and the client does not contradict it."""
     sent = stored.get(history.sent_keys[at] or b"")
     if sent is None:
@@ -197,7 +197,7 @@ def prepare_second_attempt(
     history = refused.history
     restoration = restore(request, history, stored)
     native = restoration.turns_from(refused.boundary)
-    lost = [turn for turn in native if turn.is_empty or turn.source is Source.NOBODY] or native
+    lost = [turn for turn in native if turn.is_empty or turn.source is Source.MISSING] or native
     if strategy == "reject":
         raise _missing_reasoning(len(lost))
     return _prepare_transcript(request, history, restoration, lost[-1]) if lost else refused
@@ -215,15 +215,15 @@ def _prepare_transcript(
 ) -> PreparedRequest:
     native = _prepare_native(request, history, restoration)
     last = restoration.positions[last_lost.index]
-    recovered = transcript.transcribe(native.request.messages, last, with_pictures=can_see_images(request.model))
-    if recovered is None:
+    transcription = transcript.transcribe(native.request.messages, last, with_pictures=can_see_images(request.model))
+    if transcription is None:
         # Without a user message there is nothing to answer; the fillers are already in place.
         return native
-    has_notice = any(turn.has_notice for turn in restoration.turns_from(recovered.boundary))
+    has_notice = any(turn.has_notice for turn in restoration.turns_from(transcription.boundary))
     return native._replace(
-        request=request._replace(messages=recovered.messages),
-        transcribed=recovered.transcribed,
-        boundary=recovered.boundary,
+        request=request._replace(messages=transcription.messages),
+        transcript_count=transcription.transcript_count,
+        boundary=transcription.boundary,
         notice="" if has_notice else notices.NOTICE,
     )
 
@@ -302,7 +302,7 @@ def _sent_aliases(one: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: S
     """The alias by which the next request finds the reasoning that is sent for a turn now."""
     source, match = one.turn.source, one.match
     reasoning = "" if one.turn.has_filler else one.message.reasoning or ""
-    if source is Source.NOBODY:
+    if source is Source.MISSING:
         # Unless it was not lost at all: a file that could not be read, or an answer that is stored only now.
         unless = (sent_key,) if match.proof.startswith("ambiguous") else (sent_key, keys.exact)
         return [KeyAlias(None, sent_key, FILLER, unless)]
@@ -328,11 +328,11 @@ def _restore_one(
     elif match.reasoning is None and thinking_blocks.is_single(blocks):
         reasoning, source = blocks[0].reasoning, Source.DISPLAY
     elif match.reasoning is None:
-        source = Source.NOBODY
+        source = Source.MISSING
     content, has_notice = message.content, False
     if isinstance(content, str):
         own = blocks[:1] if source is Source.DISPLAY else thinking_blocks.own_blocks(blocks, match.reasoning, reasoning)
-        text = thinking_blocks.cut(content, own)
+        text = thinking_blocks.strip_blocks(content, own)
         content, has_notice = notices.strip(text), notices.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
     # Without _replace(), which takes three times as long: this runs for every assistant of a history.

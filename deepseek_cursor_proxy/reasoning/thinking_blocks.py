@@ -219,7 +219,7 @@ def find_blocks(text: str) -> list[Block]:
     return found
 
 
-def cut(text: str, found: Sequence[Block]) -> str:
+def strip_blocks(text: str, found: Sequence[Block]) -> str:
     """Strip these blocks of `find_blocks` from a text."""
     if not found:
         return text
@@ -298,7 +298,7 @@ def join_split_text(parts: Sequence[str]) -> str | None:
 
 def strip_display(text: str) -> str:
     """Strip every block and notice from a text."""
-    return notices.strip(cut(text, find_blocks(text)))
+    return notices.strip(strip_blocks(text, find_blocks(text)))
 
 
 def block_at(text: str, start: int = 0, *, is_later: bool = False, budget: _FenceBudget | None = None) -> Block | None:

@@ -24,7 +24,7 @@ _PREAMBLE = (
 class Transcription:
     messages: tuple[Message, ...]
     # How many messages the transcript stands for, and where native history begins in the client's numbering.
-    transcribed: int
+    transcript_count: int
     boundary: int
 
 
@@ -33,12 +33,12 @@ def transcribe(messages: Sequence[Message], last_lost: int, *, with_pictures: bo
     if not any(message.role == "user" for message in messages):
         return None
     boundary = _after_results(messages, last_lost)
-    opening = _leading_systems(messages)
-    transcript = Message("system", _transcript(messages[opening:boundary]))
+    prompt_count = _leading_systems(messages)
+    transcript = Message("system", _transcript(messages[prompt_count:boundary]))
     question = _question_before(messages, boundary)
-    pictures = _pictures(messages[opening:boundary]) if with_pictures else ()
-    recovered = (*messages[:opening], transcript, *pictures, *question, *messages[boundary:])
-    return Transcription(recovered, boundary - opening, boundary)
+    pictures = _pictures(messages[prompt_count:boundary]) if with_pictures else ()
+    messages_to_send = (*messages[:prompt_count], transcript, *pictures, *question, *messages[boundary:])
+    return Transcription(messages_to_send, boundary - prompt_count, boundary)
 
 
 def _after_results(messages: Sequence[Message], lost: int) -> int:

@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 
 
-class Stage(IntEnum):
+class StopStage(IntEnum):
     """How far the stop of the server has come."""
 
     SERVING = 0
@@ -28,7 +28,7 @@ class Connections:
         # Counted from `try_acquire` on, because a thread may take its time to start.
         self._count = 0
         self._open: set[ClientConnection] = set()
-        self._stage = Stage.SERVING
+        self._stage = StopStage.SERVING
         self.stop_wakeup = Wakeup()
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class Connections:
             with self._changed:
                 self._open.discard(connection)
 
-    def stop(self, stage: Stage) -> None:
+    def stop(self, stage: StopStage) -> None:
         """Bring all connections to this stage, also those whose threads are about to start."""
         with self._changed:
             self._stage = stage
@@ -80,13 +80,13 @@ class Connections:
                 self._changed.wait(left)
 
 
-def _stop(connection: ClientConnection, stage: Stage) -> None:
+def _stop(connection: ClientConnection, stage: StopStage) -> None:
     match stage:
-        case Stage.SERVING:
+        case StopStage.SERVING:
             return
-        case Stage.FINISH_RESPONSES:
+        case StopStage.FINISH_RESPONSES:
             connection.stop_after_response()
-        case Stage.END_RESPONSES:
+        case StopStage.END_RESPONSES:
             connection.end_response()
-        case Stage.ABORT:
+        case StopStage.ABORT:
             connection.abort()

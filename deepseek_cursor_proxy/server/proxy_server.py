@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, encode_refusal
-from deepseek_cursor_proxy.server.connections import Connections, Stage
+from deepseek_cursor_proxy.server.connections import Connections, StopStage
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
@@ -167,17 +167,17 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         # From here on the system refuses connections, and a new proxy can have the port already.
         self.socket.close()
         deadline = Deadline.after(seconds)
-        self.connections.stop(Stage.FINISH_RESPONSES)
+        self.connections.stop(StopStage.FINISH_RESPONSES)
         self.connections.wait_until_empty(seconds)
         if (services := self._built_services()) is not None:
             # Before END_RESPONSES, so that clients that follow a job receive how it ended.
             services.jobs.stop(deadline.left)
-        self.connections.stop(Stage.END_RESPONSES)
+        self.connections.stop(StopStage.END_RESPONSES)
         self.connections.wait_until_empty(_END_SECONDS)
 
     def server_close(self) -> None:
         super().server_close()
-        self.connections.stop(Stage.ABORT)
+        self.connections.stop(StopStage.ABORT)
         self.connections.wait_until_empty(_ABORT_SECONDS)
         self.connections.close()
         self.stream_loop.close()

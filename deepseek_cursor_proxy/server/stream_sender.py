@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 _MAX_PIECES = 8
 
 
-class Client(Peer, Protocol):
+class StreamClient(Peer, Protocol):
     """The client that gets the reply; `send_now` does not block, and returns how many bytes it sent."""
 
     def send(self, data: bytes) -> None: ...
@@ -30,8 +30,8 @@ class Client(Peer, Protocol):
 class StreamSender:
     """Used by one thread at a time: the client's, or the loop's while that one sleeps."""
 
-    def __init__(self, client: Client, body: Body, head: bytes, *, is_chunked: bool) -> None:
-        self.peer: Client = client
+    def __init__(self, client: StreamClient, body: Body, head: bytes, *, is_chunked: bool) -> None:
+        self.peer: StreamClient = client
         self._head = head
         self._body = body
         self._pieces = iter(body)

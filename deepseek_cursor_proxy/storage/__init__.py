@@ -4,7 +4,7 @@
     reasoning_rows, response_rows          the rows of the first two, and their SQL
     database, schema, sqlite_connection    the engine: connections, transactions, tables and migrations
     faults, file_check, reopener           a file that is locked, full, damaged or gone, and how the proxy goes on
-    pending, group_commit, pruner          writes that wait, writes that share a commit, and deletion of old rows
+    pending_writes, group_commit, pruner   writes that wait, writes that share a commit, and deletion of old rows
     event_log, installation_secret         packed streams, and the secret.key beside the file; no SQL
 
 Other folders import `reasonings`, `responses`, `token_ratios`, `event_log`, `installation_secret`, and `database`,

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.storage import reasoning_rows, schema
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.group_commit import GroupCommit
-from deepseek_cursor_proxy.storage.pending import PendingReasoning, PendingReasonings
+from deepseek_cursor_proxy.storage.pending_writes import PendingReasoning, PendingReasonings
 from deepseek_cursor_proxy.storage.pruner import Pruner
 from deepseek_cursor_proxy.storage.reasoning_rows import StoreStats, Timing
 from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener

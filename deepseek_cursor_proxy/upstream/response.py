@@ -172,8 +172,8 @@ class UpstreamResponse:
         self._has_lulls, self._until = with_lulls, None
         lull, connection, is_identity = Lull(self), self._connection, decoder.is_identity
         while not self._is_ended:
-            waits = not self._has_lulls or connection.tls_wants_write
-            data = self._next(self.until if waits else None)
+            is_blocking = not self._has_lulls or connection.tls_wants_write
+            data = self._next(self.until if is_blocking else None)
             if data and is_identity:
                 yield self._count(decoder, data)
             elif data:

@@ -231,7 +231,7 @@ class _PendingToolUse:
         self.id = self.name = ""
         self.block: _ToolUse | None = None
         self._arguments: list[str] = []
-        self._written = self._checked = 0
+        self._written = self._checked_count = 0
         self._last = ""
         self._was_whole = False
 
@@ -244,8 +244,8 @@ class _PendingToolUse:
     @property
     def is_whole(self) -> bool:
         """Whether its arguments are a whole object; called only when something waits for it, as they may be long."""
-        if self._checked < len(self._arguments):
-            self._checked = len(self._arguments)
+        if self._checked_count < len(self._arguments):
+            self._checked_count = len(self._arguments)
             self._was_whole = self._last == "}" and _is_object(join_pieces(self._arguments))
         return self._was_whole and bool(self.name)
 

@@ -40,7 +40,7 @@ _MAX_TOKENS = 393_216
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 
 # An agent sends the same prompt all day: 20 to 60 kB.
-_prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.memory)
+_prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.byte_size)
 
 
 def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> ChatRequest:
@@ -117,7 +117,7 @@ _NUMBER: _Check = (_is_number, "a number")
 _OBJECT: _Check = (lambda value: isinstance(value, dict), "an object")
 _STRING: _Check = (lambda value: isinstance(value, str), "a string")
 
-_FORWARDED: dict[str, _Check] = {
+_FORWARDED_FIELDS: dict[str, _Check] = {
     "max_tokens": (lambda value: _is_count(value) and value > 0, "a whole number above 0"),
     "response_format": (_is_form, "an object of type text, json_object or json_schema"),
     "stop": (_is_stop, "a string or a list of strings"),
@@ -131,20 +131,20 @@ _FORWARDED: dict[str, _Check] = {
     "logit_bias": _OBJECT,
     "user_id": _STRING,
 }
-_TRANSLATED = (
+_TRANSLATED_FIELDS = (
     "model messages stream stream_options tools tool_choice functions function_call max_completion_tokens user "
     "n input instructions system max_output_tokens text prompt_cache_key"
 )
-_PARAMS = frozenset({*_FORWARDED, "max_completion_tokens", "max_output_tokens", "text", "user"})
-_UNDERSTOOD = frozenset({*_FORWARDED, *_TRANSLATED.split(), *thinking_mode.NAMES})
-_NEVER_DROPPED = _UNDERSTOOD - {"input", "text", "user", "user_id"}
+_PARAMS = frozenset({*_FORWARDED_FIELDS, "max_completion_tokens", "max_output_tokens", "text", "user"})
+_KNOWN_FIELDS = frozenset({*_FORWARDED_FIELDS, *_TRANSLATED_FIELDS.split(), *thinking_mode.NAMES})
+_NEVER_DROPPED = _KNOWN_FIELDS - {"input", "text", "user", "user_id"}
 
 
 def _params(body: Json) -> dict[str, Any]:
     params: dict[str, Any] = {}
     if _PARAMS.isdisjoint(body):
         return params
-    for name, (is_right, expected) in _FORWARDED.items():
+    for name, (is_right, expected) in _FORWARDED_FIELDS.items():
         value = body.get(name)
         if value is not None:
             if not is_right(value):
@@ -174,7 +174,7 @@ def _dropped(body: Json) -> tuple[str, ...]:
     """The fields of the body that DeepSeek will not get."""
     if _NEVER_DROPPED.issuperset(body):
         return ()
-    dropped = [name for name in body if name not in _UNDERSTOOD]
+    dropped = [name for name in body if name not in _KNOWN_FIELDS]
     if _cursor_conversation(body) is not None:
         dropped.remove("metadata")
     if body.get("messages") and body.get("input") is not None:

@@ -25,8 +25,8 @@ NOBODY = identity.identify(b"", ())
 REQUEST = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("secret prompt"),), tuple(TOOLS), stream=True)
 TURNS = (
     Turn(1, ReasoningNeed.HARD, Source.STORE, False, False),
-    Turn(3, ReasoningNeed.SOFT, Source.NOBODY, True, False),
-    Turn(5, ReasoningNeed.NONE, Source.NOBODY, True, False),
+    Turn(3, ReasoningNeed.SOFT, Source.MISSING, True, False),
+    Turn(5, ReasoningNeed.NONE, Source.MISSING, True, False),
 )
 USAGE = {
     "prompt_tokens": 1000,
@@ -96,7 +96,7 @@ class TestConsole(unittest.TestCase):
                 "├ #7 reasoning  thinking is off for this request",
             ],
             self.lines(
-                restored(transcribed=5, is_second_attempt=True),
+                restored(transcript_count=5, is_second_attempt=True),
                 restored(repairs={"cancelled": 1, "moved": 2}),
                 restored(off, (), repairs={"cancelled": 1}),
                 restored(off, ()),

@@ -67,7 +67,7 @@ class TestDisplay(unittest.TestCase):
             self.assertEqual(blocks[0] + "b\n\n" + blocks[1] + "d", written)
             found = thinking_blocks.find_blocks(written)
             self.assertEqual(["a", "c </det"], [block.reasoning for block in found])
-            self.assertEqual("bd", thinking_blocks.cut(written, found))
+            self.assertEqual("bd", thinking_blocks.strip_blocks(written, found))
 
     def test_a_text_full_of_opening_tags_is_searched_in_linear_time(self) -> None:
         openings = "\n\n<think>\n" * 20_000

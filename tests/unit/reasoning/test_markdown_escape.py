@@ -5,7 +5,7 @@ import time
 import unittest
 
 from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper, escape, escape_open, unescape
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, cut, find_blocks
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, find_blocks, strip_blocks
 from tests.support.width import width
 
 WORDS = (
@@ -38,7 +38,7 @@ class TestRoundTrip(unittest.TestCase):
                 display_text = COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer."
                 (block,) = find_blocks(display_text)
                 self.assertIn(text, block.readings)
-                self.assertEqual("Answer.", cut(display_text, [block]))
+                self.assertEqual("Answer.", strip_blocks(display_text, [block]))
 
     def test_escaped_blocks_of_earlier_versions_are_read(self) -> None:
         for thought, written in (

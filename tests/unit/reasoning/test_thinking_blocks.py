@@ -92,7 +92,7 @@ class TestThinkingBlocks(unittest.TestCase):
                 with self.subTest(name, form=form.tag):
                     (block,) = thinking_blocks.find_blocks(text)
                     self.assertEqual(thought, block.reasoning)
-                    self.assertEqual("Is a < b?\n\nYes &amp; no.", thinking_blocks.cut(text, [block]))
+                    self.assertEqual("Is a < b?\n\nYes &amp; no.", thinking_blocks.strip_blocks(text, [block]))
 
     def test_text_without_a_thinking_block_stays_unchanged(self) -> None:
         for text in ("&lt;b&gt;", "a\r\nb", "&lt;details&gt;\nx", "x <b> &lt;think&gt;\n", "<think>\r\na\n"):

@@ -59,7 +59,7 @@ class TestTranscript(unittest.TestCase):
     def test_recovery_returns_where_the_unchanged_messages_begin(self) -> None:
         found = recovery.transcribe((S, U, A, T, U2), 2)
         assert found is not None
-        self.assertEqual((3, 4), (found.transcribed, found.boundary))
+        self.assertEqual((3, 4), (found.transcript_count, found.boundary))
 
     def test_images_follow_the_transcript_for_a_model_that_sees_them(self) -> None:
         part = {"type": "image_url", "image_url": {"url": "x"}}
