@@ -1,8 +1,7 @@
 """Decode the JSON of a chat that grows: the part of a body that an earlier one began with is not parsed again.
 
-A chat comes back every few seconds with its whole history and one turn more. Its bytes are compared with those of known
-bodies up to the last known message, which takes a hundredth of the time of parsing them, and parsing goes on after it.
-The messages of a chat are the list named `messages` or, in the Responses API, `input`.
+The bytes of a body are compared with those of known bodies up to the last known message, in a hundredth of the time of
+parsing them, and parsing goes on after it. The messages are the list named `messages` or, in Responses, `input`.
 
 Exact, because a JSON value depends on its own bytes and on nothing after them. The result equals that of
 `decode_json_object`, which decodes every unusual body and raises every error. Rule: no caller changes a decoded body.

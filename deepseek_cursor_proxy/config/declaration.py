@@ -49,8 +49,6 @@ def setting(
 
 
 class Setting(NamedTuple):
-    """One declared setting: its names, kind, limits and help."""
-
     field: str
     key: str
     kind: type

@@ -84,7 +84,9 @@ def message_fields(message: Message, request: ChatRequest) -> dict[str, Any]:
     """One message of the history, which depends on nothing else of the request but `thinking` and the model."""
     content = message.content
     if not isinstance(content, str):
-        content = _parts_or_text(message.role, content, request)
+        # Only a user's parts stay parts, if the model can see all of them.
+        is_visible = all(part["type"] == "text" for part in content) or can_see_images(request.model)
+        content = content if message.role == "user" and is_visible else plain_text(content)
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
     sent: dict[str, Any] = {"role": message.role, "content": content}
@@ -93,12 +95,6 @@ def message_fields(message: Message, request: ChatRequest) -> dict[str, Any]:
     if message.role == "assistant":
         sent.update(_assistant_fields(message, request.thinking))
     return sent
-
-
-def _parts_or_text(role: str, parts: Parts, request: ChatRequest) -> str | Parts:
-    """The parts of a user's message if the model can see all of them, else one text."""
-    is_text = all(part["type"] == "text" for part in parts)
-    return parts if role == "user" and (is_text or can_see_images(request.model)) else plain_text(parts)
 
 
 def _assistant_fields(message: Message, thinking: bool) -> dict[str, Any]:

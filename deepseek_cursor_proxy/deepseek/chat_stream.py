@@ -105,8 +105,6 @@ class EventReader:
 
 
 class StreamReader(EventReader):
-    """Reads one stream of chat completions."""
-
     def __init__(self) -> None:
         super().__init__()
         self._template: ChunkTemplate | None = None

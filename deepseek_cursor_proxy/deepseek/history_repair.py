@@ -141,8 +141,6 @@ def _result_key(result: Message) -> tuple[str, str]:
 
 
 class _HistoryBuilder:
-    """Builds the repaired history, message by message."""
-
     def __init__(self) -> None:
         # In their final order.
         self._entries: list[_Round | tuple[int, Message]] = []

@@ -81,7 +81,6 @@ def running_deepseek(home: Path, module: str, port: int = 0) -> Iterator[Server]
 
 @contextmanager
 def running_proxy(upstream: Server, home: Path, *flags: str) -> Iterator[Server]:
-    """The proxy, as `python -m` starts it."""
     with _run_process(home, "-m", "deepseek_cursor_proxy", "--port", "0", "--base-url", upstream.url, *flags) as server:
         yield server
 

@@ -187,13 +187,8 @@ def _edit_calls(calls: Sequence[Any], pieces: Sequence[CallPiece]) -> list[Any]:
         piece = next((each for each in new if each.index == index), None)
         if piece is not None:
             new.remove(piece)
-            call = _with_arguments(call, piece.arguments)
+            function = call.get("function")
+            if isinstance(function, dict) and (function.get("arguments") or "") != piece.arguments:
+                call = {**call, "function": {**function, "arguments": piece.arguments}}
         edited.append(call)
     return [*edited, *({"index": each.index, "function": {"arguments": each.arguments}} for each in new)]
-
-
-def _with_arguments(call: Mapping[str, Any], arguments: str) -> Mapping[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or (function.get("arguments") or "") == arguments:
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}

@@ -35,8 +35,6 @@ def _message(command: str) -> bytes:
 
 @dataclass(frozen=True)
 class OtherApi:
-    """An API of the proxy: its path, and the body that asks it for a stream."""
-
     name: str
     path: str
     question: Callable[[str], bytes]

@@ -17,7 +17,6 @@ _LAST_EVENT = re.compile(rb'data: \[DONE\]|"total_tokens":\d+\}\}\}\n\n|"type":"
 
 
 def content_length(data: bytes | bytearray, end: int) -> int | None:
-    """The Content-Length of a head that ends there."""
     found = _LENGTH.search(data, 0, end)
     return int(found[1]) if found else None
 

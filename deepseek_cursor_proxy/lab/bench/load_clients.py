@@ -123,8 +123,6 @@ class _Caller:
 
 
 class _ClientPool:
-    """Runs many clients; used by one thread."""
-
     def __init__(self, url: str, request: bytes) -> None:
         self._url = url
         self._request = request
@@ -232,8 +230,6 @@ class _Stream:
 
 
 class _CrowdRunner:
-    """Runs a crowd; used by one thread."""
-
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
         self._address = _address(crowd.url)

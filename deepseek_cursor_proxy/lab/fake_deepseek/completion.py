@@ -46,8 +46,6 @@ class Answer:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as the context cache sees it."""
-
     digest: bytes
     tokens: int
     hit: int

@@ -101,7 +101,6 @@ def idle_client(run: ClientRun) -> None:
 
 
 def burst(run: ClientRun) -> None:
-    """Many connections at the same moment."""
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(run.connect()) for _ in range(30)]
         run.count(len(socks))

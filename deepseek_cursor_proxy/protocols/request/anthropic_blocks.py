@@ -22,8 +22,6 @@ ERROR_LINE = "[the tool reported an error]"
 
 
 class Blocks(NamedTuple):
-    """The parts of one message's content."""
-
     content: str | Parts
     reasoning: str | None = None
     calls: tuple[ToolCall, ...] = ()

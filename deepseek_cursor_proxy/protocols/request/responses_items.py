@@ -81,8 +81,6 @@ def read(
 
 @dataclass
 class _Turn:
-    """The items of one assistant message."""
-
     # Of the response of ours that the turn comes from, if it does.
     id_suffix: str | None = None
     thoughts: list[str] = field(default_factory=list)
