@@ -452,8 +452,7 @@ class TestEnds(SocketTestCase):
     def test_done_ends_the_answer_even_if_the_connection_stays_open(self) -> None:
         self.fake.answer(Answer(content="y", stall_after=4))
         answer = self.client(self.proxy()).ask("hi").final
-        self.assertTrue(answer.is_whole)
-        self.assertTrue(answer.done)
+        self.assertEqual((True, True), (answer.is_whole, answer.done))
 
     def test_a_finished_answer_without_done_is_ended_soon(self) -> None:
         self.enterContext(mock.patch.object(response, "_USAGE_SECONDS", 0.05))

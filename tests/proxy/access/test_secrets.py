@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
-from tests.support.harness import PATIENCE, read_reply
+from tests.support.harness import PATIENCE, RawReply, read_reply
 from tests.support.program import Process, address
 from tests.support.systems import ROOT
 
@@ -31,8 +31,6 @@ EVIL = "\x1b[31m\x07\n┌ #999 forged · stream\r\nforged line\u2028forged line\
 OWN_BYTES = (b'"invalid_http"', b'"unsupported_content_encoding"')
 TOOL = {"type": "function", "function": {"name": "a"}}
 
-Reply = tuple[int, dict[str, str], bytes]
-
 
 @dataclass(frozen=True)
 class Remains:
@@ -40,7 +38,7 @@ class Remains:
 
     log: str
     files: dict[str, bytes]
-    replies: list[Reply]
+    replies: list[RawReply]
 
 
 class _Stranger:
@@ -48,10 +46,10 @@ class _Stranger:
 
     def __init__(self, where: tuple[str, int]) -> None:
         self._where = where
-        self.replies: list[Reply] = []
+        self.replies: list[RawReply] = []
 
     def send(self, data: str) -> None:
-        with contextlib.closing(socket.create_connection(self._where, PATIENCE)) as sock:
+        with socket.create_connection(self._where, PATIENCE) as sock:
             sock.sendall(data.encode())
             self.replies.append(read_reply(sock))
 
@@ -166,76 +164,62 @@ def _run(*arguments: str) -> Remains:
             process.send(signal.SIGTERM)
             process.wait()
             log = welcome + process.rest() + errors.read_bytes().decode()
-        return Remains(
-            log, {str(each): each.read_bytes() for each in home.rglob("*.*") if each.is_file()}, stranger.replies
-        )
+        files = {str(each): each.read_bytes() for each in home.rglob("*.*") if each.is_file()}
+        return Remains(log, files, stranger.replies)
 
 
 @unittest.skipIf(os.name == "nt", "a process cannot be asked to end there")
 class TestOutput(unittest.TestCase):
-    runs: ClassVar[dict[str, Remains]]
+    flags: ClassVar[tuple[str, ...]] = ()
+    remains: ClassVar[Remains]
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.runs = {"quiet": _run(), "verbose": _run("--verbose")}
+        cls.remains = _run(*cls.flags)
 
     def test_the_key_is_in_no_log_line(self) -> None:
-        for name, remains in self.runs.items():
-            with self.subTest(name):
-                self.assertEqual([], [line for line in remains.log.split("\n") if KEY in line])
+        self.assertEqual([], [line for line in self.remains.log.split("\n") if KEY in line])
 
     def test_the_key_is_in_no_file(self) -> None:
-        for name, remains in self.runs.items():
-            with self.subTest(name):
-                self.assertGreater(len(remains.files), 20, "traces and a database were written")
-                self.assertEqual([], [name for name, data in remains.files.items() if KEY.encode() in data])
+        self.assertGreater(len(self.remains.files), 20, "traces and a database were written")
+        self.assertEqual([], [name for name, data in self.remains.files.items() if KEY.encode() in data])
 
     def test_the_key_is_in_no_error_response_and_no_header(self) -> None:
-        for name, remains in self.runs.items():
-            with self.subTest(name):
-                for status, headers, body in remains.replies:
-                    self.assertNotIn(KEY, str(headers))
-                    if (status >= 400 or b'"error"' in body) and not any(code in body for code in OWN_BYTES):
-                        self.assertNotIn(KEY, body.decode())
+        for status, headers, body in self.remains.replies:
+            self.assertNotIn(KEY, str(headers))
+            if (status >= 400 or b'"error"' in body) and not any(code in body for code in OWN_BYTES):
+                self.assertNotIn(KEY, body.decode())
 
     def test_a_request_cannot_forge_a_log_line(self) -> None:
-        for name, remains in self.runs.items():
-            with self.subTest(name):
-                # Whatever a reader takes for the end of a line.
-                self.assertEqual(
-                    [], [line for line in remains.log.splitlines() if re.match(r"\s*(┌ #999|forged)", line)]
-                )
+        # Whatever a reader takes for the end of a line.
+        lines = self.remains.log.splitlines()
+        self.assertEqual([], [line for line in lines if re.match(r"\s*(┌ #999|forged)", line)])
 
     def test_no_log_line_holds_a_terminal_escape(self) -> None:
-        for name, remains in self.runs.items():
-            with self.subTest(name):
-                self.assertEqual([], re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202e]", remains.log))
+        self.assertEqual([], re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202e]", self.remains.log))
 
     def test_hostile_requests_cause_no_unexpected_failure(self) -> None:
-        for name, remains in self.runs.items():
-            with self.subTest(name):
-                for words in ("Traceback", "unexpected", "failed"):
-                    self.assertNotIn(words, remains.log)
-                self.assertEqual([], [reply for reply in remains.replies if reply[0] == 500])
-                self.assertEqual(200, remains.replies[-1][0], "and it still answers")
+        for words in ("Traceback", "unexpected", "failed"):
+            self.assertNotIn(words, self.remains.log)
+        self.assertEqual([], [reply for reply in self.remains.replies if reply.status == 500])
+        self.assertEqual(200, self.remains.replies[-1].status, "and it still answers")
 
     def test_every_refusal_has_the_error_shape(self) -> None:
-        for name, remains in self.runs.items():
-            with self.subTest(name):
-                refused = [(status, body) for status, _, body in remains.replies if status >= 400]
-                self.assertGreater(len(refused), 30)
-                for _, body in refused:
-                    self.assertLessEqual({"message", "type", "param", "code"}, json.loads(body)["error"].keys())
+        refused = [reply for reply in self.remains.replies if reply.status >= 400]
+        self.assertGreater(len(refused), 30)
+        for reply in refused:
+            self.assertLessEqual({"message", "type", "param", "code"}, reply.value["error"].keys())
 
     def test_no_response_header_names_python_or_a_version(self) -> None:
-        for name, remains in self.runs.items():
-            with self.subTest(name):
-                for _, headers, _ in remains.replies:
-                    self.assertNotRegex(str(headers), r"(?i)'server'|python|set-cookie|\d\.\d")
+        for reply in self.remains.replies:
+            self.assertNotRegex(str(reply.headers), r"(?i)'server'|python|set-cookie|\d\.\d")
 
-    def test_a_quiet_log_holds_no_prompt(self) -> None:
-        self.assertNotIn(PROMPT, self.runs["quiet"].log)
-        self.assertIn(PROMPT, self.runs["verbose"].log)
+    def test_only_a_verbose_log_holds_a_prompt(self) -> None:
+        self.assertEqual(bool(self.flags), PROMPT in self.remains.log)
+
+
+class TestVerboseOutput(TestOutput):
+    flags = ("--verbose",)
 
 
 @unittest.skipIf(os.name == "nt", "permissions are the profile's there")

@@ -41,6 +41,12 @@ def attempt(seconds: float = PATIENCE, peer: Peer | None = None) -> Attempt:
     return Attempt(Deadline.after(seconds), peer)
 
 
+def closed_address() -> tuple[str, int]:
+    """An address on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()
+
+
 class ConnectingTestCase(SocketTestCase):
     def upstream(self, respond: Callable[[bytes], ScriptedReply] = answering, *, tls: bool = True) -> RawUpstream:
         return self.enterContext(RawUpstream(respond, tls=tls))
@@ -188,16 +194,14 @@ class TestTls(ConnectingTestCase):
 
 class TestAddresses(ConnectingTestCase):
     def test_a_refused_connection_is_reported_in_the_words_of_the_system(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        url = f"http://127.0.0.1:{closed_address()[1]}"
         message = self.failure(url, UpstreamFailed)
         self.assertIn("cannot be reached (Connection refused)", message)
         self.assertIn(url.removeprefix("http://"), message)
 
     def test_a_refused_connection_is_reported_in_words_where_strerror_knows_no_socket_errors(self) -> None:
         """On Windows."""
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        url = f"http://127.0.0.1:{closed_address()[1]}"
         with (
             mock.patch.object(os, "strerror", return_value="Unknown error"),
             mock.patch.object(socket, "errorTab", {errno.ECONNREFUSED: "Connection refused."}, create=True),
@@ -216,8 +220,7 @@ class TestAddresses(ConnectingTestCase):
 
     def test_a_dead_address_leaves_time_for_the_next(self) -> None:
         upstream = self.upstream(tls=False)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            closed = listener.getsockname()
+        closed = closed_address()
         with self.resolving(closed, closed, ("127.0.0.1", upstream.port)):
             self.open(self.origin(upstream, "several.test"))
 
@@ -241,8 +244,7 @@ class TestAddresses(ConnectingTestCase):
             self.open(self.origin(upstream, "silent.test"), peer)
 
     def test_when_all_addresses_are_dead_the_failure_is_that_of_the_last(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            closed = listener.getsockname()
+        closed = closed_address()
         with self.resolving(closed, closed), self.assertRaises(ConnectionRefusedError):
             self.open(Origin("http", "several.test", 1))
 
@@ -356,9 +358,7 @@ class TestProxies(ConnectingTestCase):
                 self.assertNotIn("hidden", message)
 
     def test_an_https_proxy_that_is_not_there_is_named(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-        environment = {"HTTPS_PROXY": f"http://127.0.0.1:{port}"}
+        environment = {"HTTPS_PROXY": f"http://127.0.0.1:{closed_address()[1]}"}
         self.assertIn("Check network and HTTPS_PROXY", self.failure(self.URL, UpstreamFailed, environment=environment))
 
     def test_an_https_proxy_that_cannot_be_used_is_a_failure_of_the_call(self) -> None:
