@@ -228,7 +228,7 @@ class _State:
         self.tunnel_host = ""
 
     def accept(self, key: AccessKey, *, pin: bool = False) -> bool:
-        """Remember an accepted key and pin it if asked to; whether this call pinned it."""
+        """Remember an accepted key and, with `pin`, pin it; whether this call pinned it."""
         with self._lock:
             _remember(self._accepted, key.digest, None, _MAX_ACCEPTED)
             if not pin or self.pinned is not None:

@@ -11,8 +11,8 @@ of its list that is known, and goes on from there:
     restore    keys                          Messages with reasoning         reasoning/restore
     encode     Messages with reasoning       JSON bytes                      deepseek/request_json
 
-Only `decode` compares values. The others compare the identity of objects, so each of them finds a list only if the
-stage before it has returned the very same objects as for the last request. That is the rule for every result here: it
+Only `decode` compares values. The others compare objects with `is`, so each of them finds a list only if the stage
+before it has returned the same objects as for the last request. That is the rule for every result here: it
 is never changed, and a longer list gives the same objects again.
 
 All stages share one budget, the least recently used entries leave first; those of one chat are used together. Only time

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.memo import size_of
 
-# Of a message or a call without its text: the tuple, its ids and names.
+# The memory of a message or a call without its text: the tuple, its ids and names.
 _BYTES_PER_MESSAGE = 400
 
 # Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
@@ -100,7 +100,7 @@ class RunTemplate(Protocol):
 
 
 class Run(NamedTuple):
-    """Chunks in a row that differ in one string only: the string of each, as it stands between its quotes in JSON."""
+    """Chunks in a row that differ in one string only: the string of each, as it is between its quotes in JSON."""
 
     template: RunTemplate
     strings: Sequence[bytes]
@@ -198,7 +198,7 @@ class Reply:
         return self._choices.get(choice, _Choice()).message()
 
     def reasoning_before_calls(self, choice: int = 0) -> str | None:
-        """The reasoning that a display shows, if the model thought on behind its calls; None otherwise."""
+        """The reasoning that a display shows, if the model thought on after its calls; None otherwise."""
         return self._choices.get(choice, _Choice()).reasoning_before_calls()
 
 

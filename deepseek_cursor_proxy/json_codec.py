@@ -110,7 +110,7 @@ def _check_value_count(body: bytes) -> None:
 
 
 def count_value_starts(body: bytes) -> int:
-    """An upper bound for the number of values: each begins behind one of these bytes."""
+    """An upper bound for the number of values: each begins after one of these bytes."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
@@ -157,7 +157,7 @@ def _finite_or_none(text: str) -> float | None:
 _decode_upstream = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none).decode
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 _decode = _decoder.decode
-# The value that begins at an index of a text, and the index behind it; ValueError if there is none.
+# The value that begins at an index of a text, and the index after it; ValueError if there is none.
 scan = _decoder.raw_decode
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode

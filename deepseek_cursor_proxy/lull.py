@@ -1,4 +1,4 @@
-"""Lull: a stream has nothing to hand on yet and says what it waits for, so that one thread can wait for many streams.
+"""Lull: a stream has nothing to hand on yet and names what it waits for, so that one thread can wait for many streams.
 
 Streams of bytes (`http1`, `upstream`, `server`) and of deltas (`exchange`, `protocols`) have lulls between their items.
 """

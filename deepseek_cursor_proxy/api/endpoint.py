@@ -101,7 +101,7 @@ class GenerationEndpoint(Endpoint):
     def reply(
         self, exchange: OpenExchange, chat: ChatRequest, writer: Writer, display: Display = _FIELDS_ONLY
     ) -> HttpReply:
-        """The answer to this request of a client, which says whether it is streamed."""
+        """The answer to a client's request, streamed or plain as it wants."""
         batches = show(exchange, chat, display, with_lulls=chat.stream)
         if chat.stream:
             return stream_reply(exchange, write_events(batches, writer))

@@ -15,7 +15,7 @@ _ANTHROPIC = "Anthropic's SDKs send ANTHROPIC_API_KEY as x-api-key and ANTHROPIC
 _OPENAI = "OpenAI's SDKs send OPENAI_API_KEY."
 _ANY = "It is one of your client's settings."
 
-# Products at the beginning of a User-Agent or behind another product. Their names are bounded: without that, 64 kB of
+# Products at the beginning of a User-Agent or after another product. Their names are bounded: without that, 64 kB of
 # " codex" took 3.5 s, and a request needs no key to get here.
 _AGENTS = tuple(
     (re.compile(rf"(?:\A|[\s(;,]){product}", re.IGNORECASE), setting)

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.deepseek.model_names import offered_models
 from deepseek_cursor_proxy.errors import NotFound
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 
-# Of the models that are listed first; Anthropic's clients want a date.
+# The release date of the models listed first; Anthropic's clients want one.
 _RELEASED = "2026-04-24T00:00:00Z"
 
 

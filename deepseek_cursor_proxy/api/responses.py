@@ -113,7 +113,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         inherited = source.inherited(options)
         own = source.own(options, inherited)
         if options.store:
-            # Read as they will be inherited, so that they are the very same then.
+            # Completed now as they are stored, so that the next response inherits equal items.
             own = stored_items.complete_items(own, id_suffix, len(inherited))
         sealer = Sealer(self._services.secret.read(), namespace)
         items = envelope.unseal(
@@ -176,7 +176,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             job.append(last)
 
     def _generate(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> bytes:
-        """Have the job say all events but the last, which is returned."""
+        """Append all events but the last to the job; returns the last."""
         if job.is_cancelled:
             raise ClientGone
         if job.is_stopping:

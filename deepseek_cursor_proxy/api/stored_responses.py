@@ -74,7 +74,7 @@ class StoredEndpoint(Endpoint):
 
 
 class EventsAfter:
-    """The events of a running or finished job behind those that a client has; `number` is its last, -1 for none."""
+    """The events of a running or finished job after those that a client has; `number` is its last, -1 for none."""
 
     is_finished = False
 

@@ -1,9 +1,9 @@
 """The order in which tools are sent.
 
-Tools stand at the front of DeepSeek's prompt, so the same tools in another order make it read, and bill, the whole chat
+Tools are at the front of DeepSeek's prompt, so the same tools in another order make it read, and bill, the whole chat
 anew: measured hits fell from 99.9 % to 0. Some clients shuffle theirs from request to request. Therefore:
 
-    sticky   a chat's first request sorts by name; later ones keep the order last sent and add what is new behind it
+    sticky   a chat's first request sorts by name; later ones keep the order last sent and add what is new after it
     sorted   always by name: nothing to remember, but a new tool moves its neighbours
     client   as they came
 

@@ -2,9 +2,9 @@
 
 Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr gives the reason and the remedy).
 
-    serve, signals               the running proxy and its signals
+    serve, signals                        the running proxy and its signals
     tunnel, child_process, windows_job    ngrok as a child process
-    local_address                the host to print for a wildcard address
+    local_address                         the host to print for a wildcard address
 
 Other folders import only `main`.
 """
@@ -190,7 +190,7 @@ class _Parser(argparse.ArgumentParser):
         self._refuse(message)
 
     def _refuse(self, message: str, hint: str = "") -> NoReturn:
-        # A key behind a misspelt flag must not get into a log.
+        # A key after a misspelt flag must not get into a log.
         message = re.sub(r"(sk-|sha256:)[^\s',]+", r"\1…", message)
         raise StartupError(f"{message}; {hint}`{self.prog} --help` lists what there is")
 

@@ -203,7 +203,7 @@ def _is_complete(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
 
 
 def _repair_choice(delta: Delta, choice: Mapping[str, Any], part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice without its damaged fields, at which the client would fail in our place."""
+    """The choice without its damaged fields, which clients would fail at."""
     found = enumerate(as_list(fields.get("tool_calls")))
     calls = [{**call, "index": piece.index} for at, call in found if (piece := _piece(at, call)) is not None]
     known = {"content": delta.text, "reasoning_content": delta.reasoning, "tool_calls": calls}

@@ -59,7 +59,7 @@ class EventReader:
         self._parser = sse.Parser()
 
     def read(self, data: bytes) -> ParsedEvents:
-        """The events that these bytes complete; nothing is read behind the end or a problem."""
+        """The events that these bytes complete; nothing is read after the end or a problem."""
         events = ParsedEvents()
         self._read_events(events, data)
         return events
@@ -115,7 +115,7 @@ class StreamReader(EventReader):
         events = ParsedEvents()
         at = self._read_run(events, data, 0)
         while at < len(data) and not events.is_over:
-            # One event at a time, because it may give a template for those behind it.
+            # One event at a time, because it may give a template for those after it.
             end = data.find(b"\n\n", at) + 2
             end = end if end >= 2 else len(data)
             self._read_events(events, data[at:end])

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 _RETRY_AFTER_SECONDS = 5
 _BUSY = (429, 503)
 
-# Of both models.
+# The context of both models.
 _CONTEXT_TOKENS = 1_048_576
 OVERFLOW = "context_length_exceeded"
 

@@ -1,7 +1,7 @@
 """ChunkTemplate: reads chunks that differ in a single string, and writes them, without parsing their JSON again.
 
 Nearly all of a stream is the same chunk over and over with another piece of text. A template is such a chunk with a gap
-where the text stands: the bytes before it and the bytes after it. It is derived from a chunk that was parsed, and used
+where the text is: the bytes before it and the bytes after it. It is derived from a chunk that was parsed, and used
 only if parsing it with another text in the gap gives the same chunk with that text. Then this holds for every text,
 because the bytes before the gap end inside a JSON string, and no text that is let in can end that string.
 A template lets in only texts that our encoder would write with the same bytes, so it changes nothing but the time:

@@ -181,7 +181,7 @@ def with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
 
 
 def failure(body: Mapping[str, Any]) -> UpstreamFailed:
-    """The failure that an error body or error event stands for."""
+    """The failure that an error body or error event means."""
     message = chat_api.error_message(body) or _string(body.get("message")) or "no reason given"
     return UpstreamFailed(f"DeepSeek broke the answer off: {message}")
 
@@ -260,7 +260,7 @@ class _ItemKeys:
 
     def __init__(self) -> None:
         self._by_id: dict[str, ItemKey] = {}
-        # Of items with neither: how many have begun, and whether the last one has ended.
+        # How many items with neither have begun, and whether the last one has ended.
         self._unnamed = 0
         self._has_ended = True
 

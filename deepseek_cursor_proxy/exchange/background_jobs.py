@@ -1,4 +1,4 @@
-"""Jobs: work that goes on when the client that asked for it leaves, and that any number of clients may follow.
+"""Jobs: work that goes on when the client that started it leaves, and that any number of clients may follow.
 
 A worker runs a job and appends its events. The job has a Wakeup in the place of a client: cancelling the job, or
 stopping the proxy, sets it, and ends whatever the work waits for as a client that leaves does. The events are held,

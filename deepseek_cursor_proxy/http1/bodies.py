@@ -24,7 +24,7 @@ class IncompleteBody(ValueError):
 
 
 class BodyDecoder:
-    """Turns the bytes behind a head into payload until it is complete; `rest` has those behind the body."""
+    """Turns the bytes after a head into payload until it is complete; `rest` has those after the body."""
 
     is_complete = False
     rest = b""

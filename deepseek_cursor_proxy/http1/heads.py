@@ -76,7 +76,7 @@ class HeadBuffer:
         return not self._buffer
 
     def feed(self, data: bytes) -> bytes | None:
-        """The head without its blank line, once it is complete; `take_rest` has the bytes behind it."""
+        """The head without its blank line, once it is complete; `take_rest` has the bytes after it."""
         search_start = max(0, len(self._buffer) - 3)
         self._buffer += data
         while self._checked_bytes == 0 and self._empty_lines < _MAX_EMPTY_LINES and self._buffer.startswith(b"\r\n"):
@@ -90,7 +90,7 @@ class HeadBuffer:
         return head
 
     def take_rest(self) -> bytes:
-        """The bytes behind the head, handed over once."""
+        """The bytes after the head, handed over once."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         return rest
 
@@ -119,7 +119,7 @@ Receive = Callable[[], bytes | None]
 
 class ReceivedHead(NamedTuple, Generic[Head]):
     head: Head
-    rest: bytes  # what arrived behind it
+    rest: bytes  # what arrived after it
 
 
 class IncompleteHead(ValueError):

@@ -92,7 +92,7 @@ def can_write(sock: socket.socket, seconds: float) -> bool:
 
 
 def has_left(peer: Peer) -> bool:
-    """Whether the client closed its connection or half of it; its socket is asked, whatever an event said before."""
+    """Whether the client closed its connection or half of it; reads the socket, because an event may be old."""
     if not _CLIENT_LEAVES:
         return peer.has_left()
     # Unlike Peer.has_left(), this also sees that a client closed after it sent another request.

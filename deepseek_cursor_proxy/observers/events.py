@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Received(NamedTuple):
-    """A client asked for a generation. `caller` is a digest, never a key; `body` is what it sent, untouched."""
+    """A client requests a generation. `caller` is a digest, never a key; `body` is what it sent, untouched."""
 
     number: int
     caller: str

@@ -121,7 +121,7 @@ class LogWriter:
                 return False
         self._report_missing()
         self._missing += self._write(*texts)
-        # These were dropped behind the texts just written.
+        # These were dropped after the texts just written.
         self._missing += dropped
         self._report_missing()
         with self._lock:

@@ -24,7 +24,7 @@ def show_reasoning(
 ) -> Batches:
     """The same deltas with the reasoning, and a notice before the answer of a choice, in their text.
 
-    A delta whose reasoning is in its text has none beside it. Without a form the reasoning stays where it is. End
+    Reasoning that is written into the text leaves its own field. Without a form the reasoning stays where it is. End
     notices are for clients that have no other field for how an answer ended. When the source fails, an open block is
     closed before the failure goes on, so that the client never renders the error as part of the reasoning.
     """
@@ -61,7 +61,7 @@ class _ChoiceDisplay:
         self._form = form
         self._notice = notice
         self._with_end_notices = with_end_notices
-        # Of the open block.
+        # The writer of the open block.
         self._writer: BlockWriter | None = None
         self._has_block = False
         self._has_text = False
@@ -100,7 +100,7 @@ class _ChoiceDisplay:
     def _write(self, reasoning: str) -> str:
         assert self._form is not None
         if self._has_calls:
-            # Clients take text behind a call for the next turn's. With a block this reasoning is not shown at all: as
+            # Clients take text after a call for the next turn's. With a block this reasoning is not shown at all: as
             # a field it would come back as the whole reasoning, and DeepSeek would get a part for the whole.
             return ""
         opening = ""

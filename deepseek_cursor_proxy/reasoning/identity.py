@@ -4,13 +4,13 @@ A turn is identified by its own canonical content (see message_digest) and every
 share keys and nothing else does. Clients change histories, though: system prompts, tool sets, older messages. So a
 turn has weaker keys as well, each of which still proves that it is the same turn of the same caller:
 
-    exact     this message after exactly this history
-    alias     the same, for a turn that a weaker key below has found there before ("linked" in traces)
-    sent      the same and the message behind it: leads to the reasoning that this chat has sent there
-    call      one of its calls: an id that cannot recur, with the same name and arguments
-    result    the answer to a tool result whose id cannot recur, with the same text
-    dialogue  this message after the same dialogue and number of system messages, whatever these say ("talk")
-    round     this message after the same round: from the answer before the last question on ("place")
+    exact     the message and the whole history before it
+    alias     the same, recorded after a weaker key found the turn ("linked" in traces)
+    sent      exact, and the message after it: leads to the reasoning that this chat sent there
+    call      one of its calls: a random id, the name and the arguments
+    result    the message, and the random id of a tool result that it answers
+    dialogue  the message and the history without the text of system prompts ("talk" in traces)
+    round     the message and the history since the answer before the last question ("place" in traces)
 
 Rule: recording and looking up call the same function, `_HashChains.add`. This file knows no store.
 
@@ -36,17 +36,17 @@ _DEEPSEEK_ID = re.compile(r"call_[0-9]{2}_[A-Za-z0-9]{20,}")
 _RANDOM_PART = re.compile(r"(?:.*[_-])?([A-Za-z0-9]{20,})", re.DOTALL)
 _UUID = re.compile(r"(?:.*[_-])?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.DOTALL)
 _FEWEST_DIFFERENT_CHARACTERS = 8
-# What base64url and nanoid make of randomness, behind words that providers put in front of it.
+# Random ids in base64url or of nanoid, after the words that providers begin them with.
 _URL_SAFE = re.compile(r"(?:(?:call|tool|toolu|fc|func|function|chatcmpl)[_-])*+([A-Za-z0-9_-]{20,})")
-# Words, numbers and separators, as ids are made of that people or counters have written.
+# The words and numbers of ids that people or counters have written.
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _DIGIT_BEFORE_LETTER = re.compile(r"[0-9](?=[A-Za-z])")
 
-# What the model said in a round before a turn must be this long before the round alone proves anything: "Done." recurs.
-# The turn itself does not count: two agents that are told to go on read the same file with the same words.
+# A round proves a turn only if the answers in it before the turn are this long: "Done." recurs. The turn itself does
+# not count: two agents may read the same file with the same words.
 _FEWEST_ROUND_BYTES = 20
 
-# Of the keys and digests of a message.
+# The memory of a message's keys and digests.
 _BYTES_PER_MESSAGE = 600
 
 
@@ -138,7 +138,7 @@ class History(NamedTuple):
     # The digest of the chat; chats that begin with the same question share it, unless the client names them.
     conversation: bytes
     chains: "_HashChains"
-    # For each assistant, the key of the reasoning that this chat has sent for it: the message behind it takes part, so
+    # For each assistant, the key of the reasoning that this chat has sent for it: the message after it takes part, so
     # that another chat with the same answer has another key. None for other messages and at the end.
     sent_keys: tuple[bytes | None, ...] = ()
     # The same chains without the client's name for the chat, if it gives one.
@@ -167,7 +167,7 @@ def namespace(base_url: str, credential: str) -> bytes:
 def identify(
     namespace: bytes, messages: Sequence[Message], conversation: str | None = None, memory: ChatMemory = NO_MEMORY
 ) -> History:
-    """Compute the keys of a history, in one pass over the messages behind those of a known one.
+    """Compute the keys of a history, in one pass over the messages after those of a known one.
 
     The client's name for the chat, if it gives one, narrows the dialogue and round keys; it never widens anything.
     """
@@ -218,7 +218,7 @@ class _HashChains:
         self._chat_root = digest(namespace, b"talk", text_bytes(conversation or ""))
         self.exact = namespace
         self._dialogue = self._chat_root
-        # How many system messages stand in front; None behind the first other message.
+        # How many system messages come first; None after the first other message.
         self._prompts: int | None = 0
         # The chain of the current round; None in the first one, which has no answer before it to start from.
         self._round: bytes | None = None
@@ -259,7 +259,7 @@ class _HashChains:
         return None
 
     def _add_system(self) -> None:
-        """Only the exact key depends on prompts, which clients rewrite and insert anywhere; but for one case."""
+        """Weaker keys ignore prompts, which clients rewrite and insert; only their number at the start counts."""
         if self._prompts is not None:
             self._prompts += 1
             if self._prompts > 1:

@@ -1,17 +1,17 @@
 """Escape reasoning as markdown that stays inside its <details> block, and unescape it byte for byte.
 
 Clients render the block as markdown with HTML in it. There reasoning may leave a fence open, begin a comment, or have
-`Vec<String>`: the answer behind it would vanish into the fence or the comment, and the type would be an invisible tag.
+`Vec<String>`: the answer after it would vanish into the fence or the comment, and the type would be an invisible tag.
 So outside code three things get a backslash, which the renderer removes:
 
     <   before a letter, /, ! or ?          begins HTML
     &   as in &lt; or &#60;                 is a character reference
-    :   behind ], in a paragraph that       defines a link for the answer as well
+    :   after ], in a paragraph that        defines a link for the answer as well
         begins with [
 
-Backslashes in front of one of these are doubled: k of them become 2k + 1, so that unescaping is exact. Inside code
+Backslashes before one of these are doubled: k of them become 2k + 1, so that unescaping is exact. Inside code
 nothing changes, because a backslash would be visible there; and an address that becomes a link would include the
-backslash, so a < right behind one is written as &lt; instead. The rules of CommonMark decide, line by line, what is
+backslash, so a < right after one is written as &lt; instead. The rules of CommonMark decide, line by line, what is
 code; code spans count within one line only. Uncertain code counts as text: then a backslash is visible in code, and
 nothing worse. A fence that is open at the end is closed by one which is longer by one character.
 """
@@ -55,7 +55,7 @@ class _LineContext(NamedTuple):
     may_define: bool = False
     # The characters of the open fence.
     fence: str = ""
-    # Of the last line: whether it is code, and whether it continued a paragraph.
+    # Whether the last line is code, and whether it continued a paragraph.
     is_code: bool = False
     continues: bool = False
 
@@ -147,7 +147,7 @@ class _Scanner:
         self._context = _LineContext()
         # Whether all code spans of the paragraph so far are certain.
         self._is_certain = True
-        # Of the current line: the scanned part, and its context once a token needed it.
+        # The scanned part of the current line, and its context once a token needed it.
         self._line: list[str] = []
         self._line_context: _LineContext | None = None
         self._is_in_address = False

@@ -41,7 +41,7 @@ _TRAILING = re.compile(
 
 
 def is_notice(text: str, start: int = 0) -> bool:
-    """Whether our notice stands at `start`; its line breaks may have been trimmed away behind it."""
+    """Whether our notice is at `start`; the line breaks after it may have been trimmed."""
     return text.startswith(NOTICE_LINE, start) and (
         text.startswith(NOTICE, start) or text[start:].rstrip() == NOTICE_LINE
     )

@@ -1,14 +1,14 @@
 """Restore the reasoning that the client dropped, and prepare the request to send.
 
-Pure: `look_up` asks a given function for the texts stored under the keys of the history, `prepare` makes the request.
-Our own thinking blocks and notices leave the text here, on the only way upstream.
+Pure: `look_up` reads the texts stored under the keys of the history with a given function, `prepare` makes the request.
+Our own thinking blocks and notices leave the text here; message_digest strips them by the same functions.
 
 An assistant's reasoning comes from the first of these that has it:
-  1. CLIENT   a string in the request that is not blank
-  2. STORE    the store: by the turn's exact key, else by a weaker one that proves it; also in place of a string that
-              differs from it in white space only, because clients trim, split and join reasoning
+  1. CLIENT   a string in the request that is not blank; but the text of 2 or 3, if it differs in white space only,
+              because clients trim, split and join reasoning
+  2. STORE    the store: by the turn's exact key, else by a weaker one that proves it
   3. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
-  4. NOBODY   a filler where DeepSeek accepts one; in a tool loop `missing_reasoning_strategy` decides
+  4. MISSING  a filler where DeepSeek accepts one; in a tool loop `missing_reasoning_strategy` decides
 """
 
 import functools
@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts, StoreMatch, match_original, match_sent, match_turn
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
-# Of the keys of a turn and how it was restored.
+# The memory of a turn's keys and of how it was restored.
 _BYTES_PER_TURN = 1000
 
 FindTexts = Callable[[Collection[bytes]], dict[bytes, list[str]]]
@@ -100,7 +100,7 @@ class Restoration:
         return {turn.index: turn for turn in self.turns}
 
     def turns_from(self, boundary: int) -> list[Turn]:
-        """The turns at or behind an index of the repaired history."""
+        """The turns from an index of the repaired history on."""
         return [turn for turn in self.turns if self.positions.get(turn.index, -1) >= boundary]
 
 
@@ -110,8 +110,8 @@ class PreparedRequest(NamedTuple):
     request: ChatRequest
     history: History
     turns: tuple[Turn, ...]
-    # For turns that a weaker key found: stored under a key of exactly this history as well, they stay found, and no
-    # other chat can make them ambiguous, so the prefix that DeepSeek has cached stays.
+    # More keys, of exactly this history, for turns that a weaker key found: whatever other chats record, these turns
+    # are found again, and the prefix that DeepSeek has cached stays.
     aliases: tuple[KeyAlias, ...] = ()
     # How often each kind of repair was made to the tool history.
     repairs: Mapping[str, int] = MappingProxyType({})
@@ -133,7 +133,7 @@ class PreparedRequest(NamedTuple):
 
     @property
     def missing_count(self) -> int:
-        """How many turns needed a reasoning that nobody had."""
+        """How many turns needed a reasoning that no source had."""
         return sum(turn.source is Source.MISSING and turn.need is not ReasoningNeed.NONE for turn in self.turns)
 
     @property
@@ -249,7 +249,7 @@ class _RestoredTurn(NamedTuple):
         return _BYTES_PER_TURN + len(self.message.content) + 2 * len(reasoning)
 
 
-# The very same keys only ever stand for the same turn after the same history.
+# The same TurnKeys object always means the same turn after the same history.
 _RESTORE: Stage[TurnKeys | None, Mapping[int, _RestoredTurn]] = Stage("restore", lambda keys: 0)
 
 
@@ -274,8 +274,8 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         if one is None or one.turn.need is not need or one.match != match:
             best = match_original(messages[index].reasoning, keys, stored) or match
             new = _RestoredTurn(match, *_restore_one(messages[index], index, need, best, blocks))
-            # The very same message if only its proof is another, as after the first time it was sent: the memory of
-            # later stages finds the history by these objects.
+            # The same object if only the proof changed, as it does once a turn was sent: later stages look up their
+            # memory by these objects.
             one = new._replace(message=one.message) if one is not None and one.message == new.message else new
         restored[index] = one
         messages[index] = one.message
@@ -303,14 +303,14 @@ def _sent_aliases(one: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: S
     source, match = one.turn.source, one.match
     reasoning = "" if one.turn.has_filler else one.message.reasoning or ""
     if source is Source.MISSING:
-        # Unless it was not lost at all: a file that could not be read, or an answer that is stored only now.
+        # With `exact`, because it may exist after all: in a file that could not be read, or in an answer stored later.
         unless = (sent_key,) if match.proof.startswith("ambiguous") else (sent_key, keys.exact)
         return [KeyAlias(None, sent_key, FILLER, unless)]
     if reasoning in stored.get(keys.exact, ()):
         return [KeyAlias(keys.exact, sent_key, reasoning)]
     if source is Source.CLIENT or match.proof in ("linked", "talk", "place"):
-        # The client's own text comes again with the next request. A reasoning found by the dialogue or round gives way
-        # to one that the model produces exactly here later, and has its alias until then.
+        # The client sends its own text again. A reasoning found by a weak key has its alias, and has to give way to one
+        # that the model produces exactly here later.
         return []
     if match.key is not None and reasoning == match.reasoning:
         return [KeyAlias(match.key, sent_key, reasoning)]

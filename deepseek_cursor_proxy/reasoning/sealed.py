@@ -43,7 +43,7 @@ class Sealer:
         return _VERSION + urlsafe_b64encode(seal + self._xor_stream(packed, seal)).decode()
 
     def open(self, sealed: str, most: int) -> bytes | None:
-        """The reasoning in UTF-8, cut one byte behind `most`; None unless we sealed it for this caller."""
+        """The reasoning in UTF-8, cut one byte after `most`; None unless we sealed it for this caller."""
         if not sealed.startswith(_VERSION):
             return None
         try:

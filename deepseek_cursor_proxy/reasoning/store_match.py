@@ -1,7 +1,7 @@
 """Match stored texts with a turn: which of them is its reasoning, and what proves it.
 
 The texts come from the store by the keys of the turn (see identity). A key proves a reasoning only if it leads to one
-text; of several, a thinking block that the client sent may say which. Pure.
+text; of several, a thinking block that the client sent may decide. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ def match_sent(sent: Sequence[str] | None, shown: Block | None) -> StoreMatch | 
 def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) -> StoreMatch:
     """The reasoning of a turn, by the strongest of its keys that leads to exactly one.
 
-    Two stored turns that both fit and differ prove nothing, unless a block that the client `shown` says which it is.
+    Two stored turns that both fit and differ prove nothing, unless the block that the client sent, `shown`, decides.
     """
     exact = stored.get(keys.exact, ())
     if len(exact) == 1:
@@ -85,7 +85,7 @@ def match_original(reasoning: str | None, keys: TurnKeys, stored: StoredTexts) -
         if len(alike) == 1 and reasoning not in alike:
             return StoreMatch(alike.pop(), proof, is_original=True)
         if alike or (proof == "exact" and len(stored.get(keys.exact, ())) == 1):
-            # The very same, or several that differ in white space only; or the weaker keys were not looked up.
+            # The same text, or several that differ in white space only; or the weaker keys were not looked up.
             break
     return None
 

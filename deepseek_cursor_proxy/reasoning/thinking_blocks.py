@@ -3,12 +3,14 @@
 What a Form writes, `find_blocks` reads back byte for byte, whatever the reasoning contains. There are two forms:
 
     <details>   clients render it as markdown; markdown_escape keeps the reasoning inside it
-    <think>     clients cut it out by its tags and show its text by their own rules, so only its own tag is changed:
-                one backslash after the `<`, which the reader removes again
+    <think>     clients take it out by its tags, so only its own tag is escaped: one backslash after the `<`
 
-Reasoning that goes on after the answer began has a block of its own, two line breaks behind the text before it. Text
-that merely looks like a block stays: `restore` cuts a block only if it shows the turn's reasoning. Blocks of earlier
+Reasoning that goes on after the answer began has a block of its own, two line breaks after the text before it. Text
+that merely looks like a block stays: `restore` strips a block only if it shows the turn's reasoning. Blocks of earlier
 versions, which had one backslash after the `<` in both forms, are read as well. Streams are in display.
+
+Warning: `restore` and `message_digest` both call find_blocks and strip_blocks. A change of what they strip changes the
+digests of past turns, whose reasoning is then not found.
 """
 
 import re
@@ -51,7 +53,7 @@ class Form:
 
     @property
     def end(self) -> str:
-        """The closing without the line breaks behind it, which clients trim."""
+        """The closing without the line breaks after it, which clients trim."""
         return self.closing.rstrip("\n")
 
     def writer(self) -> BlockWriter:
@@ -62,7 +64,7 @@ class Form:
         return markdown_escape.escape(text) if self.is_markdown else self.escape_tag(text)
 
     def readings(self, body: str, *, is_open: bool = False) -> tuple[str, ...]:
-        """The reasonings that the inside may stand for, likeliest first; earlier versions escaped otherwise."""
+        """The reasonings that the inside may mean, likeliest first; earlier versions escaped otherwise."""
         whole = self.split_unfinished(body)[0] if is_open else body
         former = self._unescape.sub(r"<\1", whole) if "<" in whole else whole
         if not self.is_markdown:
@@ -154,7 +156,7 @@ class _FenceBudget:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A thinking block in a text: the reasonings it may stand for, its start, and the start of the text after it."""
+    """A thinking block in a text: the reasonings it may mean, its start, and the start of the text after it."""
 
     readings: tuple[str, ...]
     end: int
@@ -191,7 +193,7 @@ def undo_client_escapes(text: str) -> str:
 
 
 def find_blocks(text: str) -> list[Block]:
-    """Every block at the start of a text or behind two line breaks; positions are in `undo_client_escapes(text)`."""
+    """Every block at the start of a text or after two line breaks; positions are in `undo_client_escapes(text)`."""
     text = undo_client_escapes(text)
     found: list[Block] = []
     budget = _FenceBudget()
@@ -238,7 +240,7 @@ def own_blocks(blocks: Sequence[Block], *reasonings: str | None) -> Sequence[Blo
     is_first = blocks[0].start == 0
     for reasoning in filter(None, reasonings):
         if is_first and reasoning in blocks[0].readings:
-            # All of the reasoning: an empty block behind it is the model's own.
+            # All of the reasoning: an empty block after it is the model's own.
             return blocks[:1]
         # Spans of one turn, or turns that a client merged into one message.
         if any(_is_beginning("".join(each), reasoning, blocks[-1]) for each in _spans(blocks)):
@@ -262,7 +264,7 @@ def _is_beginning(shown: str, reasoning: str, last: Block) -> bool:
 
 
 def is_single(blocks: Sequence[Block]) -> bool:
-    """Whether exactly one block stands at the very start; blocks quoted further on are text."""
+    """Whether exactly one block is at the very start; blocks quoted further on are text."""
     return bool(blocks) and blocks[0].start == 0 and (len(blocks) == 1 or blocks[1].start > blocks[0].end)
 
 
@@ -275,7 +277,7 @@ def join_split_text(parts: Sequence[str]) -> str | None:
     """The text that a client split into these parts, if it begins with a thinking block; None otherwise."""
     if len(parts) < 2:
         return None
-    # Linear, because a text may come in very many parts: the pieces so far, how these end, the white space behind them.
+    # Linear, because a text may come in very many parts: the pieces so far, how these end, the white space after them.
     pieces, ending, gap, is_checked = [""], "", "", True
     for part in parts:
         is_split = len(pieces) > 1 and undo_client_escapes(part).startswith(_OPENINGS)
@@ -304,7 +306,7 @@ def strip_display(text: str) -> str:
 def block_at(text: str, start: int = 0, *, is_later: bool = False, budget: _FenceBudget | None = None) -> Block | None:
     """The block that begins exactly at `start`, if one does.
 
-    With `is_later`, the first block of a text does not stand at its start: a <think> must then be closed, because
+    With `is_later`, the first block of a text is not at its start: a <think> must then be closed, because
     people and models write about that tag.
     """
     for form in _FORMS:

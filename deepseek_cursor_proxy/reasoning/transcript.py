@@ -23,7 +23,7 @@ _PREAMBLE = (
 @dataclass(frozen=True)
 class Transcription:
     messages: tuple[Message, ...]
-    # How many messages the transcript stands for, and where native history begins in the client's numbering.
+    # How many messages the transcript replaces, and where native history begins in the client's numbering.
     transcript_count: int
     boundary: int
 

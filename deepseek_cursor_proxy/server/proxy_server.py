@@ -98,7 +98,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         return self._services
 
     def warm_up(self) -> None:
-        """Build the services before a request needs them; a failure meets that request again, which tells it."""
+        """Build the services before a request needs them; that request meets a failure again and reports it."""
         with contextlib.suppress(Exception):
             self.services()
 

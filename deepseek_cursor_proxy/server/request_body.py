@@ -1,4 +1,4 @@
-"""The body of one request: read when the app asks for it, decoded, bounded in size and time.
+"""The body of one request: read when the app calls for it, decoded, bounded in size and time.
 
 A body that the app does not read stays on the connection, which then ends after the reply: bytes that one side takes
 for a body and the other for a request are how requests are smuggled.
@@ -27,7 +27,7 @@ class BodySource(Protocol):
     # What arrives, b"" when the client closed, None when the deadline came first.
     def receive(self, deadline: Deadline) -> bytes | None: ...
 
-    # The bytes that arrived behind the head; those behind the body, which begin the next request, are put back.
+    # The bytes that arrived after the head; those after the body, which begin the next request, are put back.
     def take_rest(self) -> bytes: ...
 
     def put_back(self, rest: bytes) -> None: ...
@@ -72,7 +72,7 @@ class RequestBody:
         except ValueError as error:
             raise BadRequest(f"The request body cannot be unpacked: {error}.") from None
         finally:
-            # Also when this body is refused: the next request may lie behind it.
+            # Also when this body is refused: the next request may follow it.
             self._source.put_back(self._decoder.rest)
         if not decoder.is_complete:
             raise BadRequest("The compressed request body is incomplete.")

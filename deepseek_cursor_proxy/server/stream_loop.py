@@ -83,7 +83,7 @@ class StreamLoop:
 
     def _add(self, entry: "_DrivenStream") -> bool:
         with self._lock, contextlib.suppress(OSError, RuntimeError):
-            # Again and again: on a machine that stood still meanwhile, even a new thread may have ended idle.
+            # Again and again: on a machine that was stopped meanwhile, even a new thread may have ended idle.
             while not self._is_closed:
                 if self._thread is not None and self._thread.add(entry):
                     return True

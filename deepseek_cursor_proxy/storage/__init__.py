@@ -7,11 +7,9 @@
     pending_writes, group_commit, pruner   writes that wait, writes that share a commit, and deletion of old rows
     event_log, installation_secret         packed streams, and the secret.key beside the file; no SQL
 
-Other folders import `reasonings`, `responses`, `token_ratios`, `event_log`, `installation_secret`, and `database`,
-`faults` and `pruner` for tables of their own (`chats/store`).
-
-Another engine replaces `database`, `schema` and `faults.fault_of`, and the statements in `reasoning_rows`,
-`response_rows`, `token_ratios` and `chats/store`. It has to offer what those rely on: `transaction()`, which commits
-durably or not at all; `reader()`, which never waits for a writer; `Unusable` for every fault; `on_reopen` for writes
-that had to wait.
+Other folders import the stores, the last two and, for a table of its own in `chats/store`, database, faults, pruner.
+Another engine takes over all tables at once. It replaces `database`, `schema`, `sqlite_connection`, `file_check`,
+`faults.fault_of`, every statement (`reasoning_rows`, `response_rows`, `token_ratios`, `chats/store`), and `sqlite3` in
+annotations and `FaultGuard`. `Database` has to offer: `transaction` (durable or nothing), `reader` (never waits for a
+writer), `open`, `reopen`, `request_reopen`, `on_reopen` (writes that waited), `shrink`, `close`, `path`; and Unusable.
 """

@@ -2,7 +2,7 @@
 
 WAL with synchronous=NORMAL: a commit survives the death of this process at any moment; a power cut may lose the last
 commits, never the file. With durability "full" a commit returns once the disk has it. One connection writes and one
-reads, each for one thread at a time, so that a look-up never waits for a writer; `:memory:` has one for both.
+reads, each for one thread at a time, so that a lookup never waits for a writer; `:memory:` has one for both.
 
 The first call that meets a fault waits a moment at most. From then on every call raises the same Unusable at once,
 until `reopen` succeeds, which the reopener's thread calls. Reading and writing have separate faults: a file that is

@@ -89,7 +89,7 @@ def _exclusive_lock(file: FileIO) -> Iterator[None]:
     if sys.platform == "win32":
         import msvcrt
 
-        # A byte behind the content, which others could not read while it is locked.
+        # A byte after the content, which others could not read while it is locked.
         file.seek(_LOCKED_BYTE)
         # LK_LOCK tries for ten seconds.
         msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)

@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.storage.pending_writes import PendingReasoning
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 _KEYS_PER_QUERY = 900
 # Different reasonings for answers in the same words to the same history: only a block that the client still shows tells
-# which one is meant. A client that asks the same all day must not make every look-up longer.
+# which one is meant. A client that asks the same all day must not make every lookup longer.
 _MOST_ALIKE = 16
 
 

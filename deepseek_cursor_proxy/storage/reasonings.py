@@ -131,11 +131,9 @@ class ReasoningStore:
     ) -> bool:
         """Store reasonings, each under all its keys, in one transaction; whether the file has them now.
 
-        An alias adds a new key to the reasoning that is stored under a known key, unless the new one is known. It names
-        the reasoning, because another chat may have recorded one under the known key meanwhile. Without a known key the
-        reasoning is stored, unless one of the alias's last keys is known. `previous` holds, by first keys, what the
-        same answer recorded before it went on. A reasoning is stored once, however many calls follow it and however
-        often it is recorded meanwhile: further keys lead to the same row.
+        An alias adds a key to a stored reasoning; see reasoning.restore.KeyAlias. It has the reasoning, because another
+        chat may have recorded a different one under the same known key. `previous` has, by first key, what this answer
+        recorded before: a longer reasoning replaces its row, and the same one only gets more keys.
         """
         before = {key: _encode(text) for key, text in (previous or {}).items()}
         pending = []
@@ -175,7 +173,7 @@ class ReasoningStore:
     def _timing(self) -> Timing:
         return Timing(self.clock(), self._use_resolution)
 
-    # Look-up …
+    # Lookup …
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """For every key that is known, the different reasonings recorded under it, newest first."""
@@ -197,7 +195,7 @@ class ReasoningStore:
         return found
 
     def _write_uses(self, connection: sqlite3.Connection) -> None:
-        """Write the times of last use in the transaction of the next recorded turn: a look-up never writes."""
+        """Write the times of last use in the transaction of the next recorded turn: a lookup never writes."""
         if not self._used:
             return
         with self._lock:

@@ -1,7 +1,7 @@
 """The SQL of ResponseStore: packed rows of the table `responses`, and changes that wait for the file.
 
 Body and input are compressed JSON (zlib's fastest level leaves a tenth of a long chat). The columns beside them answer
-what is asked without unpacking: caller, status, age and size.
+what is read without unpacking: caller, status, age and size.
 """
 
 import sqlite3

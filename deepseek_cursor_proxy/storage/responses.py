@@ -1,6 +1,6 @@
 """ResponseStore: stored responses of the Responses API, each a row that needs no other.
 
-A row holds the response and all its input, including what it inherited. So a look-up reads one row however long the
+A row holds the response and all its input, including what it inherited. So a lookup reads one row however long the
 chain is, and deleting a response breaks nothing that continues it. Each caller sees its own rows only.
 
 Once `put` or `update` returns, the response survives the death of this process. No answer ever fails because of the
@@ -62,7 +62,7 @@ class ResponseStore:
     """Called by handler threads, background jobs and the reopener.
 
     The lock lets one thread write at a time and protects `_in_work`, `_has_warned` and `_has_orphans`. Pending changes
-    and the database have locks of their own, so that a look-up waits for no writer.
+    and the database have locks of their own, so that a lookup waits for no writer.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class ResponseStore:
         else:
             self._pending.remove(change)
 
-    # Look-up …
+    # Lookup …
 
     def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
         """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""

@@ -141,7 +141,7 @@ _FIRST_BYTES = (
     (0x100, "E"),  # emoji and what else is rare
 )
 _CLASSES = "".join(map(_class, range(256))).encode()
-# A text counts as if it stood after a space.
+# A text counts as if it followed a space.
 _START = b"s"
 _SEPARATOR = "\0 "
 

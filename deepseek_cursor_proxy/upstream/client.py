@@ -141,7 +141,7 @@ def raise_for_redirect(answer: UpstreamResponse) -> None:
 
 
 def _raise_for_status(answer: UpstreamResponse) -> None:
-    """Raise the error that any status but 200 stands for."""
+    """Raise the error for any status but 200."""
     raise_for_redirect(answer)
     if answer.status == 200:
         return

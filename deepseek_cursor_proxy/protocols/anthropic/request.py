@@ -176,7 +176,7 @@ def _stops(body: Json) -> list[str]:
 
 
 def _sort_results(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages with results right behind their calls, in their order: Claude Code sends them as the calls end."""
+    """The messages with results right after their calls, in their order: Claude Code sends them as the calls end."""
     ordered: list[Message] = []
     results: list[Message] = []
     others: list[Message] = []

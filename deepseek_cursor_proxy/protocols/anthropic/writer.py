@@ -217,7 +217,7 @@ def failure_event(error: ProxyError, request_id: str) -> bytes:
 
 
 class _Words(NamedTuple):
-    """Reasoning or text, and its strings as they stand between the quotes of JSON."""
+    """Reasoning or text, and its strings as they are between the quotes of JSON."""
 
     kind: "type[_Thinking] | type[_Text]"
     text: str
@@ -348,7 +348,7 @@ def _count(found: Mapping[str, Any], name: str) -> int:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """The arguments as an object, as far as they came; text that is none stands in one."""
+    """The arguments as an object, as far as they came; other text as the one field of an object."""
     for text in (arguments or "{}", partial_json.close(arguments)):
         try:
             found = decode_upstream_json(text)

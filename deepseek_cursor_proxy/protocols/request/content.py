@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 # Longer than any hash or token that a model could use.
 _OPAQUE = re.compile(r"(?:data:[\w/.+;=-]{0,100},)?[A-Za-z0-9+/_-]{1000,}={0,2}")
-# Of DeepSeek's vision guide; any other value is left out rather than refused.
+# The values of DeepSeek's vision guide; any other value is left out rather than refused.
 _DETAILS = ("low", "high", "original", "auto")
 
 

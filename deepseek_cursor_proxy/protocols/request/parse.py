@@ -4,9 +4,10 @@ A field of the wrong type raises a BadRequest that names it; null counts as abse
 the shape of a body by the name of the model, so every endpoint accepts chat messages, Anthropic blocks in them (with a
 `system` field), and items of the Responses API.
 
-To add a request field that DeepSeek takes as it is: add it to _FORWARDED, and to deepseek/responses_api._PARAMS if its
-Responses API has it. To add one that needs translation: add it to _TRANSLATED and to conversation.ChatRequest, read it
-in `parse`, send it in deepseek/chat_api.payload and responses_api.payload.
+To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS, and to deepseek/responses_api._PARAMS
+if its Responses API has it. One that needs translation: add it to _TRANSLATED_FIELDS and to conversation.ChatRequest,
+read it in `parse`, send it in deepseek/chat_api.payload and responses_api.payload. Names in responses/envelope._AROUND
+and anthropic/request._WITHOUT_EFFECT never get here: remove them there.
 """
 
 import re

@@ -81,7 +81,7 @@ def read(
 
 @dataclass
 class _Turn:
-    # Of the response of ours that the turn comes from, if it does.
+    # The suffix of ids in the response of ours that the turn comes from, if it does.
     id_suffix: str | None = None
     thoughts: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)

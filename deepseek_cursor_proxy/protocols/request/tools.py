@@ -46,7 +46,7 @@ class ToolSet:
     dropped: list[str] = field(default_factory=list)
     # Kinds and names of tools that DeepSeek cannot run.
     unsupported: set[str] = field(default_factory=set)
-    # Of tools inside namespaces.
+    # The names upstream of tools inside namespaces.
     upstream_names: dict[tool_namespaces.QualifiedName, str] = field(default_factory=dict)
 
     def names(self) -> set[str]:

@@ -217,7 +217,7 @@ def _item(value: Any, param: str) -> Json:
 
 @dataclass(frozen=True)
 class Reference:
-    """An item that stands in the output of another response."""
+    """An item from the output of another response."""
 
     response_id: str
     index: int

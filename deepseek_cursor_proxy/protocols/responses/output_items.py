@@ -1,7 +1,7 @@
 """The output items of a response while they are written: reasoning, text, tool calls, compaction.
 
 An item is announced when it is added, has a delta for each piece, and repeats the whole when it is done: joined, the
-pieces are that whole. `value` is the item as it stands in the response object.
+pieces are that whole. `value` is the item as it is in the response object.
 
 An item in which the answer broke off is `incomplete` and has no done event: Codex keeps every item that is done in its
 history, half a thought as well, and runs every call that is done. Only a text that reached the limit of its length is
@@ -38,7 +38,7 @@ class EventSequence:
         return self.encode_raw(kind, encode_json(rest)[1:-1])
 
     def splice(self, splice: "Splice", strings: Iterable[bytes]) -> bytes:
-        """An event for each of these strings, as they stand between the quotes of JSON."""
+        """An event for each of these strings, as they are between the quotes of JSON."""
         head, middle, tail = splice
         strings = list(strings)
         first, self._next = self._next, self._next + len(strings)
@@ -47,7 +47,7 @@ class EventSequence:
         )
 
 
-# The bytes of a delta before its number, between that and its text, and behind the text.
+# The bytes of a delta before its number, between that and its text, and after the text.
 Splice = tuple[bytes, bytes, bytes]
 
 
@@ -273,7 +273,7 @@ class CallItem(Item):
         return rest + self._events.encode(self._done, **self._position(), **whole) + self._finish_item()
 
     def break_off(self) -> bytes:
-        """A whole call is done, though the answer broke off behind it."""
+        """A whole call is done, though the answer broke off after it."""
         if self.is_whole:
             return self.finish()
         return self._rest() + super().break_off()

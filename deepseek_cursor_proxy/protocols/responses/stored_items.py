@@ -147,7 +147,7 @@ def events_after(piece: bytes, number: int) -> bytes:
 
 
 def last_events(response: Json, number: int) -> bytes:
-    """The end of a failed response whose events are lost with their process, behind those that a client has.
+    """The end of a failed response whose events are lost with their process, after those that a client has.
 
     A client that has none gets a beginning as well, without which the official library reads no end.
     """
