@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.config.settings import SETTINGS, settings_table
 from deepseek_cursor_proxy.reasoning.notices import NOTICE_LINE
 from tests.support.harness import running_proxy
+from tests.test_architecture import DIRECTIONS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "deepseek_cursor_proxy"
@@ -110,16 +111,24 @@ class NamesTest(unittest.TestCase):
                     self.assertTrue((ROOT / path).exists() or (PACKAGE / path).exists())
 
     def test_every_name_that_is_named_exists(self) -> None:
-        """Classes and constants, as the pages for contributors write them."""
+        """Classes, functions and constants, as the pages for contributors write them."""
         sources = (path for folder in (PACKAGE, ROOT / "tests") for path in folder.rglob("*.py"))
         known = set(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in sources)))
         for page in (".github/CONTRIBUTING.md", ".github/docs/development.md"):
-            named = set(re.findall(r"`([A-Z]\w+)`", PAGES[page])) - {"Manager"}
+            named = set(re.findall(r"`([A-Z]\w+|\w*_\w+)`", PAGES[page])) - {"Manager"}
             self.assertEqual(set(), named - known, page)
 
-    def test_the_map_has_every_folder(self) -> None:
-        named = set(re.findall(r"^  ([a-z0-9_]+)/", PAGES[".github/CONTRIBUTING.md"], re.MULTILINE))
-        self.assertEqual({path.parent.name for path in PACKAGE.glob("*/__init__.py")}, named)
+    def test_the_map_has_every_folder_and_file(self) -> None:
+        named = re.findall(r"^  ([a-z0-9_]+)[/.]", PAGES[".github/CONTRIBUTING.md"], re.MULTILINE)
+        folders = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
+        self.assertEqual({*folders, *(path.stem for path in PACKAGE.glob("*.py"))} - {"__init__"}, set(named))
+
+    def test_the_map_has_a_folder_above_those_that_it_imports(self) -> None:
+        named = re.findall(r"^  ([a-z0-9_]+)/", PAGES[".github/CONTRIBUTING.md"], re.MULTILINE)
+        for folder, imported in DIRECTIONS.items():
+            first, *others = (name.partition(".")[0] for name in [folder, *imported.split()])
+            for other in {*others} & {*named} - {first}:
+                self.assertIn(other, named[named.index(first) :] if first in named else named, folder)
 
 
 class TextsTest(unittest.TestCase):
