@@ -170,8 +170,6 @@ class Access:
             "to use another one; its owner can name several in access_keys, or set pin_key to never."
         )
 
-    # Verdicts of DeepSeek …
-
     def record_accepted(self, caller: Caller) -> None:
         """DeepSeek accepted a call for this caller; the first one may pin its key."""
         if self._state.accept(caller.key, pin=self._may_pin(caller)):

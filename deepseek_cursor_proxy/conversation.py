@@ -62,7 +62,6 @@ class ChatRequest(NamedTuple):
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] | None = None
     stream: bool = False
-    # Whether the client wants the usage of a stream.
     include_usage: bool = False
     # How many answers the client wants; each is an upstream call of its own.
     choices: int = 1

@@ -20,7 +20,6 @@ _MIN_BYTES = 16_384
 # The memory of a message without its text, and of any value in it.
 _BYTES_PER_MESSAGE = 400
 _BYTES_PER_VALUE = 80
-# The names of the list of messages.
 _LISTS = ("messages", "input")
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
 

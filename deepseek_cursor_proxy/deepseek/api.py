@@ -21,7 +21,6 @@ class UpstreamApi:
     # Appended to the configured base URL.
     path: str
     payload: Callable[[ChatRequest], dict[str, Any]]
-    # The JSON of the payload.
     encode: Callable[[ChatRequest, ChatMemory], bytes]
     read_answer: Callable[[Mapping[str, Any]], list[Delta]]
     open_reader: Callable[[], EventReader]

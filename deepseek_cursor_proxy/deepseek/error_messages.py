@@ -77,7 +77,8 @@ def read_refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRe
 
 def explain(refusal: UpstreamRefused) -> UpstreamRefused:
     """The same refusal with the remedy in its message; most of the 4xx are for the client and stay."""
-    if refusal.status == 400 and _is_overflow(refusal):
+    code = as_object((refusal.body or {}).get("error")).get("code")
+    if refusal.status == 400 and (code == OVERFLOW or is_overflow_message(refusal.message)):
         return _overflow_refusal(refusal.message)
     retry_after = refusal.retry_after
     if retry_after is None and refusal.status in _BUSY:
@@ -108,11 +109,6 @@ def _sentence(text: str) -> str:
 def is_overflow_message(message: str) -> bool:
     """Whether an error message says that a chat is too long for the model."""
     return _OVERFLOW.search(message[:4000]) is not None
-
-
-def _is_overflow(refusal: UpstreamRefused) -> bool:
-    code = as_object((refusal.body or {}).get("error")).get("code")
-    return code == OVERFLOW or is_overflow_message(refusal.message)
 
 
 def _overflow_refusal(message: str) -> UpstreamRefused:

@@ -79,12 +79,11 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
 def _resolve(held: list[Delta], reply: Reply, request: ChatRequest, call_id: str) -> list[Delta]:
     """The deltas held back, or the call that their text stands for."""
     message = convert_message(reply.message(), request, call_id) if reply.finish_reason() == "stop" else None
-    return list(held) if message is None else [_with_call(held[-1], message.tool_calls[0])]
-
-
-def _with_call(last: Delta, call: ToolCall) -> Delta:
+    if message is None:
+        return list(held)
+    last, call = held[-1], message.tool_calls[0]
     source, pieces = _source(last.source, call), (CallPiece(0, *call),)
-    return last._replace(text=None, run=None, calls=pieces, finish_reason="tool_calls", source=source)
+    return [last._replace(text=None, run=None, calls=pieces, finish_reason="tool_calls", source=source)]
 
 
 def _source(source: Mapping[str, Any] | None, call: ToolCall) -> Mapping[str, Any] | None:

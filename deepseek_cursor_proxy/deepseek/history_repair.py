@@ -112,7 +112,7 @@ class _OpenRounds:
         self.is_interrupted = False
         self._unanswered: list[_Round] = []
         self._waiting: dict[str, list[_Round]] = {}
-        self._results: set[tuple[str, str]] = set()
+        self.results: set[tuple[str, str]] = set()
 
     def add(self, current: _Round) -> None:
         self.newest, self.is_interrupted = current, False
@@ -128,11 +128,8 @@ class _OpenRounds:
             rounds.pop()
         if not rounds:
             return None
-        self._results.add(_result_key(result))
+        self.results.add(_result_key(result))
         return rounds[-1]
-
-    def has_result(self, result: Message) -> bool:
-        return _result_key(result) in self._results
 
 
 def _result_key(result: Message) -> tuple[str, str]:
@@ -210,7 +207,7 @@ class _HistoryBuilder:
         current = self._open.add_result(index, message)
         if current is not None:
             self._repairs["moved"] += self._open.is_interrupted or current is not self._open.newest
-        elif self._open.has_result(message):
+        elif _result_key(message) in self._open.results:
             self._repairs["repeated"] += 1
         else:
             self._repairs["orphaned"] += 1

@@ -265,7 +265,8 @@ class _ItemKeys:
         self._has_ended = True
 
     def key_of(self, chunk: Mapping[str, Any]) -> ItemKey:
-        index, name = chunk.get("output_index"), _item_id(chunk)
+        index = chunk.get("output_index")
+        name = _string(chunk.get("item_id") or as_object(chunk.get("item")).get("id"))
         if isinstance(index, int):
             if name:
                 self._by_id[name] = index
@@ -281,10 +282,6 @@ class _ItemKeys:
             self._unnamed += self._has_ended
             self._has_ended = True
         return f"unnamed {self._unnamed}"
-
-
-def _item_id(chunk: Mapping[str, Any]) -> str:
-    return _string(chunk.get("item_id") or as_object(chunk.get("item")).get("id"))
 
 
 def _response(chunk: Mapping[str, Any], kind: str) -> dict[str, Any]:

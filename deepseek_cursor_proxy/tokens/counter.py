@@ -112,12 +112,11 @@ class TokenCounter:
 
         try:
             self._count_text = Tokenizer(json.loads(path.expanduser().read_bytes())).count
+            return
         except UnsupportedTokenizer as problem:
-            self._warn(path, f"it has {problem}, which this proxy does not know")
+            why = f"it has {problem}, which this proxy does not know"
         except (OSError, ValueError, RecursionError, RuntimeError, MemoryError) as error:
-            self._warn(path, error.strerror or "" if isinstance(error, OSError) else f"no tokenizer.json ({error})")
-
-    def _warn(self, path: Path, why: str) -> None:
+            why = error.strerror or "" if isinstance(error, OSError) else f"no tokenizer.json ({error})"
         _log.warning("tokenizer: %s cannot be used (%s); tokens are estimated", path, why)
 
     def _count_exactly(self, text: str) -> int:

@@ -30,7 +30,6 @@ _MAX_DRIFT = 5.0
 _NOISE_MEGABYTES = 3.0
 # A drift needs this many samples of the second half: before, caches fill, which takes some 40,000 requests.
 _SAMPLES = 12
-# So many failures are printed in words.
 _MOST_FAILURES_SHOWN = 5
 _VERDICTS = {True: "held", False: "NOT HELD", None: "unknown"}
 

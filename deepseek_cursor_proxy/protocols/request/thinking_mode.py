@@ -18,7 +18,6 @@ from typing import NamedTuple, TypeVar
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field, optional, optional_string
 
-# The fields of a body that `read` reads.
 NAMES = frozenset(
     {"thinking", "enable_thinking", "chat_template_kwargs", "extra_body", "reasoning", "reasoning_effort"}
 )

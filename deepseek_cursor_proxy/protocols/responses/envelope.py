@@ -94,7 +94,6 @@ class ResponseOptions:
     summary: str | None = None
     # The answer has to be JSON.
     json: bool = False
-    # The client wants the log probabilities of the tokens.
     logprobs: bool = False
     # The client wants a summary of the history in place of an answer.
     compacts: bool = False
