@@ -2,10 +2,19 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 CHAT = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 BODY = json.dumps(CHAT).encode()
 NEXT = b"GET /healthz HTTP/1.1\r\nHost: next\r\n\r\n"
+
+
+def nested(depth: int) -> Any:
+    """Lists in lists, as a value."""
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def head(*fields: bytes, line: bytes = b"GET /healthz HTTP/1.1", host: bytes = b"Host: x") -> bytes:

@@ -10,6 +10,7 @@ from tests.support.messages_client import TOOLS, ClientReply, add_up_events, eve
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 CALLS = [{"type": "tool_use", "id": f"toolu_{number}", "name": "read_file", "input": {"q": "x"}} for number in (1, 2)]
+THINKING = {"type": "thinking", "thinking": "", "signature": "dcp1.AAAA"}
 BODIES: tuple[Any, ...] = (
     {
         "model": "claude-opus-4-5[1m]",
@@ -21,14 +22,7 @@ BODIES: tuple[Any, ...] = (
         "messages": [
             user("q"),
             {"role": "system", "content": "Tools: 12."},
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "thinking", "thinking": "", "signature": "dcp1.AAAA"},
-                    {"type": "text", "text": "Looking."},
-                    *CALLS,
-                ],
-            },
+            {"role": "assistant", "content": [THINKING, {"type": "text", "text": "Looking."}, *CALLS]},
             user(result("toolu_2", [PICTURE], is_error=True), result("toolu_1"), {"type": "text", "text": "go on"}),
         ],
         "tools": [*TOOLS, {"type": "web_search_20250305", "name": "web_search"}, {**TOOLS[0], "defer_loading": True}],

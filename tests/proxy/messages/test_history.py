@@ -138,28 +138,22 @@ class TestThinking(HistoryTestCase):
         signature = self.signature(message)
         others = self.signature(self.called(self.proxy_with_new_store(), key="sk-other"))
         self.assertNotEqual(signature, others)
-        for name, other in {
-            "cut": signature[:-4],
-            "changed": tampered(signature),
-            "another caller's": others,
-            "foreign": FOREIGN,
-            "empty": "",
-            "not ASCII": "é" * 40,
-            "half a character": "dcp1.\ud800",
-        }.items():
+        for name, other, proxy in (
+            ("cut", signature[:-4], self.proxy_with_new_store()),
+            ("changed", tampered(signature), self.proxy_with_new_store()),
+            ("another caller's", others, self.proxy_with_new_store()),
+            ("another secret's", signature, self.proxy()),
+            ("foreign", FOREIGN, self.proxy_with_new_store()),
+            ("empty", "", self.proxy_with_new_store()),
+            ("not ASCII", "é" * 40, self.proxy_with_new_store()),
+            ("half a character", "dcp1.\ud800", self.proxy_with_new_store()),
+        ):
             with self.subTest(name):
                 self.fake.forget()
                 echo = with_thinking(message, thinking="", signature=other)
-                self.complete(self.proxy_with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS)
+                self.complete(proxy, user("q"), echo, user(*RESULTS), tools=TOOLS)
                 self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
                 self.assertEqual([], self.fake.refused)
-
-    def test_a_signature_of_another_secret_restores_nothing(self) -> None:
-        message = self.called(self.proxy_with_new_store())
-        echo = with_thinking(message, thinking="")
-        self.complete(self.proxy(), user("q"), echo, user(*RESULTS), tools=TOOLS)
-        self.assertNotIn("First look.", str(self.fake.seen[-1].payload))
-        self.assertEqual([], self.fake.refused)
 
     def test_omitted_thinking_is_restored_from_its_signature(self) -> None:
         for stream in (True, False):
@@ -267,16 +261,12 @@ class TestResults(HistoryTestCase):
             self.assertEqual(expected, [(each["tool_call_id"], each["content"]) for each in sent[:2]])
             self.assertEqual(["Go on."] * (len(blocks) - 2), [each["content"] for each in sent[2:]])
 
-    def test_tool_results_in_separate_messages_are_sorted_into_the_order_of_their_calls(self) -> None:
-        message = self.called(self.running)
-        self.complete(self.running, user("q"), assistant(message), user(RESULTS[1]), user(RESULTS[0]), tools=TOOLS)
-        self.assertEqual([CALL.id, OTHER_CALL.id], [each["tool_call_id"] for each in self.sent()[2:]])
-
-    def test_text_between_tool_results_does_not_change_their_order(self) -> None:
+    def test_separate_tool_results_and_text_between_them_do_not_change_their_order(self) -> None:
         message = self.called(self.running)
         system, text = {"role": "system", "content": "Hurry."}, user("Go on.")
         one, two = user(RESULTS[0]), user(RESULTS[1])
-        for said in ((system, user(*RESULTS[::-1])), (two, text, one), (two, system, one, text), (text, two, one)):
+        between = ((two, one), (two, text, one), (two, system, one, text), (text, two, one))
+        for said in ((system, user(*RESULTS[::-1])), *between):
             with self.subTest(said):
                 self.complete(self.running, user("q"), assistant(message), *said, tools=TOOLS)
                 self.assertEqual([CALL.id, OTHER_CALL.id], [each.get("tool_call_id") for each in self.sent()[2:4]])
@@ -312,13 +302,10 @@ class TestResults(HistoryTestCase):
         self.assertRegex(self.sent()[0]["content"], r"^\[image: .*\]\nWhat is it\?$")
 
     def test_a_call_without_a_result_gets_one(self) -> None:
-        message = self.called(self.running)
-        self.complete(self.running, user("q"), assistant(message), user("never mind"), tools=TOOLS)
-        self.assertEqual((2, []), (sum(each["role"] == "tool" for each in self.sent()), self.fake.refused))
+        self.assertEqual(["tool", "tool", "user"], [each["role"] for each in self.results("never mind")])
 
     def test_arguments_reach_deepseek_as_the_client_has_them(self) -> None:
-        message = self.called(self.running)
-        self.complete(self.running, user("q"), assistant(message), user(*RESULTS), tools=TOOLS)
+        self.results(*RESULTS)
         calls = self.sent()[1]["tool_calls"]
         expected = [json.loads(each.arguments) for each in (CALL, OTHER_CALL)]
         self.assertEqual(expected, [json.loads(call["function"]["arguments"]) for call in calls])
@@ -358,19 +345,14 @@ class TestTools(HistoryTestCase):
                     self.assertEqual((expected, {"type": thinking}), (sent.get("tool_choice"), sent["thinking"]))
                     self.assertEqual("tool_use", message["stop_reason"])
 
-    def test_thinking_is_on_again_after_a_forced_call(self) -> None:
-        self.fake.answer(Answer(calls=(CALL,)))
-        first = self.complete(self.running, tools=TOOLS, tool_choice={"type": "any"})
-        self.complete(self.running, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
-        self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])
-
-    def test_thinking_is_on_again_after_a_forced_call_written_as_text(self) -> None:
-        for stream in (True, False):
-            self.fake.forget()
-            proxy = self.proxy()
-            self.fake.answer(Answer(content='{"name": "read_file", "input": {"path": "a.py"}}'))
-            first = self.complete(proxy, tools=TOOLS, tool_choice={"type": "any"}, stream=stream)
-            [call] = first["content"]
-            self.assertEqual(("tool_use", {"path": "a.py"}), (call["type"], call["input"]))
-            self.complete(proxy, user("q"), assistant(first), user(result(call["id"])), tools=TOOLS, stream=stream)
-            self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])
+    def test_thinking_is_on_again_after_a_forced_call_or_one_written_as_text(self) -> None:
+        for answer in (Answer(calls=(OTHER_CALL,)), Answer(content='{"name": "read_file", "input": {"path": "b.py"}}')):
+            for stream in (True, False):
+                self.fake.forget()
+                proxy = self.proxy()
+                self.fake.answer(answer)
+                first = self.complete(proxy, tools=TOOLS, tool_choice={"type": "any"}, stream=stream)
+                [call] = first["content"]
+                self.assertEqual(("tool_use", {"path": "b.py"}), (call["type"], call["input"]))
+                self.complete(proxy, user("q"), assistant(first), user(result(call["id"])), tools=TOOLS, stream=stream)
+                self.assertEqual(["user", "assistant", "tool"], [message["role"] for message in self.sent()])

@@ -4,19 +4,13 @@ import time
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.support.hostile_requests import nested
 from tests.support.messages_client import PATH, TOOLS, ClientReply, Json, MessagesTestCase, assistant, result, user
 from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 USE = {"type": "tool_use", "id": CALL.id, "name": "read_file", "input": {"path": "a.py"}}
 MIB = 1024 * 1024
-
-
-def nested(depth: int) -> Any:
-    value: Any = "x"
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 def picture(data: Any, kind: str = "base64") -> Json:

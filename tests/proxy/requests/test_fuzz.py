@@ -19,6 +19,7 @@ from tests.proxy.requests.test_shapes import APPLY_PATCH, BARE, FLAT
 from tests.support import hostile_requests as hostile
 from tests.support.fuzzing import cases, mutated, mutated_value, pieces
 from tests.support.harness import RunningProxy, SocketTestCase, read_to_the_end
+from tests.support.messages_client import result, user
 from tests.support.width import width
 from tests.unit.http1.test_heads import assert_agreed
 
@@ -146,6 +147,9 @@ TOOL_TURN = [
     {"role": "tool", "tool_call_id": "call_1", "content": "42"},
     {"role": "user", "content": "and?"},
 ]
+THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+GREP = {"type": "tool_use", "id": "toolu_1", "name": "Grep", "input": {"q": "x"}}
+USE = {"role": "assistant", "content": [THINKING, GREP]}
 BODIES: tuple[Any, ...] = (
     {"model": "deepseek-v4-pro", "messages": [USER]},
     {"model": "deepseek-v4-pro", "messages": TOOL_TURN, "tools": [NESTED, FLAT, BARE, APPLY_PATCH], "stream": True},
@@ -190,20 +194,9 @@ BODIES: tuple[Any, ...] = (
         "model": "claude-sonnet",
         "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "thinking", "thinking": "Hm.", "signature": "s"},
-                    {"type": "tool_use", "id": "toolu_1", "name": "Grep", "input": {"q": "x"}},
-                ],
-            },
-            {
-                "role": "user",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "4"}]}
-                ],
-            },
+            user({"type": "text", "text": "hi"}),
+            USE,
+            user(result("toolu_1", [{"type": "text", "text": "4"}])),
         ],
         "tools": [BARE],
         "max_tokens": 100,

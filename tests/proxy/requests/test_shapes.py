@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.support.width import width
 
@@ -26,14 +26,11 @@ PNG = "data:image/png;base64," + "A" * 16000
 class ShapesTestCase(SocketTestCase):
     def post(self, proxy: RunningProxy, **body: Any) -> tuple[int, Any]:
         """One request that is not streamed."""
-        sock = self.connect(proxy, request_bytes(body))
-        status, _, data = read_reply(sock)
-        sock.close()
-        return status, json.loads(data)
+        reply = self.round_trip(proxy, body)
+        return reply.status, reply.value
 
     def sent(self) -> list[dict[str, Any]]:
-        messages: list[dict[str, Any]] = self.fake.accepted[-1]["messages"]
-        return messages
+        return list(self.fake.accepted[-1]["messages"])
 
 
 class ItemsClient(CursorClient):
@@ -96,9 +93,8 @@ class TestMixedTools(ShapesTestCase):
         status, _ = self.post(self.proxy(), messages=hi, tools=list(self.TOOLS), tool_choice=choice)
         self.assertEqual(200, status)
         sent = self.fake.accepted[-1]
-        self.assertEqual(
-            ["ApplyPatch", "Grep", "Shell", "read_file"], [tool["function"]["name"] for tool in sent["tools"]]
-        )
+        names = [tool["function"]["name"] for tool in sent["tools"]]
+        self.assertEqual(["ApplyPatch", "Grep", "Shell", "read_file"], names)
         self.assertEqual({"type": "function", "function": {"name": "ApplyPatch"}}, sent["tool_choice"])
         self.assertEqual({"type": "disabled"}, sent["thinking"])
 
@@ -155,9 +151,8 @@ class TestMixedTools(ShapesTestCase):
         self.assertIsNone(answer.finish_reason)
         self.assertTrue(PATCH.startswith(answer.calls[0].arguments))
         function = {"name": "ApplyPatch", "arguments": answer.calls[0].arguments}
-        client.messages.append(
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "call_0", "function": function}]}
-        )
+        calls = [{"id": "call_0", "function": function}]
+        client.messages.append({"role": "assistant", "content": None, "tool_calls": calls})
         client.ask("go on")
         self.assert_upstream_saw("Half a thought.")
 

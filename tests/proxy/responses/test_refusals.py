@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+from tests.support.hostile_requests import nested
 from tests.support.responses_client import (
     HOSTED,
     OPAQUE,
@@ -19,13 +20,6 @@ from tests.support.width import width
 
 MARK = "0123456789abcdef" * 2
 UNKNOWN = f"resp_{MARK}"
-
-
-def nested(depth: int) -> Any:
-    value: Any = "x"
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 def schema(value: Any) -> Json:

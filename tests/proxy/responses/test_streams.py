@@ -177,10 +177,12 @@ class TestContextLength(ResponsesTestCase):
         self.assertIn("1048576 tokens", error["message"])
         self.assertEqual(told.response, self.get(self.running, told.response).value)
 
-    def test_a_plain_response_that_is_too_long_is_refused(self) -> None:
+    def test_a_plain_response_that_is_too_long_is_refused_and_another_refusal_keeps_its_code(self) -> None:
         self.too_long()
         told = self.create(self.proxy(), "q")
         self.assertEqual((400, "context_length_exceeded"), (told.status, told.error["code"]))
+        self.fake.answer(Failure(400, "No.", "invalid_request_error", "invalid_request_error"))
+        self.assertEqual(400, self.create(self.proxy(), "q", stream=True).status)
 
     def test_a_background_response_that_is_too_long_fails_with_the_code_of_codex(self) -> None:
         self.too_long()
@@ -193,10 +195,6 @@ class TestContextLength(ResponsesTestCase):
         self.fake.answer(Raw(EVENT_STREAM + event))
         told = self.create(self.proxy(), "q", stream=True)
         self.assertEqual("context_length_exceeded", told.response["error"]["code"])
-
-    def test_another_refusal_keeps_its_code(self) -> None:
-        self.fake.answer(Failure(400, "No.", "invalid_request_error", "invalid_request_error"))
-        self.assertEqual(400, self.create(self.proxy(), "q", stream=True).status)
 
 
 class TestManyStreams(ResponsesTestCase):
@@ -263,23 +261,18 @@ class TestEncryptedContent(ResponsesTestCase):
             "cut": envelope[:-4],
             "changed": flipped,
             "another caller's": others,
+            "another secret's": envelope,
             "made up": "gAAAAABo",
             "empty": "",
             "not ASCII": "é" * 40,
         }.items():
             with self.subTest(name):
                 self.fake.forget()
-                told = self.create(
-                    self.proxy_with_new_store(), [history[0], {**history[1], "encrypted_content": other}, *history[2:]]
-                )
+                proxy = self.proxy() if other is envelope else self.proxy_with_new_store()
+                told = self.create(proxy, [history[0], {**history[1], "encrypted_content": other}, *history[2:]])
                 self.assertEqual(200, told.status, told.body)
                 self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
                 self.assertEqual([], self.fake.refused)
-
-    def test_encrypted_content_of_another_secret_restores_nothing(self) -> None:
-        history = self.sealed(self.proxy_with_new_store())
-        self.complete(self.proxy(), history, tools=TOOLS)
-        self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
 
 
 class TestLogprobs(ResponsesTestCase):
