@@ -107,16 +107,16 @@ class ProxyConfig:
     # Long enough for a hiccup, short enough that the user sees no delay.
     retry_budget: float = _seconds(
         3.0,
-        "seconds in which a busy or broken DeepSeek is tried again before it is told; 0: nothing is ever sent twice",
+        "seconds to try a busy or broken DeepSeek again before clients get its error; 0: nothing is ever sent twice",
         at_least=0,
     )
     connect_timeout: float = _seconds(10.0, "seconds to reach DeepSeek: name, connection and certificate together")
     # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
-    max_upstream_calls: int = _amount(480, "calls to a model at once; further ones wait for a place")
+    max_upstream_calls: int = _amount(480, "calls to a model at once; further ones wait for a slot")
     # DeepSeek allows 2500.
     max_flash_calls: int = _amount(2400, "the same for Flash, of which DeepSeek allows more")
     # Tunnels give up on a silent answer after 100 seconds; a 429 before that says why.
-    queue_timeout: float = _seconds(30.0, "seconds a call may wait for a place before 429 is answered", at_least=0)
+    queue_timeout: float = _seconds(30.0, "seconds a call may wait for a slot before 429 is answered", at_least=0)
     https_proxy: str = setting(
         "environment",
         "whether https goes through the proxy that HTTPS_PROXY names (by CONNECT: it never sees your key)",
