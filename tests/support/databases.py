@@ -63,3 +63,24 @@ class DatabaseTestCase(StoreFileTestCase):
         with self.database.transaction() as connection:
             for statement in statements:
                 connection.execute(statement)
+
+
+class StoreTestCase(DatabaseTestCase):
+    """The same with a store on the database, whose clock is the test's."""
+
+    store_type: type[Any]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.store = self.store_on(self.database)
+
+    def store_on(self, database: Database, **limits: float) -> Any:
+        store = self.store_type(database, clock=lambda: self.now, **limits)
+        self.addCleanup(store.close)
+        return store
+
+    def restart(self) -> None:
+        self.store.close()
+        self.database.close()
+        self.database = self.open()
+        self.store = self.store_on(self.database)

@@ -6,9 +6,8 @@ from deepseek_cursor_proxy.chats import store as conversation_store
 from deepseek_cursor_proxy.chats.divergence import RequestOutline
 from deepseek_cursor_proxy.chats.store import ChatBranch, ChatStore
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.databases import DatabaseTestCase
+from tests.support.databases import StoreTestCase
 from tests.support.histories import assistant, system, user
 from tests.support.threads import run_at_once
 from tests.unit.chats.test_divergence import CHAT, NEXT, seen
@@ -17,21 +16,8 @@ DAY = 24 * 3600
 TITLE = (system("Make a title."), CHAT[1])
 
 
-class StoreTestCase(DatabaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.store = self.over(self.database)
-
-    def over(self, database: Database, **details: float) -> ChatStore:
-        store = ChatStore(database, clock=lambda: self.now, **details)  # type: ignore[arg-type]
-        self.addCleanup(store.close)
-        return store
-
-    def restart(self) -> None:
-        self.store.close()
-        self.database.close()
-        self.database = self.open()
-        self.store = self.over(self.database)
+class ChatStoreTestCase(StoreTestCase):
+    store_type = ChatStore
 
     def accept(self, messages: Sequence[Message], tools: str, chat: bytes = b"chat") -> ChatBranch | None:
         """A request that went out with its tools in this order; the branch it was found to belong to."""
@@ -52,7 +38,7 @@ class StoreTestCase(DatabaseTestCase):
             return connection.total_changes
 
 
-class TestConversationStore(StoreTestCase):
+class TestConversationStore(ChatStoreTestCase):
     def test_what_was_accepted_is_found_by_the_next_request(self) -> None:
         self.assertIsNone(self.accept(CHAT, "ba"))
         branch = self.accept((*CHAT, *NEXT), "ab")
@@ -121,14 +107,14 @@ class TestConversationStore(StoreTestCase):
         self.assertEqual([], self.rows())
 
 
-class TestForgetting(StoreTestCase):
+class TestForgetting(ChatStoreTestCase):
     def fill(self, count: int) -> None:
         for number in range(count):
             self.accept(CHAT, "ba", chat=b"%d" % number)
             self.now += 1
 
     def test_rows_that_are_too_old_or_too_many_go(self) -> None:
-        self.store = self.over(self.database, max_rows=10, max_age_seconds=DAY)
+        self.store = self.store_on(self.database, max_rows=10, max_age_seconds=DAY)
         self.fill(15)
         self.assertEqual(5, self.store.prune())
         self.now += DAY - 5
@@ -136,7 +122,7 @@ class TestForgetting(StoreTestCase):
         self.assertEqual(5, len(self.rows()))
 
     def test_pruning_happens_by_itself_and_not_on_an_answering_thread(self) -> None:
-        self.store = self.over(self.database, max_rows=5)
+        self.store = self.store_on(self.database, max_rows=5)
         writes = conversation_store._WRITES_BETWEEN_PRUNINGS
         self.assert_prunes_on_another_thread(self.store, lambda: self.fill(writes))
 
@@ -156,7 +142,7 @@ class TestForgetting(StoreTestCase):
         self.assertEqual("ba", self.found(CHAT, "ab", chat=b"0"))
 
 
-class TestFaults(StoreTestCase):
+class TestFaults(ChatStoreTestCase):
     def test_a_file_that_is_closed_or_locked_hurts_nobody(self) -> None:
         locker = self.lock()
         with self.assertNoLogs("deepseek_cursor_proxy", logging.WARNING):

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.response_rows import pack
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
-from tests.support.databases import DatabaseTestCase, StoreFileTestCase
+from tests.support.databases import StoreFileTestCase, StoreTestCase
 from tests.support.polling import PATIENCE, eventually
 from tests.support.systems import needs_removable_open_files
 from tests.support.threads import run_at_once
@@ -27,23 +27,13 @@ def response(name: str, status: str = "completed", events: bytes | None = None, 
     return StoredResponse({"id": name, "status": status, **fields}, [{"role": "user", "content": "Hi"}], events)
 
 
-class StoreTestCase(DatabaseTestCase):
+class ResponseStoreTestCase(StoreTestCase):
+    store_type = ResponseStore
+
     def setUp(self) -> None:
         threads = threading.active_count()
         self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
         super().setUp()
-        self.store = self.store_on(self.database)
-
-    def store_on(self, database: Database, **details: int) -> ResponseStore:
-        store = ResponseStore(database, clock=lambda: self.now, **details)  # type: ignore[arg-type]
-        self.addCleanup(store.close)
-        return store
-
-    def restart(self) -> None:
-        self.store.close()
-        self.database.close()
-        self.database = self.open()
-        self.store = self.store_on(self.database)
 
     def ids(self) -> list[str]:
         return [name for (name,) in self.select("SELECT id FROM responses ORDER BY created_at, number")]
@@ -58,7 +48,7 @@ class StoreTestCase(DatabaseTestCase):
         return found
 
 
-class TestPutAndGet(StoreTestCase):
+class TestPutAndGet(ResponseStoreTestCase):
     def test_a_stored_response_is_found_whole_and_survives_a_restart(self) -> None:
         stored = StoredResponse(
             {"id": "r", "status": "completed", "output": [{"type": "message"}]},
@@ -136,7 +126,7 @@ class TestPutAndGet(StoreTestCase):
                 self.assertIn(index, step[3])
 
 
-class TestChains(StoreTestCase):
+class TestChains(ResponseStoreTestCase):
     def test_a_response_just_stored_is_found_as_the_same_objects(self) -> None:
         """The chat memory recognises the items of a chain by that."""
         put = response("resp_1", output=[{"type": "message"}])
@@ -167,7 +157,7 @@ class TestChains(StoreTestCase):
             self.assertIsNot(put.body, found.body)
 
 
-class TestDeleting(StoreTestCase):
+class TestDeleting(ResponseStoreTestCase):
     def test_a_deleted_response_is_gone_and_others_stay(self) -> None:
         for name in ("a", "b", "c"):
             self.store.put(ME, response(name))
@@ -221,7 +211,7 @@ class TestDeleting(StoreTestCase):
         self.assertEqual([], self.ids())
 
 
-class TestPruning(StoreTestCase):
+class TestPruning(ResponseStoreTestCase):
     def fill(self, count: int, size: int = 0) -> None:
         for number in range(count):
             # Random enough that packing takes nothing off.
@@ -293,7 +283,7 @@ class TestPruning(StoreTestCase):
         self.assertEqual(["6", "7"], self.ids())
 
 
-class TestOrphans(StoreTestCase):
+class TestOrphans(ResponseStoreTestCase):
     def test_unfinished_responses_of_a_dead_process_are_failed(self) -> None:
         self.store.put(ME, response("a", "queued", background=True))
         self.store.put(YOU, response("b", "in_progress"))
@@ -355,7 +345,7 @@ class TestOrphans(StoreTestCase):
         self.assertEqual("in_progress", self.status("mine"))
 
 
-class TestFaults(StoreTestCase):
+class TestFaults(ResponseStoreTestCase):
     @contextlib.contextmanager
     def locked(self) -> Iterator[Any]:
         """Another process writes; then the file is reopened, as the reopener of the reasoning store does. The log."""

@@ -3,35 +3,28 @@ import sqlite3
 
 from deepseek_cursor_proxy.storage import token_ratios
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
-from tests.support.databases import DatabaseTestCase
+from tests.support.databases import StoreTestCase
 
 PRO, FLASH = "deepseek-v4-pro", "deepseek-flash"
 
 
-class TestTokenRatios(DatabaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.ratios = TokenRatios(self.database, clock=lambda: self.now)
-
-    def restart(self) -> None:
-        self.database.close()
-        self.database = self.open()
-        self.ratios = TokenRatios(self.database, clock=lambda: self.now)
+class TestTokenRatios(StoreTestCase):
+    store_type = TokenRatios
 
     def rows(self) -> dict[str, float]:
         return dict(self.select("SELECT model, mean FROM token_ratios"))
 
     def learn(self, counted: int, times: int = 50, *, model: str = PRO, estimated: int = 10_000) -> float:
         for _ in range(times):
-            self.ratios.learn(model, estimated, counted)
-        return self.ratios.ratio(model)
+            self.store.learn(model, estimated, counted)
+        return float(self.store.ratio(model))
 
     def test_the_ratio_of_a_model_begins_at_one_and_follows_its_own_counts(self) -> None:
-        self.assertEqual(1, self.ratios.ratio(PRO))
+        self.assertEqual(1, self.store.ratio(PRO))
         self.assertAlmostEqual(1.2, self.learn(12_000), delta=0.02)
         self.learn(12_000, 1000)
         self.assertAlmostEqual(0.9, self.learn(9_000, 100), delta=0.02)
-        self.assertEqual(1, self.ratios.ratio(FLASH))
+        self.assertEqual(1, self.store.ratio(FLASH))
 
     def test_a_short_prompt_changes_the_ratio_less_than_a_long_one(self) -> None:
         short, long = self.learn(150, 1, estimated=100), self.learn(15_000, 1, model=FLASH)
@@ -44,20 +37,19 @@ class TestTokenRatios(DatabaseTestCase):
 
     def test_counts_and_estimates_of_zero_are_not_learned(self) -> None:
         for estimated, counted in ((0, 10), (10, 0), (-1, 10), (10, -1)):
-            self.ratios.learn(PRO, estimated, counted)
-        self.assertEqual(1, self.ratios.ratio(PRO))
+            self.store.learn(PRO, estimated, counted)
+        self.assertEqual(1, self.store.ratio(PRO))
 
     def test_the_number_of_models_with_a_ratio_is_limited(self) -> None:
         for number in range(1000):
             self.learn(12_000, 1, model=f"model-{number}")
-        self.ratios.close()
+        self.store.close()
         self.assertEqual(token_ratios._MOST_MODELS, len(self.rows()))
 
     def test_token_ratios_survive_a_restart(self) -> None:
         before = self.learn(12_000)
-        self.ratios.close()
         self.restart()
-        self.assertAlmostEqual(before, self.ratios.ratio(PRO))
+        self.assertAlmostEqual(before, self.store.ratio(PRO))
 
     def test_writes_of_a_ratio_are_minutes_apart(self) -> None:
         self.learn(12_000, 1)
@@ -70,22 +62,22 @@ class TestTokenRatios(DatabaseTestCase):
 
     def test_a_ratio_that_hardly_changed_is_not_written(self) -> None:
         self.learn(10_010)
-        self.ratios.close()
+        self.store.close()
         self.assertEqual({}, self.rows())
 
     def test_token_ratios_on_a_failing_file_raise_nothing(self) -> None:
         self.database.close()
         self.assertAlmostEqual(1.2, self.learn(12_000), delta=0.02)
-        self.ratios.close()
+        self.store.close()
 
     def test_a_damaged_token_ratio_is_ignored(self) -> None:
         self.execute(f"INSERT INTO token_ratios VALUES ('{PRO}', 400.0, 3.0)")
-        self.assertEqual(1, self.ratios.ratio(PRO))
+        self.assertEqual(1, self.store.ratio(PRO))
 
     def test_a_fault_while_reading_token_ratios_is_warned_about(self) -> None:
         self.execute("DROP TABLE token_ratios", "CREATE TABLE token_ratios (model)")
         with self.assertLogs(token_ratios.__name__, logging.WARNING):
             self.learn(12_000, 1)
             raised = sqlite3.OperationalError("no such column: mean")
-            self.ratios._faults.warn("look up", raised)
-        self.assertGreater(self.ratios.ratio(PRO), 1)
+            self.store._faults.warn("look up", raised)
+        self.assertGreater(self.store.ratio(PRO), 1)
