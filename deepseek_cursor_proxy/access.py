@@ -59,7 +59,7 @@ class Caller(NamedTuple):
 
 
 class Access:
-    """Called by handler threads. All mutable state is in `_memory`, which an Access with new settings takes over."""
+    """Called by handler threads. All mutable state is in `_state`, which an Access with new settings takes over."""
 
     def __init__(
         self,

@@ -21,40 +21,40 @@ class SteadyClock:
     """Called by any thread; the lock protects `_believed` and `_doubtful`."""
 
     def __init__(
-        self, tolerance: float, wall: Callable[[], float] | None = None, running: Callable[[], float] | None = None
+        self, tolerance: float, wall: Callable[[], float] | None = None, monotonic: Callable[[], float] | None = None
     ) -> None:
-        """`running` is monotonic, and may stand still while the machine sleeps."""
+        """`monotonic` may stop while the machine sleeps."""
         self._tolerance = tolerance
         self._wall = wall or time.time
-        self._running = running or time.monotonic
+        self._monotonic = monotonic or time.monotonic
         self._lock = threading.Lock()
-        self._believed = _Moment(self._wall(), self._running())
+        self._believed = _Moment(self._wall(), self._monotonic())
         self._doubtful: _Moment | None = None
 
     def resume_from(self, newest: float) -> None:
         """Run on from the latest time in the file, unless that is in the future, which would make all rows old."""
         with self._lock:
             if newest < self._believed.wall:
-                self._believed = _Moment(newest, self._running())
+                self._believed = _Moment(newest, self._monotonic())
 
     def __call__(self) -> float:
-        now = _Moment(self._wall(), self._running())
+        now = _Moment(self._wall(), self._monotonic())
         with self._lock:
             if now.is_near(self._believed, self._tolerance):
                 self._believed, self._doubtful = now, None
             elif self._doubtful is None or not now.is_near(self._doubtful, self._tolerance):
                 self._doubtful = now
-            elif now.running - self._doubtful.running >= _SECONDS_UNTIL_BELIEVED:
+            elif now.monotonic - self._doubtful.monotonic >= _SECONDS_UNTIL_BELIEVED:
                 self._believed, self._doubtful = now, None
-            return self._believed.wall + now.running - self._believed.running
+            return self._believed.wall + now.monotonic - self._believed.monotonic
 
 
 class _Moment(NamedTuple):
     """A moment on both clocks."""
 
     wall: float
-    running: float
+    monotonic: float
 
     def is_near(self, before: "_Moment", tolerance: float) -> bool:
         """Whether about the same time has passed on both clocks."""
-        return abs(self.wall - before.wall - (self.running - before.running)) <= tolerance
+        return abs(self.wall - before.wall - (self.monotonic - before.monotonic)) <= tolerance

@@ -43,7 +43,7 @@ class OpenExchange(Protocol):
 class Writer(Protocol):
     """Writes one answer in the words of one API, as events or as one JSON value. Used by one thread.
 
-    Of a plain reply only the last bytes, by `end` or `fail`, are sent.
+    A plain reply sends only the bytes of `end` or `fail`.
     """
 
     def begin(self) -> bytes: ...
@@ -124,7 +124,7 @@ def _take_all(batches: Batches, writer: Writer, blank_seconds: float) -> Generat
             if isinstance(batch, Lull):
                 continue
             writer.write(batch)
-            # An answer that has finished is replied within moments, perhaps as a failure, which needs the status.
+            # After the finish_reason the reply follows at once; it may be a failure, which needs its own status.
             is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
             if not is_over and monotonic() >= due:
                 due = monotonic() + blank_seconds

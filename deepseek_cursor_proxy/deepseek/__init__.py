@@ -4,8 +4,8 @@
     history_repair       makes a tool history that it accepts
     api                  UpstreamApi, the interface of its two APIs: chat_api (with request_json), responses_api
     chat_stream          reads its event streams (with repeated_chunks)
-    forced_tools         turns text that stands for a forced tool call into the call
-    model_names          the models it serves; model_resolver: what a client's name stands for
+    forced_tools         turns text that means a forced tool call into the call
+    model_names          the models it serves; model_resolver: what a client's name means
     error_messages       adds the remedy to its errors
 
 Other folders import all of them but request_json.

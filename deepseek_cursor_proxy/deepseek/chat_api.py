@@ -184,7 +184,7 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
     )
     if _is_complete(delta, choice, part):
         return delta
-    return delta._replace(source={**source, "choices": [_repair_choice(delta, choice, part, fields)]})
+    return delta._replace(source={**source, "choices": [_drop_damaged(delta, choice, part, fields)]})
 
 
 def _is_complete(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
@@ -202,7 +202,7 @@ def _is_complete(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
     )
 
 
-def _repair_choice(delta: Delta, choice: Mapping[str, Any], part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_damaged(delta: Delta, choice: Mapping[str, Any], part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The choice without its damaged fields, which clients would fail at."""
     found = enumerate(as_list(fields.get("tool_calls")))
     calls = [{**call, "index": piece.index} for at, call in found if (piece := _piece(at, call)) is not None]

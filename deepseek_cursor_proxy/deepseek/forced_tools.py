@@ -1,4 +1,4 @@
-"""Turns the text of an answer into the tool call that it stands for, if the request forced a tool.
+"""Turns the text of an answer into the tool call that it means, if the request forced a tool.
 
 DeepSeek sometimes writes a forced call as JSON text, fenced or not, with the tool's name or without. Such an answer
 becomes the call; every other answer stays. The text of an answer to a forced request is held back until its end,
@@ -37,12 +37,12 @@ _NAMES = ("name", "tool", "tool_name", "function")
 
 
 def convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
-    """The same answer with the call in place of text that stands for it."""
+    """The same answer with the call in place of text that means it."""
     return _convert_stream(batches, request, call_id) if is_forced(request.tool_choice) else batches
 
 
 def convert_message(message: Message, request: ChatRequest, call_id: str) -> Message | None:
-    """The answer with the call in place of its text; None if the text does not stand for a call."""
+    """The answer with the call in place of its text; None if the text does not mean a call."""
     if not is_forced(request.tool_choice) or message.tool_calls or not isinstance(message.content, str):
         return None
     call = find_call(message.content, request)
@@ -50,7 +50,7 @@ def convert_message(message: Message, request: ChatRequest, call_id: str) -> Mes
 
 
 def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
-    held: list[Delta] = []
+    pending: list[Delta] = []
     reply = Reply()
     with closing(batches):
         for batch in batches:
@@ -63,25 +63,25 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
                     released.append(item)
                     continue
                 reply.add(item)
-                held.append(item)
+                pending.append(item)
                 if item.calls or item.finish_reason:
-                    released += _resolve(held, reply, request, call_id)
-                    held.clear()
+                    released += _resolve(pending, reply, request, call_id)
+                    pending.clear()
                 elif not item.text:
-                    # Only text may stand for a call.
-                    released.append(held.pop())
+                    # Only text may mean a call.
+                    released.append(pending.pop())
             if released:
                 yield released
-        if held:
-            yield list(held)
+        if pending:
+            yield list(pending)
 
 
-def _resolve(held: list[Delta], reply: Reply, request: ChatRequest, call_id: str) -> list[Delta]:
-    """The deltas held back, or the call that their text stands for."""
+def _resolve(pending: list[Delta], reply: Reply, request: ChatRequest, call_id: str) -> list[Delta]:
+    """The pending deltas, or the call that their text means."""
     message = convert_message(reply.message(), request, call_id) if reply.finish_reason() == "stop" else None
     if message is None:
-        return list(held)
-    last, call = held[-1], message.tool_calls[0]
+        return list(pending)
+    last, call = pending[-1], message.tool_calls[0]
     source, pieces = _source(last.source, call), (CallPiece(0, *call),)
     return [last._replace(text=None, run=None, calls=pieces, finish_reason="tool_calls", source=source)]
 
@@ -99,7 +99,7 @@ def _source(source: Mapping[str, Any] | None, call: ToolCall) -> Mapping[str, An
 
 
 def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
-    """The name and the arguments of the call that a text stands for; None if it stands for none."""
+    """The name and the arguments of the call that a text means; None if it means none."""
     fenced = _FENCED.match(text)
     try:
         value = decode_upstream_json(fenced[1] if fenced else text)

@@ -49,19 +49,19 @@ def repair(messages: Sequence[Message]) -> RepairedHistory:
 def _is_in_order(messages: Sequence[Message]) -> bool:
     """Whether there is nothing to repair, as in nearly every request. Takes a tenth of the time of a repair."""
     # Ids of the last assistant's calls that have no result yet.
-    waiting: set[str] = set()
+    open_ids: set[str] = set()
     for message in messages:
         if message.role == "tool":
-            if message.tool_call_id not in waiting:
+            if message.tool_call_id not in open_ids:
                 return False
-            waiting.remove(message.tool_call_id)
-        elif waiting:
+            open_ids.remove(message.tool_call_id)
+        elif open_ids:
             return False
         elif message.role == "assistant":
-            waiting = {call.id for call in message.tool_calls}
-            if len(waiting) < len(message.tool_calls) or "" in waiting or _is_silent(message):
+            open_ids = {call.id for call in message.tool_calls}
+            if len(open_ids) < len(message.tool_calls) or "" in open_ids or _is_silent(message):
                 return False
-    return not waiting and bool(messages)
+    return not open_ids and bool(messages)
 
 
 def _is_silent(message: Message) -> bool:
@@ -77,23 +77,23 @@ class _Round:
         self.message = message
         self.results: dict[int, tuple[int, Message]] = {}
         # Positions of calls by the id that the client sent, in reverse order; entries are dropped late.
-        self._waiting: dict[str, list[int]] = {}
+        self._positions: dict[str, list[int]] = {}
         for position in reversed(range(len(ids))):
-            self._waiting.setdefault(ids[position], []).append(position)
+            self._positions.setdefault(ids[position], []).append(position)
         self._unanswered = dict.fromkeys(range(len(ids)))
 
     @property
     def ids(self) -> Sequence[str]:
-        return tuple(self._waiting)
+        return tuple(self._positions)
 
     def add_result(self, index: int, result: Message) -> bool:
         """Add a result to the call with its id, or without an id to the first open call; False if there is none."""
         call_id = result.tool_call_id or ""
-        waiting = self._waiting.get(call_id, [])
-        while waiting and waiting[-1] not in self._unanswered:
+        positions = self._positions.get(call_id, [])
+        while positions and positions[-1] not in self._unanswered:
             # Answered by a result without an id.
-            waiting.pop()
-        position = waiting.pop() if waiting else None
+            positions.pop()
+        position = positions.pop() if positions else None
         if position is None and not call_id and self._unanswered:
             position = next(iter(self._unanswered))
         if position is None:
@@ -111,18 +111,18 @@ class _OpenRounds:
         # Whether a user or system message came after the newest call.
         self.is_interrupted = False
         self._unanswered: list[_Round] = []
-        self._waiting: dict[str, list[_Round]] = {}
+        self._rounds_by_id: dict[str, list[_Round]] = {}
         self.results: set[tuple[str, str]] = set()
 
     def add(self, current: _Round) -> None:
         self.newest, self.is_interrupted = current, False
         self._unanswered.append(current)
         for call_id in current.ids:
-            self._waiting.setdefault(call_id, []).append(current)
+            self._rounds_by_id.setdefault(call_id, []).append(current)
 
     def add_result(self, index: int, result: Message) -> _Round | None:
         """Add a result to the newest round with a call for it, which is returned."""
-        rounds = self._waiting.get(result.tool_call_id, []) if result.tool_call_id else self._unanswered
+        rounds = self._rounds_by_id.get(result.tool_call_id, []) if result.tool_call_id else self._unanswered
         while rounds and not rounds[-1].add_result(index, result):
             # All its calls are answered.
             rounds.pop()
@@ -169,10 +169,10 @@ class _HistoryBuilder:
 
     def _add_assistant(self, index: int, message: Message) -> None:
         if message.tool_calls:
-            named = self._assign_ids(index, message.tool_calls)
+            with_ids = self._assign_ids(index, message.tool_calls)
             ids = tuple(call.id for call in message.tool_calls)
-            if named != message.tool_calls:
-                message = message._replace(tool_calls=named)
+            if with_ids != message.tool_calls:
+                message = message._replace(tool_calls=with_ids)
             if self._has_user_spoken:
                 # These calls answer the user: no result belongs to an earlier round any more.
                 self._open = _OpenRounds()
@@ -190,7 +190,7 @@ class _HistoryBuilder:
     def _assign_ids(self, index: int, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
         used: set[str] = set()
         sent = {call.id for call in calls}
-        named = []
+        with_ids = []
         for position, call in enumerate(calls):
             if not call.id or call.id in used:
                 self._repairs["named"] += 1
@@ -200,8 +200,8 @@ class _HistoryBuilder:
                     name += "_"
                 call = call._replace(id=name)
             used.add(call.id)
-            named.append(call)
-        return tuple(named)
+            with_ids.append(call)
+        return tuple(with_ids)
 
     def _add_result(self, index: int, message: Message) -> None:
         current = self._open.add_result(index, message)

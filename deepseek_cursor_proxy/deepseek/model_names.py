@@ -1,6 +1,6 @@
 """The names of DeepSeek's models and what depends on them: edit this file when DeepSeek adds or renames one.
 
-The default is `upstream_model` in config/settings. `model_resolver` finds out what a client's name stands for; it
+The default is `upstream_model` in config/settings. `model_resolver` finds out what a client's name means; it
 imports more than `GET /models`, often the first request, needs.
 """
 

@@ -37,7 +37,7 @@ class ModelChoice:
 
 
 def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
-    """The model that a name stands for; the configured one if the name matches nothing."""
+    """The model that a name means; the configured one if the name matches nothing."""
     find = _resolve if len(requested) <= _LONGEST_NAME else _resolve.__wrapped__
     return find(requested, tuple(config.models.items()), config.upstream_model)
 

@@ -37,7 +37,7 @@ _HEARTBEAT = b": keep-alive\n\n"
 class Job:
     """One piece of work and its events. Written by its worker, read by any thread; `_changed` protects the events.
 
-    The thread that creates a job submits it, and the worker closes it then, or closes it itself.
+    A submitted job is closed by its worker, any other by the thread that created it.
     """
 
     def __init__(self, id: str, caller: bytes) -> None:
@@ -170,7 +170,7 @@ class Jobs:
         self._max_jobs = workers + queue
         # Protects all below; notified when a job comes or is over, and when everything stops.
         self._changed = threading.Condition()
-        self._waiting: deque[_Task] = deque()
+        self._queue: deque[_Task] = deque()
         # Those that wait and those that run.
         self._tasks: dict[tuple[bytes, str], _Task] = {}
         self._threads: set[threading.Thread] = set()
@@ -194,9 +194,9 @@ class Jobs:
     def cancel(self, job: Job) -> bool:
         """Have a job end, one that waits at once; `job.wait` waits for one that runs. False if it was ended before."""
         with self._changed:
-            task = next((each for each in self._waiting if each.job is job), None)
+            task = next((each for each in self._queue if each.job is job), None)
             if task is not None:
-                self._waiting.remove(task)
+                self._queue.remove(task)
         is_first = job.peer.set()
         if task is not None:
             self._run_task(task)
@@ -207,7 +207,7 @@ class Jobs:
         deadline = Deadline.after(seconds)
         with self._changed:
             self._is_stopping = True
-            queued, self._waiting = self._waiting, deque()
+            queued, self._queue = self._queue, deque()
             threads = list(self._threads)
             self._changed.notify_all()
         for task in queued:
@@ -234,13 +234,13 @@ class Jobs:
                     "or raise --background-workers or --background-queue.",
                     retry_after=_RETRY_AFTER_SECONDS,
                 )
-            if self._idle <= len(self._waiting) and len(self._threads) < self._max_workers:
+            if self._idle <= len(self._queue) and len(self._threads) < self._max_workers:
                 thread = start_thread(self._work, "job")
                 if thread is not None:
                     self._threads.add(thread)
                 elif not self._threads:
                     raise Overloaded("There are no threads left. Try again in a moment.", retry_after=1)
-            self._waiting.append(task)
+            self._queue.append(task)
             self._tasks[task.key] = task
             self._changed.notify_all()
 
@@ -253,10 +253,10 @@ class Jobs:
     def _next_task(self) -> _Task | None:
         with self._changed:
             self._idle += 1
-            self._changed.wait_for(lambda: self._waiting or self._is_stopping, _IDLE_SECONDS)
+            self._changed.wait_for(lambda: self._queue or self._is_stopping, _IDLE_SECONDS)
             self._idle -= 1
-            if self._waiting:
-                return self._waiting.popleft()
+            if self._queue:
+                return self._queue.popleft()
             self._threads.discard(threading.current_thread())
             return None
 

@@ -39,7 +39,7 @@ class Wakeup:
         return is_first
 
     def close(self) -> None:
-        """Give the descriptors back; only when no thread can wait for them any more. Setting it is no news then."""
+        """Give the descriptors back; only when no thread can wait for them any more. `set` returns False then."""
         with self._lock:
             self._is_set = True
         self._writer.close()

@@ -29,7 +29,7 @@ def command_streams() -> Iterator[None]:
                 stack.callback(setattr, sys, name, None)
                 setattr(sys, name, nowhere)
         _encode_any_text()
-        stack.enter_context(_queued("stderr"))
+        stack.enter_context(_install_queue("stderr"))
         yield
 
 
@@ -37,12 +37,12 @@ def command_streams() -> Iterator[None]:
 def serving_streams() -> Iterator[None]:
     """Streams for the running proxy: stdout never blocks or raises either. In commands it may: `config show | less`."""
     shared = sys.stderr.writer if isinstance(sys.stderr, QueuedStream) and _is_same_file() else None
-    with _queued("stdout", shared):
+    with _install_queue("stdout", shared):
         yield
 
 
 @contextlib.contextmanager
-def _queued(name: str, shared: LogWriter | None = None) -> Iterator[None]:
+def _install_queue(name: str, shared: LogWriter | None = None) -> Iterator[None]:
     """Put a queue in front of a standard stream; `shared` with the other if both are one file, to keep the order."""
     stream = getattr(sys, name)
     if not isinstance(stream, io.TextIOWrapper):

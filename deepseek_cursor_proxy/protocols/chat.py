@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.custom_tools import CustomCallUnwrapper
 
-# Stands in a chunk for the text that differs from chunk to chunk; JSON writes it as it is.
+# The placeholder for the text that differs from chunk to chunk; JSON writes it as it is.
 _TEXT = "=the text="
 
 
@@ -27,7 +27,7 @@ class ChunkWriter:
     def __init__(self, request: ChatRequest, created: int) -> None:
         self._model = request.requested_model
         self._includes_usage = request.include_usage
-        # The latest: some hosts count along.
+        # The latest usage: some hosts send it with every chunk.
         self._usage: Mapping[str, Any] | None = None
         self._has_finished = False
         self._unwrapper = CustomCallUnwrapper(request.custom_tools) if request.custom_tools else None

@@ -292,7 +292,7 @@ def is_unique_id(call_id: str) -> bool:
 
 
 def _is_random(text: str) -> bool:
-    """Whether url-safe characters look random, as 39 of 40 random ids do: few separators, words of hardly over two."""
+    """Whether url-safe characters look random, as 39 of 40 random ids do: few separators, and short words."""
     separators = text.count("-") + text.count("_")
     if separators > max(4, len(text) // 6) or len(set(text)) < _FEWEST_DIFFERENT_CHARACTERS + 2:
         return False

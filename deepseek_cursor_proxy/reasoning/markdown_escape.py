@@ -214,7 +214,7 @@ class _Scanner:
                 return at, sign
             context = self._line_context or self._enter_line("".join([*self._line, whole[at:end]]))
             if context.is_code:
-                # But for the first half of a line end.
+                # Except the first half of a line end.
                 settled = end if is_whole or whole[end - 1] != "\r" else end - 1
                 self._line.append(whole[at:settled])
                 return settled, end
@@ -336,7 +336,7 @@ def escape_open(text: str) -> str:
 
 
 def unescape_open(text: str) -> str:
-    """The beginning of a reasoning, of what `escape_open` made of it."""
+    """The inverse of `escape_open`."""
     return _Scanner(unescapes=True).feed(text, is_end=True)
 
 
@@ -355,7 +355,7 @@ def find_outside(line: str, text: str, start: int) -> int:
 
 
 def unescape(text: str) -> str:
-    """The reasoning, of what `escape` made of it."""
+    """The inverse of `escape`."""
     scanner = _Scanner(unescapes=True)
     result = scanner.feed(text, is_end=True)
     if scanner.is_ambiguous:

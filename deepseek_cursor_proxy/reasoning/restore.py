@@ -288,7 +288,7 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
 
 
 def _open_partial_block(blocks: Sequence[Block], keys: TurnKeys, stored: StoredTexts) -> Sequence[Block]:
-    """The blocks, with the one marked as open that the store knows to show only how the reasoning begins."""
+    """The blocks; one that shows only the beginning of its stored reasoning is marked as open."""
     if not blocks or keys.exact not in stored:
         return blocks
     partial = _partial_keys(keys, blocks, stored)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.storage import file_check, schema
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
-from deepseek_cursor_proxy.storage.sqlite_connection import Connection, connect, free_statements
+from deepseek_cursor_proxy.storage.sqlite_connection import StoreConnection, connect, free_statements
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class Database:
         self.request_reopen = on_fault
         self._lock = threading.RLock()
         self._read_lock = self._lock if self.path == ":memory:" else threading.RLock()
-        self._writer: Connection | None = None
-        self._reader: Connection | None = None
+        self._writer: StoreConnection | None = None
+        self._reader: StoreConnection | None = None
         self._file_identity: file_check.FileIdentity | None = None
         self._read_fault: Unusable | None = _NOT_OPEN
         self._write_fault: Unusable | None = None
@@ -109,14 +109,14 @@ class Database:
 
     # Faults …
 
-    def _usable_connection(self, connection: Connection | None) -> Connection:
+    def _usable_connection(self, connection: StoreConnection | None) -> StoreConnection:
         if self._read_fault is not None or connection is None:
             raise (self._read_fault or _NOT_OPEN).copy()
         may_wait = self._write_fault is None and time.monotonic() - self._waited_at >= _SECONDS_BETWEEN_WAITS
         self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
         return connection
 
-    def _raise_fault(self, error: BaseException, connection: Connection, *, is_writing: bool) -> None:
+    def _raise_fault(self, error: BaseException, connection: StoreConnection, *, is_writing: bool) -> None:
         """Raise Unusable, now and from every call from now on, if the file is at fault."""
         fault = fault_of(error)
         if fault is None:
@@ -135,7 +135,7 @@ class Database:
             self._read_fault = fault
         self.request_reopen()
 
-    def _set_busy_timeout(self, connection: Connection, seconds: float) -> None:
+    def _set_busy_timeout(self, connection: StoreConnection, seconds: float) -> None:
         if seconds != connection.busy_seconds:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
             connection.busy_seconds = seconds
@@ -238,13 +238,13 @@ class Database:
             connection.close()
             raise
 
-    def _connect_reader(self) -> Connection:
+    def _connect_reader(self) -> StoreConnection:
         """For reading only; should it ever write, it waits for the disk no longer than the writer."""
         connection = connect(str(self._file))
         self._set_durability(connection)
         return connection
 
-    def _set_durability(self, connection: Connection) -> None:
+    def _set_durability(self, connection: StoreConnection) -> None:
         connection.execute(f"PRAGMA synchronous={self._durability}")
         # The fsync() of macOS leaves data in the drive's cache; these ask it for F_FULLFSYNC. The copy from the log
         # into the file always needs it, or a power cut could damage the file. Other systems ignore both.
@@ -312,8 +312,8 @@ _NOT_OPEN = Lost("it is not open", "open it")
 
 
 class _Connections(NamedTuple):
-    writer: Connection
-    reader: Connection
+    writer: StoreConnection
+    reader: StoreConnection
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

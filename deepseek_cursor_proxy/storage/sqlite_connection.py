@@ -13,7 +13,7 @@ from typing import Any
 _IS_FREE_THREADED = "free-threading build" in sys.version
 
 
-class Connection(sqlite3.Connection):
+class StoreConnection(sqlite3.Connection):
     """A connection that knows how long it waits for a lock."""
 
     busy_seconds = 0.0
@@ -45,8 +45,10 @@ class Rows:
         return list(self._rows)
 
 
-def connect(name: str, *, uri: bool = False) -> Connection:
-    return sqlite3.connect(name, timeout=0, isolation_level=None, check_same_thread=False, uri=uri, factory=Connection)
+def connect(name: str, *, uri: bool = False) -> StoreConnection:
+    return sqlite3.connect(
+        name, timeout=0, isolation_level=None, check_same_thread=False, uri=uri, factory=StoreConnection
+    )
 
 
 def free_statements() -> None:

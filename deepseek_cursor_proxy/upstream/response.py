@@ -63,13 +63,13 @@ class UpstreamResponse:
         self._started = time.monotonic()
         # When to stop waiting for the end of a stream whose answer is complete; see end_soon.
         self._end_by = math.inf
-        # How long nothing has to be done after progress.
+        # How long after progress the next heartbeat or timeout is due.
         self._quiet_seconds = min(config.heartbeat_interval, config.request_timeout)
         # While it streams: when progress, the last keep-alive and the last output for the client came.
         self._progress_at = self._keep_alive_at = self._output_at = 0.0
         self._has_progressed = False
         self._until: float | None = None
-        # The deadline after which such bytes were still read; see _raise_if_silent.
+        # The deadline after which useless bytes were still read; see _raise_if_silent.
         self._useless_deadline = 0.0
         # Whether a stream yields a Lull in place of waiting for DeepSeek.
         self._has_lulls = False
@@ -166,7 +166,7 @@ class UpstreamResponse:
         )
 
     def stream(self, *, with_lulls: bool = False) -> Generator[bytes | Heartbeat | Lull, None, None]:
-        """The body as it arrives, a Heartbeat after a time without progress and, with lulls, one before each wait."""
+        """The body as it arrives; a Heartbeat after a time without progress; with lulls, a Lull before each wait."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
         self._has_lulls, self._until = with_lulls, None

@@ -7,7 +7,7 @@ pieces of a tool's input the same way, so a plain message and a streamed one hav
 import re
 
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-# Behind it, none of these may follow: they would be a part of the same number or word.
+# None of these may follow it: they would be a part of the same number or word.
 _SCALAR = r"(?:-?\d++(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|null)(?![\w.+-])"
 _TOKEN = re.compile(rf"\s*+(?:({_STRING})|{_SCALAR}|([{{\[])|([}}\]])|([,:]))", re.DOTALL)
 _CLOSING = {"{": "}", "[": "]"}

@@ -30,13 +30,13 @@ from deepseek_cursor_proxy.protocols.request.field_checks import (
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 # Fields that mean the same here and in a chat.
-_SAME = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
+_SAME_FIELDS = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
 
 # Clients send them; they have no effect on DeepSeek. A message is one answer, whatever n says.
-_WITHOUT_EFFECT = frozenset(
+_IGNORED_FIELDS = frozenset(
     {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo", "n"}
 )
-_READ_HERE = frozenset({"model", "system", "thinking", "output_config", "metadata", "stop_sequences"})
+_TRANSLATED_FIELDS = frozenset({"model", "system", "thinking", "output_config", "metadata", "stop_sequences"})
 
 # The first line of Claude Code's system prompt differs from version to version, and says nothing to a model.
 _BILLING = "x-anthropic-billing-header:"
@@ -65,7 +65,7 @@ def parse(
 ) -> MessageRequest:
     """The request of a body; BadRequest names the field that is wrong."""
     if body.get("thread") is not None:
-        # Ignored, all but the last turn of the chat would be lost.
+        # If it were ignored, all but the last turn of the chat would be lost.
         raise BadRequest("Threads are not kept here. Send all messages, without thread.", param="thread", code=THREADS)
     if not isinstance(body.get("messages"), list):
         raise bad_field("messages", "a list")
@@ -90,9 +90,9 @@ def parse(
 
 def _chat_body(body: Json, thinking: str | None, opener: Opener, memory: ChatMemory) -> dict[str, Any]:
     """The body in the fields of a chat; unknown fields stay, so that they are reported as not forwarded."""
-    known = {*_SAME, *_READ_HERE, *_WITHOUT_EFFECT}
+    known = {*_SAME_FIELDS, *_TRANSLATED_FIELDS, *_IGNORED_FIELDS}
     chat = {name: value for name, value in body.items() if name not in known}
-    chat |= {name: body[name] for name in _SAME if body.get(name) is not None}
+    chat |= {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
     chat["messages"] = unseal_each(body["messages"], lambda message: _unseal(message, opener), opener, memory)
     if (system := _system(body.get("system"))) is not None:
         chat["system"] = system

@@ -43,7 +43,7 @@ class MessageWriter:
         self._open: _Block | None = None
         self._calls: dict[int, _PendingToolUse] = {}
         # Reasoning and text that came in the middle of a call.
-        self._held: list[_Words] = []
+        self._pending_words: list[_Words] = []
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
         self._stop_sequence: str | None = None
@@ -121,7 +121,7 @@ class MessageWriter:
     def _write_words(self, words: "_Words") -> list[bytes]:
         if isinstance(self._open, _ToolUse) and not self._calls[self._open.call].is_whole:
             # The block of the call would have to be closed, and could not be opened again.
-            self._held.append(words)
+            self._pending_words.append(words)
             return []
         written: list[bytes] = []
         if not isinstance(self._open, words.kind):
@@ -130,9 +130,9 @@ class MessageWriter:
         assert self._open is not None
         return [*written, self._open.write(words.text, words.strings)]
 
-    def _write_held(self) -> list[bytes]:
-        held, self._held = self._held, []
-        return [piece for words in held for piece in self._write_words(words)]
+    def _write_pending(self) -> list[bytes]:
+        pending, self._pending_words = self._pending_words, []
+        return [piece for words in pending for piece in self._write_words(words)]
 
     def _open_block(self, block: "_Block") -> bytes:
         self._open = block
@@ -144,15 +144,15 @@ class MessageWriter:
         return [] if block is None else [block.finish(), _event("content_block_stop", index=block.index)]
 
     def _write_calls_in_turn(self) -> list[bytes]:
-        """Of the calls as much as can be written: each begins when the one before it is whole, however they came."""
+        """Write what can be written of the calls: each begins when the one before it is whole, however they came."""
         written: list[bytes] = []
-        waiting = [index for index in sorted(self._calls) if not self._is_written(index)]
-        while waiting:
-            index = waiting.pop(0)
+        unwritten = [index for index in sorted(self._calls) if not self._is_written(index)]
+        while unwritten:
+            index = unwritten.pop(0)
             written += self._write_block(index)
-            if not (waiting or self._held) or not self._calls[index].is_whole:
+            if not (unwritten or self._pending_words) or not self._calls[index].is_whole:
                 break
-            written += self._close_open() + self._write_held()
+            written += self._close_open() + self._write_pending()
         return written
 
     def _is_written(self, index: int) -> bool:
@@ -178,7 +178,7 @@ class MessageWriter:
         for index in sorted(self._calls):
             if not self._is_written(index):
                 written += self._write_block(index)
-        return written + self._close_open() + self._write_held() + self._close_open()
+        return written + self._close_open() + self._write_pending() + self._close_open()
 
 
 class PingingWriter(MessageWriter):

@@ -25,7 +25,7 @@ _ROLES = {"developer": "system", "function": "tool"}
 _KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
-class History(NamedTuple):
+class ParsedHistory(NamedTuple):
     """Canonical messages, and the names of what was left out."""
 
     messages: tuple[Message, ...]
@@ -42,7 +42,7 @@ class _ParsedMessages(NamedTuple):
 _PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages", json_size)
 
 
-def read(messages: list[Any], memory: ChatMemory = NO_MEMORY) -> History:
+def read(messages: list[Any], memory: ChatMemory = NO_MEMORY) -> ParsedHistory:
     lookup = memory.look_up(_PARSE, messages)
     known = lookup.result
     found, reader = (list(known.messages), known.reader.copy()) if known is not None else ([], MessageReader())
@@ -54,7 +54,7 @@ def read(messages: list[Any], memory: ChatMemory = NO_MEMORY) -> History:
             found += reader.read(message, f"messages[{index}]")
     history = tuple(found)
     lookup.store(_ParsedMessages(history, reader))
-    return History(history, dropped=tuple(reader.dropped))
+    return ParsedHistory(history, dropped=tuple(reader.dropped))
 
 
 def read_plain(message: Any) -> Message | None:

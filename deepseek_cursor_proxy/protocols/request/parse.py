@@ -6,8 +6,8 @@ the shape of a body by the name of the model, so every endpoint accepts chat mes
 
 To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS, and to deepseek/responses_api._PARAMS
 if its Responses API has it. One that needs translation: add it to _TRANSLATED_FIELDS and to conversation.ChatRequest,
-read it in `parse`, send it in deepseek/chat_api.payload and responses_api.payload. Names in responses/envelope._AROUND
-and anthropic/request._WITHOUT_EFFECT never get here: remove them there.
+read it in `parse`, send it in deepseek/chat_api.payload and responses_api.payload. Those in
+responses/envelope._RESPONSE_FIELDS and anthropic/request._IGNORED_FIELDS never get here: remove them there.
 """
 
 import re
@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.protocols.request.field_checks import (
     optional_name,
     optional_string,
 )
-from deepseek_cursor_proxy.protocols.request.messages import History
+from deepseek_cursor_proxy.protocols.request.messages import ParsedHistory
 from deepseek_cursor_proxy.protocols.request.tool_namespaces import QualifiedName
 
 # Each is a paid upstream call; more is probably a mistake.
@@ -218,7 +218,7 @@ def _find_history(body: Json) -> _HistorySource:
 
 def _read_history(
     body: Json, source: _HistorySource, upstream_names: Mapping[QualifiedName, str], memory: ChatMemory
-) -> History:
+) -> ParsedHistory:
     """The messages of a body, after its `instructions` and `system`."""
     if source.are_items:
         history = responses_items.read(source.values, source.param, upstream_names, memory)
@@ -228,7 +228,7 @@ def _read_history(
         instructions = optional(body, "instructions", str, "a string")
         system = anthropic_blocks.read(body.get("system"), "system", "system").content
         leading = [_system_message(text) for text in (instructions, system) if text]
-        history = History((*leading, *history.messages), history.dropped)
+        history = ParsedHistory((*leading, *history.messages), history.dropped)
     if not history.messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)

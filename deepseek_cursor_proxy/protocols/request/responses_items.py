@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field, object_at, optional, optional_string
-from deepseek_cursor_proxy.protocols.request.messages import History, MessageReader, arguments_text
+from deepseek_cursor_proxy.protocols.request.messages import MessageReader, ParsedHistory, arguments_text
 from deepseek_cursor_proxy.redaction import safe_text
 
 # The id of an item of ours: the suffix of the response's id, and the index in its output.
@@ -65,10 +65,10 @@ def read(
     param: str = "input",
     upstream_names: Mapping[tool_namespaces.QualifiedName, str] | None = None,
     memory: ChatMemory = NO_MEMORY,
-) -> History:
+) -> ParsedHistory:
     """The history of an `input`; `upstream_names` are those of tools in namespaces, others get their default names."""
     if isinstance(items, str):
-        return History((Message("user", items),))
+        return ParsedHistory((Message("user", items),))
     if not isinstance(items, list):
         raise bad_field(param, "a string or a list of items")
     lookup = memory.look_up(_PARSE, items, tuple((upstream_names or {}).items()))
@@ -156,9 +156,9 @@ class _Reader:
                 self._end_turn()
             self._dropped.append(f"input item {safe_text(kind, 60)}")
 
-    def history(self) -> History:
+    def history(self) -> ParsedHistory:
         self._end_turn()
-        return History(tuple(self._messages), (*self._dropped, *self._chat.dropped))
+        return ParsedHistory(tuple(self._messages), (*self._dropped, *self._chat.dropped))
 
     def _read_message(self, item: Json, param: str) -> None:
         found = self._chat.read(item, param)

@@ -36,11 +36,11 @@ _SEALED = "reasoning.encrypted_content"
 _MOST_METADATA, _LONGEST_METADATA_NAME, _LONGEST_METADATA = 16, 64, 512
 
 # Fields of the response, not of the conversation; DeepSeek does not get them.
-_AROUND = (
+_RESPONSE_NAMES = (
     "store background previous_response_id include metadata parallel_tool_calls max_tool_calls truncation "
     "service_tier safety_identifier client_metadata prompt_cache_retention stream_options top_logprobs n"
 )
-_AROUND_NAMES = frozenset(_AROUND.split())
+_RESPONSE_FIELDS = frozenset(_RESPONSE_NAMES.split())
 # A request without one of these would be another request.
 _IMPOSSIBLE = {
     "conversation": "conversation is kept by OpenAI's own servers only; chain responses with previous_response_id.",
@@ -133,15 +133,15 @@ def parse_options(body: Json) -> ResponseOptions:
 
 def chat_body(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     """The body of a chat with these items, without the fields that concern the response alone."""
-    inside = {name: value for name, value in body.items() if name not in _AROUND_NAMES}
-    reasoning = inside.get("reasoning")
+    chat = {name: value for name, value in body.items() if name not in _RESPONSE_FIELDS}
+    reasoning = chat.get("reasoning")
     if isinstance(reasoning, dict):
-        inside["reasoning"] = {name: value for name, value in reasoning.items() if name != "summary"}
+        chat["reasoning"] = {name: value for name, value in reasoning.items() if name != "summary"}
     if logprobs.are_requested(body):
-        inside["logprobs"] = True
+        chat["logprobs"] = True
         # Without it DeepSeek sends those of the tokens it has chosen.
-        inside |= {"top_logprobs": body["top_logprobs"]} if body.get("top_logprobs") else {}
-    return {**inside, "input": list(items)}
+        chat |= {"top_logprobs": body["top_logprobs"]} if body.get("top_logprobs") else {}
+    return {**chat, "input": list(items)}
 
 
 def unseal(items: Sequence[Json], opener: Opener, memory: ChatMemory = NO_MEMORY) -> list[Json]:
