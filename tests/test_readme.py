@@ -149,7 +149,7 @@ class TextsTest(unittest.TestCase):
                 self.assertTrue(any(all(part in text for part in parts) for text in written))
 
     def test_the_readme_takes_three_minutes(self) -> None:
-        self.assertLessEqual(len(README.splitlines()), 300)
+        self.assertLessEqual(len(README.splitlines()), 220)
         self.assertLessEqual(len(README.split()), 1500)
 
 
