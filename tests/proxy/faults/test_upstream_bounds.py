@@ -11,24 +11,10 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.upstream import response
-from tests.support.faults import (
-    EVENTS,
-    GOOD,
-    JSON,
-    PATIENCE,
-    REPORTED,
-    SSE,
-    STREAM_HEAD,
-    TEXT,
-    WHOLE,
-    FaultTestCase,
-    Reply,
-    delta,
-    event,
-    head,
-)
+from tests.support.faults import PATIENCE, REPORTED, WHOLE, FaultTestCase, Reply
 from tests.support.harness import chat_body
 from tests.support.polling import wait_until
+from tests.support.raw_replies import EVENTS, GOOD, JSON, SSE, STREAM_HEAD, TEXT, delta, event, head
 from tests.support.raw_upstream import CERTIFICATE, CLOSE, HANG, KEEP, RESET, ScriptedReply
 from tests.support.width import width
 

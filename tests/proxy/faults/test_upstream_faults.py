@@ -12,26 +12,9 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.upstream import response
-from tests.support.faults import (
-    CHUNKED,
-    COMPLETION,
-    EVENTS,
-    GOOD,
-    JSON,
-    PATIENCE,
-    REPORTED,
-    SSE,
-    STREAM_HEAD,
-    WHOLE,
-    FaultTestCase,
-    GoodResponse,
-    Reply,
-    chunk,
-    delta,
-    event,
-    head,
-)
+from tests.support.faults import PATIENCE, REPORTED, WHOLE, FaultTestCase, Reply
 from tests.support.harness import RunningProxy
+from tests.support.raw_replies import ANSWER, CHUNKED, EVENTS, GOOD, JSON, SSE, STREAM_HEAD, chunk, delta, event, head
 from tests.support.raw_upstream import CLOSE, HANG, KEEP, RESET, ScriptedReply
 from tests.support.width import IS_LONG, width
 
@@ -41,7 +24,7 @@ ODD_CHOICES: tuple[Any, ...] = (None, 7, "x", {}, [], [7], [None], [[]])
 ODD_CALLS: tuple[Any, ...] = (7, "x", {}, [7], [{"index": 400_000}], [{"index": "x"}])
 
 
-def cuts(good: GoodResponse, *, sample: int = BODY_SAMPLE) -> list[int]:
+def cuts(good: Any, *, sample: int = BODY_SAMPLE) -> list[int]:
     """After how many bytes to fail: all of the head, some of the rest, and what lies around the end."""
     if IS_LONG:
         return list(range(len(good.data) + 1))
@@ -86,7 +69,7 @@ class TestEveryByte(FaultTestCase):
             with self.subTest(good.name):
                 self.assertEqual(WHOLE, self.ask(self.connect(proxy), number, stream=good.is_stream).verdict)
 
-    def assert_told(self, good: GoodResponse, then: str, at: list[int], **settings: Any) -> None:
+    def assert_told(self, good: Any, then: str, at: list[int], **settings: Any) -> None:
         plays = [ScriptedReply.of(good.data[:cut], then) for cut in at]
         proxy, _ = self.scripted_proxy(plays, **settings)
         workers = 16 if then == HANG else 2
@@ -104,7 +87,7 @@ class TestEveryByte(FaultTestCase):
                     self.assertEqual("upstream_timeout", replies[number].error["code"])
         proxy.close()
 
-    def share(self, proxy: RunningProxy, good: GoodResponse, numbers: range) -> list[tuple[int, Reply]]:
+    def share(self, proxy: RunningProxy, good: Any, numbers: range) -> list[tuple[int, Reply]]:
         with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
             return [(number, self.ask(sock, number, stream=good.is_stream)) for number in numbers]
 
@@ -146,7 +129,7 @@ class TestOddAnswers(FaultTestCase):
             "garbage": b"\x16\x03\x01\x02\x00garbage",
             "another protocol": b"220 smtp.example.test ESMTP\r\n",
             "an empty line": b"\r\n\r\n\r\n\r\n\r\n\r\n",
-            "HTTP/0.9": COMPLETION,
+            "HTTP/0.9": ANSWER,
             "HTTP/2": b"HTTP/2 200\r\n\r\n",
             "a status of words": b"HTTP/1.1 OK\r\n\r\n",
             "a status of four digits": b"HTTP/1.1 2000 OK\r\n\r\n",
@@ -157,37 +140,37 @@ class TestOddAnswers(FaultTestCase):
             "a picture": head("Content-Type: image/png", "Content-Length: 4") + b"\x89PNG",
             "no content": head(status="204 No Content"),
             "a status beyond all statuses": head("Content-Length: 0", status="600 What"),
-            "the last of all numbers": head(JSON, f"Content-Length: {len(COMPLETION)}", status="999 No") + COMPLETION,
+            "the last of all numbers": head(JSON, f"Content-Length: {len(ANSWER)}", status="999 No") + ANSWER,
             "reset content": head("Content-Length: 0", status="205 Reset Content"),
-            "partial content": head(JSON, f"Content-Length: {len(COMPLETION)}", status="206 Partial") + COMPLETION,
-            "a length with a sign": head(JSON, "Content-Length: -5") + COMPLETION,
-            "a length of words": head(JSON, "Content-Length: many") + COMPLETION,
-            "two lengths": head(JSON, "Content-Length: 5", "Content-Length: 6") + COMPLETION,
-            "a terabyte": head(JSON, f"Content-Length: {1024**4}") + COMPLETION,
-            "more digits than numbers": head(JSON, f"Content-Length: {'9' * 30}") + COMPLETION,
-            "a length and chunks": head(JSON, "Content-Length: 5", CHUNKED) + chunk(COMPLETION) + chunk(b""),
-            "an unknown transfer": head(JSON, "Transfer-Encoding: gzip") + COMPLETION,
-            "an unknown packing": head(JSON, "Content-Encoding: br") + COMPLETION,
-            "a stream in an unknown packing": head(SSE, "Content-Encoding: br") + COMPLETION,
+            "partial content": head(JSON, f"Content-Length: {len(ANSWER)}", status="206 Partial") + ANSWER,
+            "a length with a sign": head(JSON, "Content-Length: -5") + ANSWER,
+            "a length of words": head(JSON, "Content-Length: many") + ANSWER,
+            "two lengths": head(JSON, "Content-Length: 5", "Content-Length: 6") + ANSWER,
+            "a terabyte": head(JSON, f"Content-Length: {1024**4}") + ANSWER,
+            "more digits than numbers": head(JSON, f"Content-Length: {'9' * 30}") + ANSWER,
+            "a length and chunks": head(JSON, "Content-Length: 5", CHUNKED) + chunk(ANSWER) + chunk(b""),
+            "an unknown transfer": head(JSON, "Transfer-Encoding: gzip") + ANSWER,
+            "an unknown packing": head(JSON, "Content-Encoding: br") + ANSWER,
+            "a stream in an unknown packing": head(SSE, "Content-Encoding: br") + ANSWER,
             "a packing that is none": head(JSON, "Content-Encoding: gzip", "Content-Length: 8") + b"not gzip",
             "chunks that are none": head(JSON, CHUNKED) + b"zz\r\n{}\r\n",
             "chunks without line ends": head(JSON, CHUNKED) + b"2\r\n{}XX0\r\n\r\n",
-            "a stream of a terabyte": head(SSE, f"Content-Length: {1024**4}") + COMPLETION,
-            "a folded header": head(JSON, "X-A: a", " b") + COMPLETION,
-            "a CR in a header": b"HTTP/1.1 200 OK\r\nX-A: a\rSet-Cookie: b\r\n\r\n" + COMPLETION,
-            "a NUL in a header": head("X-A: a\0b") + COMPLETION,
-            "a header without a name": head(": x") + COMPLETION,
-            "a header without a colon": head("X") + COMPLETION,
-            "a space before the colon": head("X : y") + COMPLETION,
+            "a stream of a terabyte": head(SSE, f"Content-Length: {1024**4}") + ANSWER,
+            "a folded header": head(JSON, "X-A: a", " b") + ANSWER,
+            "a CR in a header": b"HTTP/1.1 200 OK\r\nX-A: a\rSet-Cookie: b\r\n\r\n" + ANSWER,
+            "a NUL in a header": head("X-A: a\0b") + ANSWER,
+            "a header without a name": head(": x") + ANSWER,
+            "a header without a colon": head("X") + ANSWER,
+            "a space before the colon": head("X : y") + ANSWER,
             "a head without end": b"HTTP/1.1 200 OK\r\nX: " + b"a" * 200_000,
-            "a thousand headers": head(*(f"X-{n}: y" for n in range(1000))) + COMPLETION,
+            "a thousand headers": head(*(f"X-{n}: y" for n in range(1000))) + ANSWER,
         }.items():
             for stream in (True, False):
                 with self.subTest(name, stream=stream):
                     self.assert_status(502, data, stream=stream)
 
     def test_an_absurd_content_length_is_an_error_at_once(self) -> None:
-        data = head(JSON, f"Content-Length: {1024**4}") + COMPLETION
+        data = head(JSON, f"Content-Length: {1024**4}") + ANSWER
         reply = self.reply_to(data, stream=False, then=HANG, request_timeout=PATIENCE)
         self.assertEqual((502, REPORTED), (reply.status, reply.verdict))
 
@@ -196,7 +179,7 @@ class TestOddAnswers(FaultTestCase):
             "nothing": b"",
             "blank": b"\n\n\n",
             "no JSON": b"<html>",
-            "half of it": COMPLETION[:50],
+            "half of it": ANSWER[:50],
             "no object": b"[]",
             "no choices": b"{}",
             "empty choices": b'{"choices": []}',
@@ -208,7 +191,7 @@ class TestOddAnswers(FaultTestCase):
             "a chunk of a stream": json.dumps(delta("stop", content="x")).encode(),
             "an error": b'{"error": {"message": "out of order"}}',
             "an error in words": b'{"error": "out of order"}',
-            "not UTF-8": COMPLETION.replace("漢".encode(), b"\xff"),
+            "not UTF-8": ANSWER.replace("漢".encode(), b"\xff"),
             "deep": b'{"choices": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
             "just readable": b'{"x": ' + b"[" * 400 + b"]" * 400 + b', "choices": [{}]}',
             "a number without end": b'{"choices": [{}], "x": ' + b"9" * 5000 + b"}",
@@ -310,7 +293,7 @@ class TestOddAnswers(FaultTestCase):
         data = STREAM_HEAD + b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in halves)
         reply = self.reply_to(data)
         self.assertEqual("\ud83d\ude00\ud800 alone", reply.text)
-        whole = json.loads(COMPLETION)
+        whole = json.loads(ANSWER)
         whole["choices"][0]["message"] = {"content": "\ud800", "reasoning_content": "\udfff"}
         body = json.dumps(whole).encode()
         reply = self.reply_to(head(JSON, f"Content-Length: {len(body)}") + body, stream=False)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, FaultTestCase, chunk, head
+from tests.support.faults import FaultTestCase
 from tests.support.harness import RunningProxy, read_reply, read_to_the_end, request_bytes
+from tests.support.raw_replies import ANSWER, EVENTS, STREAM_HEAD, TEXT, chunk, head
 from tests.support.raw_upstream import ScriptedReply
 
 QUESTION: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
@@ -33,7 +34,7 @@ def queued(request: bytes, seconds: float = QUEUED, blank: bytes = b": keep-aliv
     while time.monotonic() < until:
         yield blank if is_stream else chunk(b"\n")
         pause.wait(0.02)
-    yield b"".join(EVENTS) if is_stream else chunk(COMPLETION) + b"0\r\n\r\n"
+    yield b"".join(EVENTS) if is_stream else chunk(ANSWER) + b"0\r\n\r\n"
 
 
 class TestQueue(FaultTestCase):

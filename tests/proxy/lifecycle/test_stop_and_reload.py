@@ -29,17 +29,7 @@ from tests.proxy.lifecycle import test_tunnel
 from tests.proxy.lifecycle.test_serve import NgrokServeTest
 from tests.support.harness import RunningProxy, read_reply, request_bytes
 from tests.support.polling import wait_until
-from tests.support.program import (
-    COMMAND,
-    DUPLICATE_SECONDS,
-    ENDLESS_GRACE,
-    PATIENCE,
-    QUICK_COMMAND,
-    WINDOWS,
-    Process,
-    ServeTest,
-    address,
-)
+from tests.support.program import COMMAND, DUPLICATE_SECONDS, ENDLESS_GRACE, PATIENCE, QUICK_COMMAND, ServeTest, address
 from tests.unit.net.test_wait import systems
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -95,7 +85,7 @@ main()
 """
 
 
-@unittest.skipIf(WINDOWS, "signals are a POSIX thing")
+@unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class StopTest(RunningTest):
     def setUp(self) -> None:
         super().setUp()
@@ -245,7 +235,7 @@ class StopTest(RunningTest):
         self.expect_stopped(process)
 
 
-@unittest.skipIf(WINDOWS, "signals are a POSIX thing")
+@unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class SecondSignalTest(RunningTest, NgrokServeTest):
     command = QUICK_COMMAND
 
@@ -292,14 +282,14 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
         return False
 
 
-@unittest.skipIf(WINDOWS, "signals are a POSIX thing")
+@unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class ReloadTest(RunningTest):
     def setUp(self) -> None:
         super().setUp()
         self.path = self.home / "mine.toml"
         self.path.write_text('model = "one"\n')
 
-    def serve_mine(self, *arguments: str) -> tuple[Process, str]:
+    def serve_mine(self, *arguments: str) -> tuple[Any, str]:
         return self.serve("--config", str(self.path), *arguments)
 
     def model(self, connection: http.client.HTTPConnection) -> str:
@@ -368,7 +358,7 @@ class ReloadTest(RunningTest):
         self.expect_stopped(process)
 
 
-@unittest.skipIf(WINDOWS, "terminals are a POSIX thing")
+@unittest.skipIf(os.name == "nt", "terminals are a POSIX thing")
 class TerminalTest(ServeTest):
     def setUp(self) -> None:
         super().setUp()

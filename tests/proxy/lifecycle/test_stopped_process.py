@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.lab import processes
-from tests.support.faults import COMPLETION, EVENTS, STREAM_HEAD, TEXT, chunk, delta, event, head
 from tests.support.harness import chat_body, read_reply, request_bytes
+from tests.support.raw_replies import ANSWER, EVENTS, STREAM_HEAD, TEXT, chunk, delta, event, head
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
 
 QUESTION = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
@@ -49,7 +49,7 @@ class TestStoppedProcess(unittest.TestCase):
         if is_stream:
             yield STREAM_HEAD + (b": keep-alive\n\n" if kind == "queued" else EVENTS[0] + EVENTS[2])
         else:
-            yield PLAIN_HEAD + (chunk(b"\n") if kind == "queued" else chunk(COMPLETION[:20]))
+            yield PLAIN_HEAD + (chunk(b"\n") if kind == "queued" else chunk(ANSWER[:20]))
         self.calls.release()
         if kind != "unread":
             self.is_stopped.wait(PATIENCE)
@@ -64,7 +64,7 @@ class TestStoppedProcess(unittest.TestCase):
         if is_stream:
             yield b"".join(EVENTS if kind == "queued" else EVENTS[3:])
         else:
-            yield chunk(COMPLETION if kind == "queued" else COMPLETION[20:]) + b"0\r\n\r\n"
+            yield chunk(ANSWER if kind == "queued" else ANSWER[20:]) + b"0\r\n\r\n"
 
     def stop(self) -> None:
         os.kill(self.server.pid, signal.SIGSTOP)

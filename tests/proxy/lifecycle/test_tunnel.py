@@ -380,11 +380,15 @@ class FailureTest(TunnelTest):
 
 
 class WatchTest(TunnelTest):
-    def test_a_dead_agent_is_replaced_and_its_new_url_announced(self) -> None:
-        urls: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.assertEqual(self.tunnel(DIES, OK_ELSEWHERE, on_url=urls.put).start(), URL)
-        self.expect_announced(LOST, BACK, MOVED)
-        self.assertEqual([URL, NEW], [urls.get(timeout=10) for _ in range(2)])
+    def test_an_agent_that_died_or_lost_our_tunnel_is_replaced_and_its_new_url_announced(self) -> None:
+        for part in (DIES, {"urls": [URL, ""]}):
+            self.launches.write_text("")
+            urls: queue.SimpleQueue[str] = queue.SimpleQueue()
+            tunnel = self.tunnel(part, OK_ELSEWHERE, on_url=urls.put)
+            self.assertEqual(tunnel.start(), URL)
+            self.expect_announced(LOST, BACK, MOVED)
+            self.assertEqual([URL, NEW], [urls.get(timeout=10) for _ in range(2)])
+            tunnel.stop()
 
     def test_a_replaced_agent_at_the_same_url_announces_no_new_url(self) -> None:
         tunnel = self.tunnel(DIES, {"urls": [URL, URL, NEW]})
@@ -434,10 +438,6 @@ class WatchTest(TunnelTest):
         self.expect_announced(LOST, BACK, LOST)
         tunnel.stop()
         self.assertEqual(len(self.children), 2)
-
-    def test_a_running_agent_that_lost_our_tunnel_is_replaced(self) -> None:
-        self.tunnel({"urls": [URL, ""]}, OK_ELSEWHERE).start()
-        self.expect_announced(LOST, BACK, MOVED)
 
     def test_a_short_gap_is_left_to_the_agent_to_repair(self) -> None:
         self.tunnel({"urls": [URL, "", "", NEW]}).start()

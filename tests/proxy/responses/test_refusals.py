@@ -5,17 +5,7 @@ import time
 from typing import Any
 
 from tests.support.hostile_requests import nested
-from tests.support.responses_client import (
-    HOSTED,
-    OPAQUE,
-    PATH,
-    TOOLS,
-    ClientReply,
-    Json,
-    ResponsesTestCase,
-    output,
-    question,
-)
+from tests.support.responses_client import HOSTED, OPAQUE, PATH, TOOLS, Json, ResponsesTestCase, output, question
 from tests.support.width import width
 
 MARK = "0123456789abcdef" * 2
@@ -27,7 +17,7 @@ def schema(value: Any) -> Json:
 
 
 class TestRefusals(ResponsesTestCase):
-    def assert_refused(self, told: ClientReply, status: int, param: str | None = None) -> None:
+    def assert_refused(self, told: Any, status: int, param: str | None = None) -> None:
         self.assertEqual(status, told.status, told.body[:300])
         self.assertLessEqual({"message", "type", "param", "code"}, told.error.keys())
         self.assertEqual((param, "invalid_request_error"), (told.error["param"], told.error["type"]))
