@@ -242,17 +242,13 @@ class ClientConnection:
             return b""
         except ClientGone:
             # The server stops: what has arrived by now is the last that is read.
-            return self._receive_last()
+            with contextlib.suppress(OSError):
+                return self._sock.recv(_RECEIVE_BYTES)
+            return b""
 
     @cached_property
     def _idle_waiter(self) -> ReadWaiter:
         return ReadWaiter(self._sock, self._server.stop_wakeup)
-
-    def _receive_last(self) -> bytes:
-        try:
-            return self._sock.recv(_RECEIVE_BYTES)
-        except OSError:
-            return b""
 
     def take_rest(self) -> bytes:
         rest, self._rest = self._rest, b""

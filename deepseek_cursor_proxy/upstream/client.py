@@ -14,13 +14,13 @@ from functools import lru_cache
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.error_messages import read_refusal
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
 from deepseek_cursor_proxy.upstream.destination import Destination, Origin
-from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool
+from deepseek_cursor_proxy.upstream.pool import ConnectionPool
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.response_head import ClosedBeforeResponse
 
@@ -122,11 +122,11 @@ class _PoolHandler(urllib.request.BaseHandler):
             connection = self._pool.take(request.destination.origin, request.peer, is_new=is_new)
             connection.send(data, self._config.write_timeout, request.peer)
             return UpstreamResponse(connection, self._pool, self._config, request.peer, request.destination)
-        except (ClientGone, ProxyError):
-            _close(connection)
-            raise
-        except (OSError, ValueError) as error:
-            _close(connection)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if not isinstance(error, (OSError, ValueError)):
+                raise
             if connection is not None and connection.is_reused and isinstance(error, ConnectionError):
                 raise _StaleConnection from None
             raise _to_proxy_error(error, request.destination.origin, request.destination.setting) from None
@@ -152,11 +152,6 @@ def _raise_for_status(answer: UpstreamResponse) -> None:
 
 class _StaleConnection(Exception):
     """A kept connection ended before a byte of a response came."""
-
-
-def _close(connection: Connection | None) -> None:
-    if connection is not None:
-        connection.close()
 
 
 def _to_proxy_error(error: Exception, origin: Origin, setting: str) -> ProxyError:
