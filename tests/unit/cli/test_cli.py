@@ -95,13 +95,8 @@ class HelpTest(CliTest):
                 self.assertRegex(text, rf"\n    {command}\s+\w")
 
     def test_serve_help_lists_every_setting(self) -> None:
-        text = self.output_of("serve", "--help")
-        for flag in (
-            *(f"  {each.flag}" for each in SETTINGS),
-            "--config FILE",
-            "--clear-reasoning-cache",
-            "--no-ngrok",
-        ):
+        text, flags = self.output_of("serve", "--help"), [f"  {each.flag}" for each in SETTINGS]
+        for flag in (*flags, "--config FILE", "--clear-reasoning-cache", "--no-ngrok"):
             self.assertIn(flag, text)
 
     def test_serve_help_groups_the_settings(self) -> None:
@@ -139,9 +134,8 @@ class BenchCommandTest(CliTest):
     def test_bench_against_takes_names_with_urls(self) -> None:
         others = ("--against", "a=http://127.0.0.1:1", "--against", "b=http://localhost:2/v1?x=y")
         expected = (("a", "http://127.0.0.1:1"), ("b", "http://localhost:2/v1?x=y"))
-        self.assertEqual(
-            self.bench_options("--upstream-port", "8001", *others), bench.Options(others=expected, upstream_port=8001)
-        )
+        options = self.bench_options("--upstream-port", "8001", *others)
+        self.assertEqual(options, bench.Options(others=expected, upstream_port=8001))
 
     def test_bench_against_refuses_a_bad_value_with_an_example(self) -> None:
         one = "http://127.0.0.1:1"
