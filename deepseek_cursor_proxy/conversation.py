@@ -106,10 +106,9 @@ class Run(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What one upstream chunk adds to one choice; `source` is the chunk itself, with that choice only.
+    """What one upstream chunk adds to one choice; `chunk` is that chunk, with that choice only.
 
-    With a `run` it is several chunks that arrived together: their texts are joined, and `source` is the chunk of which
-    their template was derived.
+    With a `run` it is several chunks that arrived together, texts joined; `chunk` is the one their template is from.
     """
 
     choice: int = 0
@@ -118,7 +117,7 @@ class Delta(NamedTuple):
     calls: tuple[CallPiece, ...] = ()
     finish_reason: str | None = None
     usage: Mapping[str, Any] | None = None
-    source: Mapping[str, Any] | None = None
+    chunk: Mapping[str, Any] | None = None
     run: Run | None = None
 
     @property
@@ -162,7 +161,7 @@ class Reply:
         self.size += delta.size if delta.calls else len(delta.reasoning or "") + len(delta.text or "")
         if delta.usage is not None:
             self.usage = delta.usage
-        if delta.source is None or delta.source.get("choices"):
+        if delta.chunk is None or delta.chunk.get("choices"):
             choice = self._choices.get(delta.choice)
             if choice is None:
                 choice = self._choices[delta.choice] = _Choice()

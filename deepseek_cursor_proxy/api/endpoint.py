@@ -5,9 +5,8 @@
     open          have DeepSeek accept the call: an exchange
     reply         the exchange as the Writer writes it, streamed or plain; see `reply`
 
-A new API is a Writer in `protocols`, a GenerationEndpoint in this folder, and its line in the table of `routes`. Where
-its errors or its key differ from OpenAI's: also `routes._error_reply` with `error_reply`, `access._is_anthropic` and
-`key_settings`. `incremental_json._LISTS` names its list of messages.
+A new API is a Writer in `protocols`, a GenerationEndpoint in this folder, a line in `routes._TABLE`; where errors, key
+or list of messages differ: `error_reply`, `routes._error_reply`, `access._is_anthropic`, `incremental_json._LISTS`.
 """
 
 from collections.abc import Callable, Mapping

@@ -44,7 +44,6 @@ class MessagesEndpoint(GenerationEndpoint):
             reply = self.reply(exchange, chat, PingingWriter(head, message, sealer, monotonic, seconds))
         else:
             reply = self.reply(exchange, chat, PlainMessageWriter(head, message, sealer))
-        # Anthropic's clients quote it when they report a problem.
         return reply._replace(headers=(*reply.headers, ("request-id", head.request_id)))
 
     def count_tokens(self, request: HttpRequest, _: str) -> HttpReply:

@@ -3,8 +3,9 @@
 A request is checked in this order: path, key, body, history. Every failure becomes a reply in the error shape of the
 client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.
 
-To add a route, add a line to `_TABLE`. A function there, such as `_health`, checks no key and has the configuration
-alone. Anything else, such as metrics, is a method of an Endpoint, with all services: it calls `access.admit` first.
+To add a route, add a line to `_TABLE`. A function there, such as `_health`, checks no key, has the configuration
+alone and imports little. All else, such as metrics, is a method of an Endpoint, which has `_services`; it calls
+`access.admit` first. Both get the request and the {} of the path.
 """
 
 import contextlib
@@ -61,11 +62,10 @@ def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> Http
     raise UpgradeRefused("Responses are streamed over HTTP here; send POST.")
 
 
-# Called with the configuration, the request and the {} of the path; imports nothing that a chat needs.
 SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
 
 # The name in the log, the method, the path, and the endpoint: a SmallEndpoint, or the module, class and method of an
-# Endpoint of this folder, imported with its first request; it is called with the request and the {} of the path.
+# Endpoint of this folder, imported with its first request.
 # fmt: off
 _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
     ("chat completions", "POST",   "[/v1]/chat/completions",         "chat.ChatEndpoint.create"),

@@ -151,7 +151,7 @@ def _body_deltas(body: Mapping[str, Any], part: str) -> list[Delta]:
         return [_delta(choices[0], part, usage, body)]
     whole = [choice for choice in as_list(choices) if isinstance(choice, dict)]
     if not whole:
-        return [Delta(usage=usage, source={**body, "choices": []})]
+        return [Delta(usage=usage, chunk={**body, "choices": []})]
     last = len(whole) - 1
     without_usage = {name: value for name, value in body.items() if name != "usage"}
     return [
@@ -170,7 +170,7 @@ def error_message(body: Mapping[str, Any]) -> str:
     return error if isinstance(error, str) else ""
 
 
-def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None, source: Mapping[str, Any]) -> Delta:
+def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None, chunk: Mapping[str, Any]) -> Delta:
     fields = as_object(choice.get(part))
     calls = fields.get("tool_calls")
     delta = Delta(
@@ -180,11 +180,11 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
         calls=_pieces(calls) if calls else (),
         finish_reason=_string(choice.get("finish_reason")),
         usage=usage,
-        source=source,
+        chunk=chunk,
     )
     if _is_complete(delta, choice, part):
         return delta
-    return delta._replace(source={**source, "choices": [_drop_damaged(delta, choice, part, fields)]})
+    return delta._replace(chunk={**chunk, "choices": [_drop_damaged(delta, choice, part, fields)]})
 
 
 def _is_complete(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:

@@ -82,20 +82,20 @@ def _resolve(pending: list[Delta], reply: Reply, request: ChatRequest, call_id: 
     if message is None:
         return list(pending)
     last, call = pending[-1], message.tool_calls[0]
-    source, pieces = _source(last.source, call), (CallPiece(0, *call),)
-    return [last._replace(text=None, run=None, calls=pieces, finish_reason="tool_calls", source=source)]
+    chunk, pieces = _chunk(last.chunk, call), (CallPiece(0, *call),)
+    return [last._replace(text=None, run=None, calls=pieces, finish_reason="tool_calls", chunk=chunk)]
 
 
-def _source(source: Mapping[str, Any] | None, call: ToolCall) -> Mapping[str, Any] | None:
+def _chunk(chunk: Mapping[str, Any] | None, call: ToolCall) -> Mapping[str, Any] | None:
     """The chunk (or completion) with the call in place of its text."""
-    if source is None or not source.get("choices"):
-        return source
-    choice = source["choices"][0]
+    if chunk is None or not chunk.get("choices"):
+        return chunk
+    choice = chunk["choices"][0]
     function = {"name": call.name, "arguments": call.arguments}
     entry = {"id": call.id, "type": "function", "function": function}
     part, calls = ("message", [entry]) if "message" in choice else ("delta", [{"index": 0, **entry}])
     message = {**(choice.get(part) or {}), "content": None, "tool_calls": calls}
-    return {**source, "choices": [{**choice, part: message, "finish_reason": "tool_calls"}]}
+    return {**chunk, "choices": [{**choice, part: message, "finish_reason": "tool_calls"}]}
 
 
 def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:

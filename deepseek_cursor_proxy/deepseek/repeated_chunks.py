@@ -60,15 +60,15 @@ class ChunkTemplate:
 
     def fill(self, text: str) -> Delta:
         """The delta of one chunk with this text."""
-        source = self._chunk(text)
+        chunk = self._chunk(text)
         if self._field == "content":
-            return self._delta._replace(text=text, source=source)
-        return self._delta._replace(reasoning=text, source=source)
+            return self._delta._replace(text=text, chunk=chunk)
+        return self._delta._replace(reasoning=text, chunk=chunk)
 
     def _chunk(self, text: str) -> dict[str, Any]:
-        source = self._delta.source or {}
-        choice: Mapping[str, Any] = source["choices"][0]
-        return {**source, "choices": [{**choice, "delta": {**choice["delta"], self._field: text}}]}
+        chunk = self._delta.chunk or {}
+        choice: Mapping[str, Any] = chunk["choices"][0]
+        return {**chunk, "choices": [{**choice, "delta": {**choice["delta"], self._field: text}}]}
 
     def read(self, data: bytes, at: int) -> tuple[Delta | None, int]:
         """One delta for the matching events from `at` on, where one begins; and where the first other one begins."""
@@ -92,8 +92,8 @@ class ChunkTemplate:
         text = unquote(whole)
         known, run = self._delta, Run(self, strings)
         if self._field == "content":
-            return Delta(known.choice, known.reasoning, text, (), None, None, known.source, run)
-        return Delta(known.choice, text, known.text, (), None, None, known.source, run)
+            return Delta(known.choice, known.reasoning, text, (), None, None, known.chunk, run)
+        return Delta(known.choice, text, known.text, (), None, None, known.chunk, run)
 
 
 def unquote(text: str) -> str:

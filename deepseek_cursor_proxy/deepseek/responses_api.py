@@ -174,10 +174,10 @@ class ItemReader:
 
 
 def with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
-    """Deltas of a text with its log probabilities in `source`, where chat completions have them."""
+    """Deltas of a text with its log probabilities in `chunk`, where chat completions have them."""
     if not (isinstance(found, list) and found):
         return deltas
-    return [delta._replace(source={"choices": [{"logprobs": {"content": found}}]}) for delta in deltas]
+    return [delta._replace(chunk={"choices": [{"logprobs": {"content": found}}]}) for delta in deltas]
 
 
 def failure(body: Mapping[str, Any]) -> UpstreamFailed:

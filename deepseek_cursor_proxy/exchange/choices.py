@@ -114,7 +114,7 @@ class ChoicesExchange:
                 for item in items:
                     if isinstance(item, Delta):
                         total = _add_usage(total, item.usage or {})
-                        first = first or {**(item.source or {})}
+                        first = first or {**(item.chunk or {})}
                 if batch := [
                     numbered
                     for item in items
@@ -122,7 +122,7 @@ class ChoicesExchange:
                     if (numbered := _number(single, choice, first)) is not None
                 ]:
                     yield batch
-            yield [Delta(usage=total or None, source={**first, "choices": [], "usage": total or None})]
+            yield [Delta(usage=total or None, chunk={**first, "choices": [], "usage": total or None})]
         except BaseException as error:
             self.close(error)
             raise
@@ -225,12 +225,12 @@ def _number(item: Delta | Heartbeat, choice: int, first: Mapping[str, Any]) -> D
     """The item as one of that choice, with the id and date of the `first` chunk; None for a chunk of usage alone."""
     if isinstance(item, Heartbeat):
         return item
-    source = {name: value for name, value in (item.source or {}).items() if name != "usage"}
-    source |= {name: first[name] for name in ("id", "created") if name in first}
-    if not source.get("choices"):
+    chunk = {name: value for name, value in (item.chunk or {}).items() if name != "usage"}
+    chunk |= {name: first[name] for name in ("id", "created") if name in first}
+    if not chunk.get("choices"):
         return None
-    source["choices"] = [{**each, "index": choice} for each in source["choices"]]
-    return item._replace(choice=choice, usage=None, source=source)
+    chunk["choices"] = [{**each, "index": choice} for each in chunk["choices"]]
+    return item._replace(choice=choice, usage=None, chunk=chunk)
 
 
 def _add_usage(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:

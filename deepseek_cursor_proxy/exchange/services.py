@@ -1,8 +1,4 @@
-"""Services: the stores, the upstream client and the observers that exchanges and endpoints share.
-
-SIGHUP builds new services: new observers, the same stores. An observer that an endpoint reads, or that must survive
-SIGHUP, is a field of its own, created like a store and added to `observers`.
-"""
+"""Services: the stores, the upstream client and the observers that exchanges and endpoints share."""
 
 import itertools
 import logging
@@ -39,6 +35,7 @@ class Services:
     jobs: Jobs
     counter: TokenCounter
     upstream: Upstream
+    # New ones after SIGHUP. One that an endpoint reads, or that must survive, is also a field, created like a store.
     observers: Observers
     # Seals the reasoning that clients hold for us.
     secret: InstallationSecret

@@ -58,7 +58,7 @@ class ChunkWriter:
     def _write(self, item: Delta | Heartbeat) -> bytes:
         if isinstance(item, Heartbeat):
             return sse.comment(item.line) if item.line else self._own(Delta(text=""))
-        if item.source is None:
+        if item.chunk is None:
             return self._own(item)
         if item.run is not None:
             return self._write_run(item, item.run)
@@ -66,7 +66,7 @@ class ChunkWriter:
             self._usage = item.usage
         if item.finish_reason:
             self._has_finished = True
-        if not item.source.get("choices"):
+        if not item.chunk.get("choices"):
             # Clients read choices[0] of every chunk that is not the usage they asked for.
             return b"" if self._has_finished else self._own(Delta(text=""))
         if self._unwrapper is not None:
@@ -150,7 +150,7 @@ def _in_text(delta: Delta) -> Delta:
 
 def _edit(delta: Delta, model: str, part: str) -> dict[str, Any]:
     """The chunk (or completion) a delta came from, with the delta's own values written into it."""
-    edited: dict[str, Any] = {**(delta.source or {}), "model": model}
+    edited: dict[str, Any] = {**(delta.chunk or {}), "model": model}
     if delta.usage is not None:
         edited["usage"] = delta.usage
     choices = edited.get("choices")

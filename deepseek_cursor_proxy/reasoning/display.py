@@ -31,7 +31,7 @@ def show_reasoning(
     displays: dict[int, _ChoiceDisplay] = {}
 
     def show(item: Delta | Heartbeat) -> Batch:
-        if isinstance(item, Heartbeat) or (item.source is not None and not item.source.get("choices")):
+        if isinstance(item, Heartbeat) or (item.chunk is not None and not item.chunk.get("choices")):
             return [item]
         display = displays.get(item.choice)
         if display is None:
@@ -75,7 +75,7 @@ class _ChoiceDisplay:
             return [delta]
         if delta.reasoning and self._writer is not None and self._writer.take_plain(delta.reasoning):
             # Without _replace(), which takes three times as long: nearly all reasoning takes this path.
-            return [Delta(delta.choice, None, delta.reasoning, (), None, None, delta.source, delta.run)]
+            return [Delta(delta.choice, None, delta.reasoning, (), None, None, delta.chunk, delta.run)]
         if delta.text and self._has_text and not (self._writer or self._notice):
             return [delta]
         return [self.show(each) for each in split_run(delta)]

@@ -13,7 +13,6 @@ turn has weaker keys as well, each of which still proves that it is the same tur
     round     the message and the history since the answer before the last question ("place" in traces)
 
 Rule: recording and looking up call the same function, `_HashChains.add`. This file knows no store.
-
 No key is made of a tool's name, of "the same question", or of an id like call_0 alone: all of these recur.
 """
 
@@ -90,14 +89,8 @@ class TurnKeys:
     def record_keys(self) -> tuple[bytes, ...]:
         """All keys to record the turn under; computed once per answer, so none of them is cached."""
         parts = self._parts
-        return (
-            self.exact,
-            *parts.call_keys(),
-            *parts.result_keys(),
-            *parts.dialogue_keys(),
-            *self.round,
-            *self.unnamed,
-        )
+        weaker = (*parts.call_keys(), *parts.result_keys(), *parts.dialogue_keys(), *self.round)
+        return (self.exact, *weaker, *self.unnamed)
 
 
 class _KeyParts(NamedTuple):

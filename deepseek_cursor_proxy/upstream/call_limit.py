@@ -44,7 +44,6 @@ class CallLimit:
 
     @property
     def queued_calls(self) -> int:
-        """How many calls are queued."""
         return len(self._queue)
 
     def acquire(self, peer: Peer | None, calls: int = 1) -> tuple[Slot, ...]:

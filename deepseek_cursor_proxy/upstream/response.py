@@ -75,7 +75,6 @@ class UpstreamResponse:
         self._has_lulls = False
         self._interruption: Exception | None = None
         self._is_closed = False
-        # Released when the response is closed.
         self.slot: Slot | None = None
         # The rest was received, but not given to the decoder of the body yet.
         head, self._unread = response_head.read(connection, peer, Deadline.after(config.request_timeout))

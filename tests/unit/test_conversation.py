@@ -51,7 +51,7 @@ class TestReply(unittest.TestCase):
         self.assertTrue(reply.is_finished)
 
     def test_a_usage_chunk_is_no_choice(self) -> None:
-        reply = reply_of(Delta(usage={"total_tokens": 1}, source={"choices": [], "model": "m"}))
+        reply = reply_of(Delta(usage={"total_tokens": 1}, chunk={"choices": [], "model": "m"}))
         self.assertEqual([], reply.choices)
         self.assertTrue(reply.is_empty)
         self.assertFalse(reply.is_finished)

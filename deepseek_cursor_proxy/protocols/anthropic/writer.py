@@ -114,7 +114,7 @@ class MessageWriter:
 
     def _matched_stop(self, delta: Delta) -> str | None:
         """The stop sequence that ended the answer; DeepSeek does not name it, other hosts of its models do."""
-        choices = (delta.source or {}).get("choices") or [{}]
+        choices = (delta.chunk or {}).get("choices") or [{}]
         found = as_object(choices[0]).get("stop_reason")
         return found if isinstance(found, str) and found in self._request.stops else None
 

@@ -25,9 +25,9 @@ def are_requested(body: Json) -> bool:
 
 def read(delta: Delta) -> list[dict[str, Any]]:
     """Those of the text of a delta; none for a run, whose chunks differ in their text alone."""
-    if delta.run is not None or delta.source is None:
+    if delta.run is not None or delta.chunk is None:
         return []
-    choice = as_object(next(iter(as_list(delta.source.get("choices"))), None))
+    choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
     read = [_entry(value) for value in as_list(as_object(choice.get("logprobs")).get("content"))]
     return [entry for entry in read if entry is not None]
 

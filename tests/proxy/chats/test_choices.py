@@ -123,9 +123,8 @@ class TestChoices(SocketTestCase):
                 with self.subTest(room, stream=stream), mock.patch.object(threading.Thread, "start", limited):
                     sock = self.connect(proxy, {**BODY, "stream": stream})
                     self.assertIn(b"no room for that many answers", read_reply(sock)[2])
-                    self.assertEqual(
-                        0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls
-                    )
+                    limits = proxy.server.services().upstream.call_limits
+                    self.assertEqual(0, limits.of("deepseek-v4-pro").running_calls)
 
     def test_usage_of_several_choices_is_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None}

@@ -110,18 +110,18 @@ class TestDeltas(unittest.TestCase):
         chunk = {"choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
         (delta,) = chat_api.chunk_deltas(chunk)
         self.assertEqual(("We", None, (CallPiece(2, "c", "n", "{"),)), (delta.reasoning, delta.text, delta.calls))
-        self.assertIs(chunk, delta.source)
+        self.assertIs(chunk, delta.chunk)
         # A valid chunk is not copied.
         fields = {"content": None, "tool_calls": None}
         ended = {"choices": [{"index": 0, "delta": fields, "finish_reason": "stop"}]}
-        self.assertIs(ended, chat_api.chunk_deltas(ended)[0].source)
+        self.assertIs(ended, chat_api.chunk_deltas(ended)[0].chunk)
 
     def test_several_choices_of_a_chunk_become_a_delta_each_with_usage_once(self) -> None:
         chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
         found = chat_api.chunk_deltas({**chunk, "usage": {"total_tokens": 1}})
         self.assertEqual([(0, "a"), (1, "b")], [(delta.choice, delta.text) for delta in found])
         self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
-        self.assertEqual([False, True], ["usage" in (delta.source or {}) for delta in found])
+        self.assertEqual([False, True], ["usage" in (delta.chunk or {}) for delta in found])
 
     def test_damaged_fields_of_a_chunk_do_not_reach_the_client(self) -> None:
         good = {"index": 3, "id": "c", "type": "function", "function": {"name": "n", "arguments": "{"}}
@@ -139,8 +139,8 @@ class TestDeltas(unittest.TestCase):
         ):
             with self.subTest(fields, **more):
                 (delta,) = chat_api.chunk_deltas({"id": "1", "choices": [{"index": 0, "delta": fields, **more}]})
-                assert delta.source is not None
-                (sent,) = delta.source["choices"]
+                assert delta.chunk is not None
+                (sent,) = delta.chunk["choices"]
                 self.assertEqual((0, None, repaired), (sent["index"], sent["finish_reason"], sent["delta"]))
 
     def test_damaged_fields_of_a_chunk_are_left_out(self) -> None:

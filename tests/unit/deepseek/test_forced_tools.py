@@ -184,8 +184,8 @@ class TestConvertStream(unittest.TestCase):
         self.assertEqual(deltas, [item for batch in self.convert(*deltas) for item in batch])
 
     def test_reasoning_is_not_held_back_for_a_forced_tool(self) -> None:
-        batches = self.convert(Delta(source={"role": "x"}), Delta(text="x"), Heartbeat(), Delta(reasoning="hm"))
-        items = [[Delta(source={"role": "x"})], [Heartbeat()], [Delta(reasoning="hm")], [Delta(text="x")]]
+        batches = self.convert(Delta(chunk={"role": "x"}), Delta(text="x"), Heartbeat(), Delta(reasoning="hm"))
+        items = [[Delta(chunk={"role": "x"})], [Heartbeat()], [Delta(reasoning="hm")], [Delta(text="x")]]
         self.assertEqual(items, batches)
 
     def test_without_a_forced_tool_the_stream_is_not_touched(self) -> None:

@@ -131,6 +131,6 @@ class TestRuns(unittest.TestCase):
 
     def test_a_run_is_divided_into_its_chunks_again(self) -> None:
         template = template_of(chunk({"reasoning_content": "x"}))
-        run = Delta(reasoning="yz", source={"choices": [{}]}, run=Run(template, [b"y", b"z"]))
+        run = Delta(reasoning="yz", chunk={"choices": [{}]}, run=Run(template, [b"y", b"z"]))
         chunks = [chunk({"reasoning_content": text}) for text in "yz"]
-        self.assertEqual(chunks, [each.source for each in split_run(run)])
+        self.assertEqual(chunks, [each.chunk for each in split_run(run)])

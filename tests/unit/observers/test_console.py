@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from tests.support.histories import TOOLS, user
 
-NOBODY = identity.identify(b"", ())
+EMPTY_HISTORY = identity.identify(b"", ())
 REQUEST = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("secret prompt"),), tuple(TOOLS), stream=True)
 TURNS = (
     Turn(1, ReasoningNeed.HARD, Source.STORE, False, False),
@@ -36,10 +36,8 @@ USAGE = {
 }
 
 
-def restored(
-    request: ChatRequest = REQUEST, turns: Any = TURNS, is_second_attempt: bool = False, **details: Any
-) -> Restored:
-    return Restored(7, PreparedRequest(request, NOBODY, turns, **details), is_second_attempt)
+def restored(request: ChatRequest = REQUEST, turns: Any = TURNS, is_second: bool = False, **details: Any) -> Restored:
+    return Restored(7, PreparedRequest(request, EMPTY_HISTORY, turns, **details), is_second)
 
 
 def received(**details: Any) -> Received:
@@ -96,7 +94,7 @@ class TestConsole(unittest.TestCase):
                 "├ #7 reasoning  thinking is off for this request",
             ],
             self.lines(
-                restored(transcript_count=5, is_second_attempt=True),
+                restored(transcript_count=5, is_second=True),
                 restored(repairs={"cancelled": 1, "moved": 2}),
                 restored(off, (), repairs={"cancelled": 1}),
                 restored(off, ()),

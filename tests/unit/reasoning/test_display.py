@@ -104,7 +104,7 @@ class TestDisplay(unittest.TestCase):
         self.assertEqual([[delta]], list(show_reasoning(source(delta), None)))
 
     def test_heartbeats_and_usage_pass_the_display(self) -> None:
-        usage = Delta(usage={"total_tokens": 1}, source={"choices": []})
+        usage = Delta(usage={"total_tokens": 1}, chunk={"choices": []})
         batches = show_reasoning(source(Heartbeat(), usage), COLLAPSIBLE, lambda choice: "N")
         self.assertEqual([[Heartbeat()], [usage]], list(batches))
 
