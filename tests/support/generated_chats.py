@@ -86,9 +86,8 @@ class World:
 
     def _generate_answer(self, chat: Chat) -> Message:
         calls = self._calls(chat)
-        text = (
-            self.rng.choice(("", "Done.", self._words())) if calls else self.rng.choice((self._words(), "Done. " * 5))
-        )
+        texts = ("", "Done.", self._words()) if calls else (self._words(), "Done. " * 5)
+        text = self.rng.choice(texts)
         reasoning = self.rng.choice((f"Thought {self._next()}: </details> {self._words()}", self._words()))
         return Message("assistant", text, reasoning, tuple(ToolCall(*call) for call in calls))
 
@@ -102,9 +101,8 @@ class World:
     def _echo(self, chat: Chat, answer: Message) -> dict[str, Any]:
         """The answer as a client sends it back: without its reasoning, and with insignificant edits."""
         displayed = self.display(chat, answer)
-        content: Any = self.rng.choice(
-            (displayed, displayed.strip(), displayed + "\n", [{"type": "text", "text": displayed}])
-        )
+        forms = (displayed, displayed.strip(), displayed + "\n", [{"type": "text", "text": displayed}])
+        content: Any = self.rng.choice(forms)
         if not displayed:
             content = self.rng.choice((None, [], ""))
         echoed: dict[str, Any] = {"role": "assistant", "content": content}

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import os
 import queue
+import signal
 import stat
 import sys
 import tempfile
@@ -99,12 +100,20 @@ class ServeTest(unittest.TestCase):
     command = COMMAND
 
     def setUp(self) -> None:
+        self._hear_signals()
         place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.home, self.bin = place / "home", place / "bin"
         self.home.mkdir()
         self.bin.mkdir()
         self.directory = self.home / ".deepseek-cursor-proxy"
         self.store = self.directory / "reasoning_content.sqlite3"
+
+    def _hear_signals(self) -> None:
+        """Tests that run in the background, or with nohup, start processes that ignore these signals."""
+        for number in () if WINDOWS else (signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                self.addCleanup(signal.signal, number, signal.SIG_IGN)
+                signal.signal(number, signal.SIG_DFL)
 
     def launch(self, *arguments: str, **environment: str) -> Process:
         errors = self.bin.parent / "errors"

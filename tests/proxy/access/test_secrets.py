@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, RawReply, read_reply
-from tests.support.program import Process, address
+from tests.support.program import Process, ServeTest, address
 from tests.support.systems import ROOT
 
 KEY = "sk-Kept0123456789abcdefABCDEF"
@@ -223,23 +223,13 @@ class TestVerboseOutput(TestOutput):
 
 
 @unittest.skipIf(os.name == "nt", "permissions are the profile's there")
-class TestFiles(unittest.TestCase):
+class TestFiles(ServeTest):
     def test_the_files_of_the_proxy_are_private_whatever_the_umask(self) -> None:
         """Created by a process that was told to share everything."""
-        with tempfile.TemporaryDirectory() as place, FakeDeepSeek() as fake:
-            home = Path(place) / "home"
-            home.mkdir()
-            environment = {**os.environ, "HOME": place + "/home", "PYTHONPATH": str(ROOT)}
-            flags = ("--port", "0", "--base-url", fake.url, "--trace-dir", str(home / "traces"))
-            before = os.umask(0)
-            try:
-                process = Process(flags, environment, Path(place) / "errors")
-            finally:
-                os.umask(before)
-            with contextlib.closing(process):
-                stranger = _Stranger(address(process.read_until("Stop with Ctrl-C.\n")))
-                stranger.chat(stream=True)
-                made = [*home.rglob("*")]
-                self.assertGreaterEqual(len(made), 5, made)
-                shared = [str(each) for each in made if stat.S_IMODE(each.stat().st_mode) & 0o077]
-                self.assertEqual([], shared)
+        fake = self.enterContext(FakeDeepSeek())
+        self.addCleanup(os.umask, os.umask(0))
+        _, welcome = self.serve("--base-url", fake.url, "--trace-dir", str(self.home / "traces"))
+        _Stranger(address(welcome)).chat(stream=True)
+        made = [*self.home.rglob("*")]
+        self.assertGreaterEqual(len(made), 5, made)
+        self.assertEqual([], [str(each) for each in made if stat.S_IMODE(each.stat().st_mode) & 0o077])

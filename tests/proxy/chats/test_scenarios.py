@@ -93,21 +93,17 @@ class TestMatching(ScenarioTestCase):
 
     def test_a_loop_that_the_client_edited_keeps_its_reasoning(self) -> None:
         rendered = "<open_files>a.py</open_files> question 1"
+        reminder = {"role": "system", "content": "Remember the rules."}
+        indented = {"function": {"name": "read_file", "arguments": '{\n  "path": "a.py"\n}'}}
         edits: dict[str, Callable[[CursorClient], object]] = {
             "05 the question was rendered again": lambda client: client.messages[1].update(content=rendered),
             "06 the past was summarised": lambda client: client.messages[1].update(content="Summary of a long talk."),
-            "07 old results were elided": lambda client: [
-                each.update(content="[truncated]") for each in client.messages if each["role"] == "tool"
-            ],
+            "07 old results were elided": lambda client: [client.messages[at].update(content="[cut]") for at in (3, 5)],
             "08 a trailing line break came": lambda client: client.messages[-1].update(content="It is done.\n"),
             "08 spaces came around the text": lambda client: client.messages[-1].update(content="\n It is done.  "),
-            "10 arguments were serialised again": lambda client: self.assistants(client)[0]["tool_calls"][0][
-                "function"
-            ].update(arguments='{\n  "path": "a.py"\n}'),
+            "10 arguments were serialised again": lambda client: client.messages[2]["tool_calls"][0].update(indented),
             "14 16 effort and model changed": lambda client: setattr(client, "model", "deepseek-flash"),
-            "19 a reminder between result and answer": lambda client: client.messages.insert(
-                -1, {"role": "system", "content": "Remember the rules."}
-            ),
+            "19 a reminder between result and answer": lambda client: client.messages.insert(-1, reminder),
             "27 stopped before the result": lambda client: client.messages.pop(3),
         }
         for name, edit in edits.items():

@@ -11,6 +11,7 @@ import sys
 import threading
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -266,24 +267,14 @@ class NgrokTest(NgrokServeTest):
     def test_a_slow_ngrok_does_not_delay_the_stop(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number):
-                asked = Asked()
-                agent = self.enterContext(contextlib.closing(test_tunnel.Agent(asked)))
+                # An agent that has no URL yet: it answers every question for one with 404.
+                is_asked = threading.Event()
+                pages: Any = SimpleNamespace(get=lambda path, is_asked=is_asked: is_asked.set())
+                agent = self.enterContext(contextlib.closing(test_tunnel.Agent(pages)))
                 started = {"msg": "starting web service", "addr": agent.api.removeprefix("http://")}
                 environment = self.install({"log": [started], "stays": True})
                 process = self.launch("--port", "0", "--ngrok", **environment)
-                self.assertTrue(asked.event.wait(PATIENCE))
+                self.assertTrue(is_asked.wait(PATIENCE))
                 process.send(number)
                 self.expect_stopped(process)
                 self.expect_agent_gone()
-
-
-class Asked(dict[str, bytes]):
-    """The pages of an agent that has no URL yet; tells when somebody asks for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.event = threading.Event()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.event.set()
-        return default

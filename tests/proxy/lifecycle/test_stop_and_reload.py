@@ -87,10 +87,6 @@ main()
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class StopTest(RunningTest):
-    def setUp(self) -> None:
-        super().setUp()
-        hear_signals(self)
-
     def test_an_interrupt_during_the_imports_ends_the_proxy_without_a_traceback(self) -> None:
         command = [sys.executable, "-c", INTERRUPTED_WHILE_LOADING]
         done = subprocess.run(command, env=self.environment(), capture_output=True, timeout=PATIENCE)
@@ -360,10 +356,6 @@ class ReloadTest(RunningTest):
 
 @unittest.skipIf(os.name == "nt", "terminals are a POSIX thing")
 class TerminalTest(ServeTest):
-    def setUp(self) -> None:
-        super().setUp()
-        hear_signals(self)
-
     def test_a_closed_standard_output_does_not_end_the_proxy(self) -> None:
         """A supervisor waits for the welcome and closes the pipe; the next SIGHUP would have been the end."""
         reading, writing = os.pipe()
@@ -402,14 +394,6 @@ class TerminalTest(ServeTest):
             process.wait(0.5)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(0, process.wait(PATIENCE))
-
-
-def hear_signals(test: unittest.TestCase) -> None:
-    """Whoever runs these tests in the background, or with nohup, has what they start ignore these signals."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            test.addCleanup(signal.signal, number, signal.SIG_IGN)
-            signal.signal(number, signal.SIG_DFL)
 
 
 def read_events(response: http.client.HTTPResponse) -> Iterator[Any]:

@@ -13,7 +13,6 @@ import struct
 import threading
 import time
 import types
-import unittest
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from unittest import mock
 from deepseek_cursor_proxy.lab import processes
 from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
+from deepseek_cursor_proxy.resource_limits import raise_descriptors
 from deepseek_cursor_proxy.server import client_connection
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
@@ -41,14 +41,7 @@ MUCH_PATIENCE = 60.0
 
 def setUpModule() -> None:
     """Both ends of every connection are ours, and some systems begin with 256 descriptors."""
-    with contextlib.suppress(ImportError):
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        enough = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
-        if soft < enough:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-            unittest.addModuleCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    raise_descriptors(4096)
 
 
 class LoadTestCase(SocketTestCase):

@@ -5,43 +5,27 @@ from typing import Any
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support.responses_client import Json, ResponsesTestCase, kinds, output, question
 
-SHELL = {
-    "type": "function",
-    "name": "exec_command",
-    "strict": False,
-    "parameters": {"type": "object", "properties": {}},
-}
+OBJECT = {"type": "object", "properties": {}}
+SHELL = {"type": "function", "name": "exec_command", "strict": False, "parameters": OBJECT}
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: begin_patch hunk+ end_patch"}
 PATCHES = {"type": "custom", "name": "apply_patch", "description": "Patches files.", "format": GRAMMAR}
 SPAWN = {**SHELL, "name": "spawn_agent"}
 AGENTS = {"type": "namespace", "name": "multi_agent_v1", "description": "Agents.", "tools": [SPAWN]}
 SEARCH = {"type": "web_search", "external_web_access": True}
-TOOL_SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object", "properties": {}}}
+TOOL_SEARCH = {"type": "tool_search", "execution": "client", "parameters": OBJECT}
 TOOLS = [SHELL, AGENTS, PATCHES, SEARCH, TOOL_SEARCH]
 PATCH = '*** Begin Patch\n*** Update File: a.py\n-x = "\\n"\n+x = "é 思 \U0001f600"\n*** End Patch\n'
 CALLS = (
     Call("call_00_a1B2c3D4e5F6g7H8i9J0", "exec_command", '{"cmd": "ls"}'),
     Call("call_01_k1L2m3N4o5P6q7R8s9T0", "multi_agent_v1__spawn_agent", '{"message":"go"}'),
 )
-INSTRUCTIONS: Json = {
-    "type": "message",
-    "role": "developer",
-    "content": [{"type": "input_text", "text": "You are Codex."}],
-}
+INSTRUCTIONS: Json = {**question("You are Codex."), "role": "developer"}
 
 
 class AgentTestCase(ResponsesTestCase):
     def ask(self, history: list[Json], **body: Any) -> list[Json]:
-        answer = self.complete(
-            self.running,
-            history,
-            stream=True,
-            store=False,
-            include=["reasoning.encrypted_content"],
-            reasoning={"summary": "auto"},
-            **body,
-        )
-        return list(answer["output"])
+        asked = {"include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}, **body}
+        return list(self.complete(self.running, history, stream=True, store=False, **asked)["output"])
 
     def assert_nothing_is_kept(self) -> None:
         self.assertEqual(0, self.running.server.services().responses.stats().responses)
