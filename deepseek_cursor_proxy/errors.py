@@ -12,7 +12,7 @@
     ├── TooLarge         413
     ├── UnknownEncoding  415
     ├── UpgradeRefused   426    a WebSocket was asked for where there is none
-    ├── TooManyAttempts  429    too many wrong keys from one source
+    ├── TooManyAttempts  429    too many wrong keys from one address
     ├── QueueFull        429    the limit of running and waiting calls, or background responses, is reached
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
     ├── InternalError    500    a bug of ours
@@ -89,7 +89,7 @@ class Forbidden(ProxyError):
 
 
 class WrongKey(Unauthorized):
-    """The client has to send another key; `api/clients` adds where each client keeps its key."""
+    """The client has to send another key; `api/key_settings` adds where each client keeps its key."""
 
 
 class NotFound(ProxyError):

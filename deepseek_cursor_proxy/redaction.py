@@ -12,13 +12,13 @@ def redact_keys(text: str) -> str:
 
 def safe_text(text: object, limit: int = 200) -> str:
     """Foreign text for a log line or a terminal: no control characters, line breaks or keys, at most `limit` long."""
-    shown = str(text)
-    if len(shown) > limit:
-        shown = shown[: limit - 1] + "…"
-    shown = redact_keys(shown)
-    if shown.isprintable():
-        return shown
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), shown)
+    result = str(text)
+    if len(result) > limit:
+        result = result[: limit - 1] + "…"
+    result = redact_keys(result)
+    if result.isprintable():
+        return result
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), result)
 
 
 def readable_json(value: Any) -> str:

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.api.reply import unexpected
+from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
@@ -133,7 +133,7 @@ class _Stream:
                 # All of the answer was sent; only the end of the connection was missing.
                 self._outcome.end("200")
                 return
-            failure = error if isinstance(error, ProxyError) else unexpected(error)
+            failure = error if isinstance(error, ProxyError) else internal_error(error)
             self._outcome.failure(failure)
             yield b"\n" + self._ends.failure_events(failure)
 

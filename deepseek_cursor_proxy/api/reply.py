@@ -106,10 +106,10 @@ def failure(error: Exception) -> ProxyError:
     if isinstance(error, (ValueError, RecursionError)):
         # Read but not writable again, such as JSON nested as deep as the reader allows.
         return UpstreamFailed("DeepSeek sent an event that cannot be passed on.")
-    return unexpected(error)
+    return internal_error(error)
 
 
-def unexpected(error: Exception) -> InternalError:
+def internal_error(error: Exception) -> InternalError:
     """The same for a bug of ours, which is logged."""
     details = _log.isEnabledFor(logging.DEBUG)
     _log.error("unexpected %s while streaming an answer", type(error).__name__, exc_info=details)

@@ -17,7 +17,7 @@ class ResponseInput:
         self._namespace = namespace
         self._max_bytes = max_bytes
 
-    def inherited(self, options: ResponseOptions) -> list[Json]:
+    def inherited_items(self, options: ResponseOptions) -> list[Json]:
         """The input and output of the previous response."""
         if options.previous is None:
             return []
@@ -39,7 +39,7 @@ class ResponseInput:
             )
         return [*found.input, *found.body["output"]]
 
-    def own(self, options: ResponseOptions, inherited: list[Json]) -> list[Json]:
+    def own_items(self, options: ResponseOptions, inherited: list[Json]) -> list[Json]:
         """The items that the request sends, with those it only refers to."""
         known = {item.get("id"): item for item in inherited}
         outputs: dict[str, list[Json]] = {}

@@ -110,8 +110,8 @@ class ResponsesEndpoint(GenerationEndpoint):
         options = envelope.parse_options(body)
         id_suffix = secrets.token_hex(16)
         source = ResponseInput(self._services.responses, namespace, config.max_request_body_bytes)
-        inherited = source.inherited(options)
-        own = source.own(options, inherited)
+        inherited = source.inherited_items(options)
+        own = source.own_items(options, inherited)
         if options.store:
             # Completed now as they are stored, so that the next response inherits equal items.
             own = stored_items.complete_items(own, id_suffix, len(inherited))

@@ -6,7 +6,7 @@ To the caller of another key a response does not exist.
 from collections.abc import Generator, Iterator
 
 from deepseek_cursor_proxy.api.endpoint import Endpoint
-from deepseek_cursor_proxy.api.reply import unexpected
+from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
 from deepseek_cursor_proxy.exchange.background_jobs import JobEvents
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
@@ -92,7 +92,7 @@ class EventsAfter:
         except ClientGone:
             raise
         except Exception as error:
-            yield failure_event(unexpected(error))
+            yield failure_event(internal_error(error))
 
     def close(self) -> None:
         self._events.close()

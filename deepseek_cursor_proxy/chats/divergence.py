@@ -188,6 +188,6 @@ def _message_outline(message: Message, digest: bytes) -> MessageOutline:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    shown = [safe_text(name, 40) for name in names[:_MOST_NAMES]]
+    first_names = [safe_text(name, 40) for name in names[:_MOST_NAMES]]
     more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
-    return " and ".join([", ".join(shown), *more]) if more else " and ".join(shown)
+    return " and ".join([", ".join(first_names), *more]) if more else " and ".join(first_names)

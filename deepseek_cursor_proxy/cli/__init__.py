@@ -201,9 +201,9 @@ def _parser(command: str) -> _Parser:
     parser.add_argument("--version", action="version", version=f"deepseek-cursor-proxy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, help, add_flags in _COMMANDS:
-        added = commands.add_parser(name, help=help)
+        subparser = commands.add_parser(name, help=help)
         if name == command:
-            add_flags(added)
+            add_flags(subparser)
     return parser
 
 
@@ -225,8 +225,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _add_subcommands(commands: Sequence[tuple[str, str, Callable[..., None]]], parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(metavar="WHAT", required=True)
     for name, help, command in commands:
-        _add_settings(added := what.add_parser(name, help=help))
-        added.set_defaults(command=command)
+        _add_settings(subparser := what.add_parser(name, help=help))
+        subparser.set_defaults(command=command)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:

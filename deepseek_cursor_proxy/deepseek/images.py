@@ -44,8 +44,8 @@ def _placeholder(kind: str, name: str, url: str) -> str:
 def check(messages: Iterable[Message]) -> None:
     """Raise a BadRequest or TooLarge that names the limit if DeepSeek's vision models would refuse the images."""
     # Images of system and assistant messages become placeholders.
-    shown = [part for each in messages if each.role in ("user", "tool") for part in attachments(each)]
-    urls = [_url(part) for part in shown if part["type"] == "image_url"]
+    visible_parts = [part for each in messages if each.role in ("user", "tool") for part in attachments(each)]
+    urls = [_url(part) for part in visible_parts if part["type"] == "image_url"]
     total = 0
     for url in urls:
         _, data = _split_url(url)

@@ -63,7 +63,7 @@ class ChoicesExchange:
                 # Notified of every output, so that the client's thread can wait for output and client together.
                 self._wakeup = Wakeup()
             except OSError:
-                raise _overloaded() from None
+                raise _overload_error() from None
             stack.pop_all()
         self._outputs: queue.Queue[_Output] = queue.Queue(_MAX_WAITING_BATCHES)
         # Those that came before all calls were accepted.
@@ -154,7 +154,7 @@ class ChoicesExchange:
             open_one = partial(Exchange.open, context._replace(slot=slot, peer=self._shared_peer), generation, services)
             thread = start_thread(partial(self._run, choice, open_one), f"choice-{choice}")
             if thread is None:
-                raise _overloaded()
+                raise _overload_error()
             self._threads.append(thread)
         while len(self._exchanges) < len(slots):
             self._early_outputs.append(self._next())
@@ -217,7 +217,7 @@ def _check_size(generation: GenerationRequest, most: int) -> None:
         )
 
 
-def _overloaded() -> Overloaded:
+def _overload_error() -> Overloaded:
     return Overloaded("There is no room for that many answers at once. Try again in a moment.", retry_after=1)
 
 
@@ -235,13 +235,13 @@ def _number(item: Delta | Heartbeat, choice: int, first: Mapping[str, Any]) -> D
 
 def _add_usage(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
     """The sum of two usages, number by number, however deep."""
-    added = dict(one)
+    result = dict(one)
     for name, value in two.items():
         if isinstance(value, dict):
-            added[name] = _add_usage(as_object(added.get(name)), value)
+            result[name] = _add_usage(as_object(result.get(name)), value)
         elif isinstance(value, int) and not isinstance(value, bool):
-            known = added.get(name)
-            added[name] = value + (known if isinstance(known, int) else 0)
+            known = result.get(name)
+            result[name] = value + (known if isinstance(known, int) else 0)
         else:
-            added.setdefault(name, value)
-    return added
+            result.setdefault(name, value)
+    return result

@@ -166,11 +166,11 @@ class Exchange:
         finally:
             # A bug of ours costs an answer, not a slot for the next one.
             upstream_call.close(was_complete=is_complete)
-        self._services.observers.emit(self._finished())
+        self._services.observers.emit(self._finished_event())
         if is_complete and upstream_call.prepared is not None:
             self._services.counter.learn(upstream_call.prepared.request, self._reply.usage)
 
-    def _finished(self) -> Finished:
+    def _finished_event(self) -> Finished:
         return Finished(
             number=self._number,
             outcome=self._outcome,

@@ -31,7 +31,7 @@ class Body(Protocol):
 
 
 class Peer(Protocol):
-    """A client that may leave, or whose answer the proxy may end: a descriptor to wait on, and two questions."""
+    """A client that may leave, or whose answer the proxy may end: its descriptor, and why or whether it ends."""
 
     # The error with which the proxy ends the client's answer; None as long as it does not.
     @property

@@ -68,7 +68,7 @@ class LogWriter:
 
     def drain(self, stuck_seconds: float = STUCK_SECONDS) -> bool:
         """Wait until all is written, unless the descriptor takes nothing for `stuck_seconds`; whether all is."""
-        began = moved = time.monotonic()
+        began = progress_at = time.monotonic()
         pieces = self._pieces
         if pieces == self._stuck_at:
             # A drain before this one has waited already.
@@ -77,8 +77,8 @@ class LogWriter:
         while not (is_drained := self._is_drained()):
             now = time.monotonic()
             if self._pieces != pieces:
-                pieces, moved = self._pieces, now
-            if now - moved > stuck_seconds or now - began > _SLOW_SECONDS:
+                pieces, progress_at = self._pieces, now
+            if now - progress_at > stuck_seconds or now - began > _SLOW_SECONDS:
                 self._stuck_at = pieces
                 break
             time.sleep(0.001)

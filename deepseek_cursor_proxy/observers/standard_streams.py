@@ -97,9 +97,9 @@ def _occupy_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             with contextlib.suppress(OSError):
-                opened = os.open(os.devnull, os.O_RDWR)
-                if opened > 2:
-                    os.close(opened)
+                null = os.open(os.devnull, os.O_RDWR)
+                if null > 2:
+                    os.close(null)
 
 
 def _encode_any_text() -> None:

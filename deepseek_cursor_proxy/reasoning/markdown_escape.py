@@ -215,9 +215,9 @@ class _Scanner:
             context = self._line_context or self._enter_line("".join([*self._line, whole[at:end]]))
             if context.is_code:
                 # Except the first half of a line end.
-                settled = end if is_whole or whole[end - 1] != "\r" else end - 1
-                self._line.append(whole[at:settled])
-                return settled, end
+                decided_end = end if is_whole or whole[end - 1] != "\r" else end - 1
+                self._line.append(whole[at:decided_end])
+                return decided_end, end
             before = whole[at:sign]
             self._note_address(before)
             backslashes = len(before) - len(before.rstrip("\\"))
@@ -225,12 +225,12 @@ class _Scanner:
                 counts = context.may_define and before[: -backslashes or None].endswith("]")
                 if token[0] != ":":
                     counts = bool((_TAG if token[0] == "<" else _REFERENCE).match(whole, sign))
-                settled = self._replace_sign(whole, sign, backslashes, out) if counts else sign + 1
-            elif (settled := self._span_end(whole, token, end, backslashes, is_whole=is_whole)) < 0:
+                decided_end = self._replace_sign(whole, sign, backslashes, out) if counts else sign + 1
+            elif (decided_end := self._span_end(whole, token, end, backslashes, is_whole=is_whole)) < 0:
                 later = _SIGN.search(whole, token.end(), end)
                 return at, later.start() if later else end
-            self._line.append(whole[at:settled])
-            at = settled
+            self._line.append(whole[at:decided_end])
+            at = decided_end
         return at, end
 
     def _note_address(self, text: str) -> None:

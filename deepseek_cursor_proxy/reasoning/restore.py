@@ -146,14 +146,14 @@ def look_up(request: ChatRequest, history: History, find: FindTexts) -> StoredTe
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
     sent_keys = [key for key in history.sent_keys if key is not None]
     stored = find([*sent_keys, *(keys.exact for _, keys in turns[-1:])])
-    unconfirmed = [turn for turn in turns if not _is_confirmed(request, history, turn[0], stored)]
-    if not unconfirmed:
+    other_turns = [turn for turn in turns if not _is_confirmed(request, history, turn[0], stored)]
+    if not other_turns:
         return stored
-    if exact := [keys.exact for _, keys in unconfirmed if keys.exact not in stored]:
+    if exact := [keys.exact for _, keys in other_turns if keys.exact not in stored]:
         stored |= find(exact)
-    if without_exact := [keys for _, keys in unconfirmed if len(stored.get(keys.exact, ())) != 1]:
+    if without_exact := [keys for _, keys in other_turns if len(stored.get(keys.exact, ())) != 1]:
         stored |= find([key for keys in without_exact for key in (*keys.aliases, *keys.weaker_keys())])
-    if partial := [key for at, keys in unconfirmed for key in _partial_keys(keys, history.blocks[at], stored)]:
+    if partial := [key for at, keys in other_turns for key in _partial_keys(keys, history.blocks[at], stored)]:
         stored |= find(partial)
     return stored
 

@@ -115,8 +115,8 @@ def unseal_each(
     """Each of the JSON values after `unseal`, which uses the opener and returns a value without a seal as it is."""
     lookup = memory.look_up(_UNSEAL, values, opener.owner)
     new = [unseal(value) for value in values[lookup.count :]]
-    changed = [after for before, after in zip(values[lookup.count :], new, strict=True) if after is not before]
-    result_size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(json_size, changed))
+    unsealed_values = [after for before, after in zip(values[lookup.count :], new, strict=True) if after is not before]
+    result_size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(json_size, unsealed_values))
     result = [*(lookup.result or ()), *new]
     lookup.store(result, result_size)
     return result.copy()

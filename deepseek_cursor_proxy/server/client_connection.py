@@ -208,9 +208,9 @@ class ClientConnection:
 
         def receive() -> bytes | None:
             nonlocal deadline
-            received = self.receive(deadline)
+            data = self.receive(deadline)
             deadline = deadline.allow_for_stop(config.header_timeout)
-            return received
+            return data
 
         try:
             head, self._rest = heads.read_request_head(receive, first)

@@ -72,7 +72,7 @@ class Unfinished(NamedTuple):
     body: bytes
 
 
-def unfinished(connection: sqlite3.Connection) -> list[Unfinished]:
+def unfinished_rows(connection: sqlite3.Connection) -> list[Unfinished]:
     rows = connection.execute(f"SELECT number, caller, id, body FROM responses WHERE {_IS_UNFINISHED}")
     return [Unfinished(*row) for row in rows]
 

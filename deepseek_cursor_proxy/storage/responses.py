@@ -249,7 +249,7 @@ class ResponseStore:
     def _fail_orphans(self, *, is_retry: bool = False) -> int:
         with self._lock:
             with self._database.reader() as connection:
-                unfinished = response_rows.unfinished(connection)
+                unfinished = response_rows.unfinished_rows(connection)
             orphans = [each for each in unfinished if (each.caller, each.id) not in self._in_work]
             failed = sum(self._fail_orphan(each, is_retry) for each in orphans)
             self._has_orphans = False

@@ -118,11 +118,11 @@ class CallLimits:
         self._limits: dict[str, CallLimit] = {}
 
     def of(self, model: str) -> CallLimit:
-        counted = model_for_limit(model)
-        limit = self._limits.get(counted)
+        name = model_for_limit(model)
+        limit = self._limits.get(name)
         if limit is None:
             with self._lock:
-                limit = self._limits.setdefault(counted, CallLimit(self._limit_of(counted), self._timeout))
+                limit = self._limits.setdefault(name, CallLimit(self._limit_of(name), self._timeout))
         return limit
 
 

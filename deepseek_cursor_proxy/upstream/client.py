@@ -110,7 +110,7 @@ class _PoolHandler(urllib.request.BaseHandler):
         try:
             return self._send(data, request, is_new=False)
         except _StaleConnection:
-            # It died while it was idle, which shows only now and is no failure of DeepSeek.
+            # It died while it was idle, which is no failure of DeepSeek.
             return self._send(data, request, is_new=True)
 
     https_open = http_open

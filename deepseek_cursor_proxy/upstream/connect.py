@@ -165,7 +165,7 @@ def _error_text(code: int) -> str:
 
 def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attempt: Attempt) -> ssl.SSLSocket:
     try:
-        secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+        tls_sock = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except BaseException:
         sock.close()
         raise
@@ -173,16 +173,16 @@ def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attemp
         while True:
             wait: Callable[[socket.socket, float, Peer | None], bool]
             try:
-                secured.do_handshake()
-                return secured
+                tls_sock.do_handshake()
+                return tls_sock
             except ssl.SSLWantReadError:
                 wait = wait_readable
             except ssl.SSLWantWriteError:
                 wait = wait_writable
-            if not wait(secured, attempt.left, attempt.peer):
+            if not wait(tls_sock, attempt.left, attempt.peer):
                 raise ConnectTimeout
     except BaseException:
-        secured.close()
+        tls_sock.close()
         raise
 
 
@@ -195,10 +195,10 @@ def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: Attempt)
         if proxy.authorization is not None:
             headers.append(("Proxy-Authorization", proxy.authorization))
         connection.send(heads.request_head("CONNECT", target, headers), attempt.left, attempt.peer)
-        received = heads.read_response_head(lambda: connection.receive(attempt.deadline, attempt.peer))
-        if not 200 <= received.head.status < 300:
-            raise _refusal(received.head.status, proxy, origin)
-        if received.rest:
+        response = heads.read_response_head(lambda: connection.receive(attempt.deadline, attempt.peer))
+        if not 200 <= response.head.status < 300:
+            raise _refusal(response.head.status, proxy, origin)
+        if response.rest:
             raise ValueError("it says more than it was asked")
     except heads.IncompleteHead as error:
         connection.close()

@@ -74,8 +74,8 @@ class Connection:
         """What arrives, b"" when the server closed, None when `until` came first. Raises as `net.wait.pause`."""
         while self.wait(until, peer):
             # None: a TLS record that is not complete yet, or a spurious event.
-            if (received := self.receive_now()) is not None:
-                return received
+            if (data := self.receive_now()) is not None:
+                return data
         return None
 
     def wait(self, until: float, peer: Peer | None) -> bool:

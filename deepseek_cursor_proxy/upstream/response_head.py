@@ -18,16 +18,16 @@ def read(connection: Connection, peer: Peer | None, deadline: Deadline) -> heads
     rest = b""
     for _ in range(_MOST_INTERIM_RESPONSES + 1):
         try:
-            received = heads.read_response_head(lambda: connection.receive(deadline, peer), rest)
+            response = heads.read_response_head(lambda: connection.receive(deadline, peer), rest)
         except heads.IncompleteHead as error:
             if error.is_late:
                 raise TimeoutError from None
             if error.is_empty:
                 raise ClosedBeforeResponse from None
             raise
-        if received.head.status == 101:
+        if response.head.status == 101:
             raise ValueError("it switches protocols")
-        if received.head.status >= 200:
-            return received
-        rest = received.rest
+        if response.head.status >= 200:
+            return response
+        rest = response.rest
     raise ValueError("it announces an answer for ever")

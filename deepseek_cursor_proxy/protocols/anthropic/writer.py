@@ -57,9 +57,9 @@ class MessageWriter:
 
     def end(self) -> bytes:
         self._check_end()
-        closed = b"".join(self._close_all())
+        last_events = b"".join(self._close_all())
         reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
-        return closed + _event("message_delta", delta=reason, usage=self._usage_object()) + _event("message_stop")
+        return last_events + _event("message_delta", delta=reason, usage=self._usage_object()) + _event("message_stop")
 
     def fail(self, error: ProxyError) -> bytes:
         return b"".join(self._close_open()) + failure_event(error, self._head.request_id)

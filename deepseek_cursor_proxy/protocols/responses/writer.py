@@ -74,17 +74,17 @@ class ResponseWriter:
         return b"".join([piece for item in batch for piece in self._write(item)])
 
     def end(self) -> bytes:
-        closed = b"".join(self._close_all())
+        last_events = b"".join(self._close_all())
         if (failure := early_end(self._finish_reason)) is not None:
-            return closed + self.fail(failure)
+            return last_events + self.fail(failure)
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
-            return closed + self._last("response.incomplete", "incomplete", incomplete_details=details)
+            return last_events + self._last("response.incomplete", "incomplete", incomplete_details=details)
         if self._frame.options.json and not self._calls and not is_json(self._text()):
-            return closed + self.fail(
+            return last_events + self.fail(
                 UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again.")
             )
-        return closed + self._last("response.completed", "completed")
+        return last_events + self._last("response.completed", "completed")
 
     def fail(self, error: ProxyError) -> bytes:
         broken_off = b"".join(self._break_off())
