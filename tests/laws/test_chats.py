@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.support.generated_chats import Chat, World
 from tests.support.harness import SocketTestCase, chat_text
-from tests.support.histories import TOOLS
+from tests.support.histories import TOOLS, tool_calls
 from tests.support.width import width
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
@@ -118,10 +118,7 @@ def _echo(request: Any, answer: Answer, stream: bool, form: thinking_blocks.Form
         for batch in shown:
             writer.write(batch)
         content = json.loads(writer.end())["choices"][0]["message"]["content"]
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in answer.calls
-    ]
+    calls = tool_calls(answer.calls)
     return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
 
 

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import response
 from tests.proxy.chats.test_trace import CALLED
 from tests.support.harness import PATIENCE, SocketTestCase, chat_body, read_until, request_bytes
-from tests.support.histories import TOOLS
+from tests.support.histories import TOOLS, tool_calls
 from tests.support.polling import eventually, wait_until
 from tests.support.raw_streams import EVENT_STREAM, raw_stream, streamed
 
@@ -32,7 +32,7 @@ def block(reasoning: str) -> str:
 
 
 class TestChat(SocketTestCase):
-    def test_the_weather_loop_keeps_every_reasoning_byte_for_byte(self) -> None:
+    def test_the_weather_loop_keeps_its_prefix_and_every_reasoning_byte_for_byte(self) -> None:
         for stream in (True, False):
             with self.subTest(stream=stream), FakeDeepSeek(responder=weather_responder) as fake:
                 proxy = self.proxy(upstream_base_url=fake.url)
@@ -47,6 +47,9 @@ class TestChat(SocketTestCase):
                 sent = [message["reasoning_content"] for message in messages if message["role"] == "assistant"]
                 self.assertEqual(thought[:3], sent)
                 self.assertFalse(any("<details>" in str(message["content"]) for message in messages))
+                for before, after in zip(fake.accepted, fake.accepted[1:], strict=False):
+                    self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
+                    self.assertEqual(before["tools"], after["tools"])
 
     def test_the_client_sees_the_thinking_and_the_answer(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hello."), Answer(reasoning="Hm.", content="Hello."))
@@ -61,18 +64,14 @@ class TestChat(SocketTestCase):
                 self.assertEqual({"my-model"}, {event["model"] for event in answer.events})
 
     def test_a_request_that_disables_thinking_gets_none(self) -> None:
-        asks = (
-            ("/v1/chat/completions", chat_body()),
-            ("/v1/responses", {"input": "hi"}),
-            ("/v1/messages", chat_body(max_tokens=9)),
-        )
+        asks = {"chat/completions": chat_body(), "responses": {"input": "hi"}, "messages": chat_body(max_tokens=9)}
         for setting, kind in (("enabled", "disabled"), ("disabled", "enabled")):
             proxy = self.proxy(thinking=setting)
             for stream in (True, False):
-                for path, body in asks:
+                for path, body in asks.items():
                     asked = {**body, "model": "deepseek-v4-pro", "stream": stream, "thinking": {"type": kind}}
                     with self.subTest(path, stream=stream, kind=kind):
-                        self.assertEqual(200, self.round_trip(proxy, request_bytes(asked, path=path)).status)
+                        self.assertEqual(200, self.round_trip(proxy, request_bytes(asked, path=f"/v1/{path}")).status)
                         self.assertEqual({"type": kind}, self.fake.accepted[-1]["thinking"])
                         self.assertEqual(kind == "enabled", "reasoning_effort" in self.fake.accepted[-1])
 
@@ -93,16 +92,6 @@ class TestChat(SocketTestCase):
             self.fake.answer(Answer(reasoning="Hm.", content="Hello."))
             answer = self.client(self.proxy(display_reasoning=is_shown), stream=False).ask("hi").final
             self.assertEqual("Hm.", answer.reasoning)
-
-    def test_a_chat_keeps_its_prefix_from_request_to_request(self) -> None:
-        with FakeDeepSeek(responder=weather_responder) as fake:
-            client = CursorClient(self.proxy(upstream_base_url=fake.url).url, tools=WEATHER_TOOLS)
-            with client:
-                client.ask("How is the weather here?")
-                client.ask("And tomorrow?")
-            for before, after in zip(fake.accepted, fake.accepted[1:], strict=False):
-                self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
-                self.assertEqual(before["tools"], after["tools"])
 
     def test_display_can_be_plain_or_off(self) -> None:
         for settings, shown in (
@@ -293,20 +282,16 @@ class TestRefusals(SocketTestCase):
 
 
 class TestEnds(SocketTestCase):
-    def test_a_call_is_stored_as_soon_as_it_is_complete(self) -> None:
-        proxy = self.proxy(display_reasoning=False)
-        self.fake.answer(Answer(reasoning="Known early.", calls=(CALL,), stall_after=4, piece=100))
-        seen = read_until(self.connect(proxy, WITH_TOOLS), b"a.py")
-        self.assertNotIn(b'"finish_reason":"tool_calls"', seen)
-        self.assertEqual(1, proxy.store.stats().reasonings)
-        self.fake.release.set()
-
-    def test_reasoning_is_stored_before_the_client_gets_the_finish_reason(self) -> None:
-        proxy = self.proxy(display_reasoning=False)
-        self.fake.answer(Answer(reasoning="Complete.", calls=(CALL,), stall_after=6))
-        read_until(self.connect(proxy, WITH_TOOLS), b'"finish_reason":"tool_calls"')
-        self.assertEqual(1, proxy.store.stats().reasonings)
-        self.fake.release.set()
+    def test_reasoning_is_stored_before_the_client_gets_a_whole_call_or_the_finish_reason(self) -> None:
+        end = b'"finish_reason":"tool_calls"'
+        for mark, pieces in ((b"a.py", {"stall_after": 4, "piece": 100}), (end, {"stall_after": 6})):
+            with self.subTest(mark):
+                proxy = self.proxy(display_reasoning=False)
+                self.fake.forget()
+                self.fake.answer(Answer(reasoning="Known early.", calls=(CALL,), **pieces))
+                seen = read_until(self.connect(proxy, WITH_TOOLS), mark)
+                self.assertEqual((mark == end, 1), (end in seen, proxy.store.stats().reasonings))
+                self.fake.release.set()
 
     def test_json_output_has_no_thinking_block(self) -> None:
         asked = {"messages": [{"role": "user", "content": "json"}], "response_format": {"type": "json_object"}}
@@ -391,21 +376,17 @@ class TestEnds(SocketTestCase):
             with self.subTest(stream=stream):
                 proxy = self.proxy()
                 self.fake.answer(Answer(reasoning="Look everywhere.", calls=calls, piece=1000))
-                messages: list[Any] = [{"role": "user", "content": "x"}]
-                body = {"model": "deepseek-v4-pro", "messages": messages, "tools": TOOLS, "stream": stream}
+                body = chat_body(model="deepseek-v4-pro", tools=TOOLS, stream=stream)
                 with mock.patch.object(proxy.store, "record", wraps=proxy.store.record) as record:
-                    self.assertEqual(200, self.round_trip(proxy, request_bytes(body))[0])
+                    self.assertEqual(200, self.round_trip(proxy, body).status)
                 self.assertLessEqual(record.call_count, 2 if stream else 1)
                 self.assertEqual(1, proxy.store.stats().reasonings)
-                asked = [
-                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                    for call in calls
-                ]
                 # All of them, or what was whole when somebody stopped the answer.
                 for count in (20, 1, 3):
                     results = [{"role": "tool", "tool_call_id": call.id, "content": "42"} for call in calls[:count]]
-                    turn = {"role": "assistant", "content": "", "tool_calls": asked[:count]}
-                    self.assertEqual(200, self.round_trip(proxy, {**body, "messages": [*messages, turn, *results]})[0])
+                    turn = {"role": "assistant", "content": "", "tool_calls": tool_calls(calls[:count])}
+                    again = {**body, "messages": [*body["messages"], turn, *results]}
+                    self.assertEqual(200, self.round_trip(proxy, again).status)
                     self.assert_upstream_saw("Look everywhere.")
 
     def test_a_stopped_stream_still_stores_its_reasoning(self) -> None:
@@ -429,9 +410,7 @@ class TestEnds(SocketTestCase):
         answer = self.client(self.running).ask("hi").final
         self.assertTrue(answer.content.endswith("\n</details>\n\n"))
         self.assertEqual("upstream_error", answer.error["type"])
-        self.assertTrue(answer.done)
-        self.assertFalse(answer.cut)
-        self.assertIsNone(answer.finish_reason)
+        self.assertEqual((True, False, None), (answer.done, answer.cut, answer.finish_reason))
         self.assertEqual(1, self.running.store.stats().reasonings)
 
     def test_a_silent_stream_gets_heartbeats_and_then_an_error(self) -> None:

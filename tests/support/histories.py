@@ -1,8 +1,17 @@
 """Short constructors for the messages of tests."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def tool_calls(calls: Iterable[Any]) -> list[dict[str, Any]]:
+    """Calls as a chat message has them."""
+    functions = ((each.id, {"name": each.name, "arguments": each.arguments}) for each in calls)
+    return [{"id": call_id, "type": "function", "function": function} for call_id, function in functions]
 
 
 def user(text: str) -> Message:

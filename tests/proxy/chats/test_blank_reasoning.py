@@ -6,7 +6,7 @@ from typing import Any
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
 from tests.support.harness import SocketTestCase, request_bytes
-from tests.support.histories import TOOLS
+from tests.support.histories import TOOLS, tool_calls
 
 THOUGHT = " Look at\n\n  a.py first, \u2028then decide.\n"
 CALL = Call("call_0", "read_file", "{}")
@@ -34,9 +34,7 @@ class BlankReasoningTestCase(SocketTestCase):
 
 class TestChat(BlankReasoningTestCase):
     def turn(self, **changes: Any) -> list[dict[str, Any]]:
-        function = {"name": CALL.name, "arguments": CALL.arguments}
-        calls = [{"id": CALL.id, "type": "function", "function": function}]
-        said = {"role": "assistant", "content": "Looking.", "tool_calls": calls, **changes}
+        said = {"role": "assistant", "content": "Looking.", "tool_calls": tool_calls([CALL]), **changes}
         return [{"role": "user", "content": "q"}, said, {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}]
 
     def test_blank_or_trimmed_reasoning_is_replaced_by_the_stored_one(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import RunningProxy, SocketTestCase
-from tests.support.histories import TOOLS
+from tests.support.histories import TOOLS, tool_calls
 from tests.support.width import width
 
 Json = dict[str, Any]
@@ -32,10 +32,7 @@ class EqualChatsTestCase(SocketTestCase):
         self.fake.answer(answer)
         reply = self.round_trip(self.running, {"messages": history, "tools": TOOLS, "stream": stream, **body})
         self.assertEqual(200, reply.status, reply.body)
-        calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.calls
-        ]
+        calls = tool_calls(answer.calls)
         history.append({"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})})
         return list(self.fake.accepted[-1]["messages"])
 

@@ -9,6 +9,7 @@ from unittest import mock
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from deepseek_cursor_proxy.protocols.request import responses_items
 from tests.support.harness import PATIENCE, RunningProxy, read_until
+from tests.support.histories import tool_calls
 from tests.support.responses_client import PATH, TOOLS, ResponsesTestCase, kinds, output, question
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
@@ -300,11 +301,9 @@ class TestParts(ResponsesTestCase):
                 self.assertEqual(sent, self.fake.accepted[-1]["messages"][0]["content"])
                 self.create(proxy, [output(CALL.id)], model=model, tools=TOOLS, previous_response_id=first["id"])
                 self.assertEqual(sent, self.fake.accepted[-1]["messages"][0]["content"])
-                function = {"name": CALL.name, "arguments": CALL.arguments}
-                call = {"id": CALL.id, "type": "function", "function": function}
                 history = [
                     {"role": "user", "content": "a\nb"},
-                    {"role": "assistant", "content": "", "tool_calls": [call]},
+                    {"role": "assistant", "content": "", "tool_calls": tool_calls([CALL])},
                     {"role": "tool", "tool_call_id": CALL.id, "content": "42"},
                 ]
                 self.send(proxy, "POST", "/v1/chat/completions", {"model": model, "messages": history, "tools": []})
