@@ -67,7 +67,6 @@ def decode(body: bytes, memory: ChatMemory, min_bytes: int = _MIN_BYTES) -> dict
     commons = [entry.result.common(body) for entry in known]
     common = max(commons, key=lambda each: each.length, default=_NOTHING)
     if common is _NOTHING and 2 * len(body) > memory.max_entry_bytes:
-        # Too large to remember.
         return decode_json_object(body)
     try:
         parser = _Parser(body, common)

@@ -92,7 +92,6 @@ class ChoicesExchange:
         return exchange
 
     def notice(self, choice: int) -> str:
-        """The notice before the answer of that choice."""
         return self._exchanges[choice].notice()
 
     def deltas(self, *, with_lulls: bool = False) -> Batches:

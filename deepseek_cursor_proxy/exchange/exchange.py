@@ -141,8 +141,6 @@ class Exchange:
         if events.batch and self._request.stream:
             self._has_output = True
 
-    # The end …
-
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ProxyError):
             credential = self._context.credential

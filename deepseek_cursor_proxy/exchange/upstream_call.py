@@ -112,7 +112,6 @@ class UpstreamCall:
         return upstream_events.read_stream(self._response, reader, self.record_sent, with_lulls=with_lulls)
 
     def end_soon(self) -> None:
-        """The answer is complete: its stream has to end soon."""
         assert self._response is not None
         self._response.end_soon()
 

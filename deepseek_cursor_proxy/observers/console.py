@@ -6,8 +6,8 @@
     └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s
 
 The second line reports what was repaired or replayed as text, the last where a chat diverged from its previous request.
-Lines contain no prompt, answer or key; with `verbose` the bodies are logged as well, never a key. All goes to the log,
-so a program that embeds the proxy stays quiet unless it asks.
+A new figure is a field of its event (see `events`), which `exchange` or `api` sets. Lines contain no prompt, answer or
+key; `verbose` logs the bodies, never a key. All goes to the log: a program that embeds the proxy can keep it quiet.
 """
 
 import logging

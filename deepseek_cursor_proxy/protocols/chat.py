@@ -86,12 +86,12 @@ class ChunkWriter:
         is_in_text = run.template.is_reasoning and bool(delta.text)
         parts = self._run_parts
         if parts is None or parts[0] is not run.template or parts[1] != is_in_text:
-            marked = self._chunk(_in_text(run.template.fill(_TEXT)) if is_in_text else run.template.fill(_TEXT))
+            marked = self._chunk(_as_text(run.template.fill(_TEXT)) if is_in_text else run.template.fill(_TEXT))
             parts = self._run_parts = run.template, is_in_text, sse.event(encode_json(marked)).split(_TEXT.encode())
         around = parts[2]
         if len(around) != 2:
             # The chunk itself contains the words that mark the place of the text.
-            return b"".join([self._write(_in_text(each) if is_in_text else each) for each in split_run(delta)])
+            return b"".join([self._write(_as_text(each) if is_in_text else each) for each in split_run(delta)])
         return write_run(run, around)
 
     def _own(self, delta: Delta) -> bytes:
@@ -143,7 +143,7 @@ class CompletionWriter:
         raise ClientGone
 
 
-def _in_text(delta: Delta) -> Delta:
+def _as_text(delta: Delta) -> Delta:
     """A delta of reasoning as a thinking block has it: the reasoning is the text."""
     return delta._replace(reasoning=None, text=delta.reasoning)
 
