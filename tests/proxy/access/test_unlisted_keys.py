@@ -249,10 +249,8 @@ class TestHeldKey(AccessTestCase):
         self.assertIn(b"DEEPSEEK_API_KEY", reply.body)
 
     def test_the_held_key_is_in_no_response_and_no_log(self) -> None:
-        traces = self.folder
-        proxy = self.proxy(access_keys=[OWNER], trace_dir=traces, verbose=True)
-        event = b'data: {"error": {"message": "bad key %s"}}\n\n' % HELD.encode()
-        quoting = Raw(EVENT_STREAM + event)
+        proxy = self.proxy(access_keys=[OWNER], trace_dir=self.folder, verbose=True)
+        quoting = Raw(EVENT_STREAM + b'data: {"error": {"message": "bad key %s"}}\n\n' % HELD.encode())
         odd = json.dumps({"error": {"message": HELD, HELD: [{"a": f"<{HELD}>"}, 1, None]}}).encode()
         with self.assertLogs("deepseek_cursor_proxy", "DEBUG") as logged:
             for step, stream, expected in (
@@ -268,9 +266,9 @@ class TestHeldKey(AccessTestCase):
                     self.assertEqual(expected, status)
                     self.assertNotIn(HELD, repr(headers) + body.decode())
             proxy.server.connections.wait_until_empty(PATIENCE)
-        written = "".join(path.read_text(encoding="utf-8") for path in traces.iterdir())
-        self.assertEqual(5, len(list(traces.iterdir())))
-        for text in ("\n".join(logged.output), written):
+        traces = [path.read_text(encoding="utf-8") for path in self.folder.iterdir()]
+        self.assertEqual(5, len(traces))
+        for text in ("\n".join(logged.output), "".join(traces)):
             self.assertNotIn(HELD, text)
             self.assertNotIn(OWNER, text)
             self.assertIn("***", text)

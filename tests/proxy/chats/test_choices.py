@@ -128,6 +128,5 @@ class TestChoices(SocketTestCase):
 
     def test_usage_of_several_choices_is_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None}
-        self.assertEqual(
-            {"a": 3, "b": {"c": 5, "e": 1}, "d": None}, choices._add_usage(one, {"a": 2, "b": {"c": 3, "e": 1}})
-        )
+        added = choices._add_usage(one, {"a": 2, "b": {"c": 3, "e": 1}})
+        self.assertEqual({"a": 3, "b": {"c": 5, "e": 1}, "d": None}, added)

@@ -96,8 +96,8 @@ class TestUsage(SocketTestCase):
             self.assertLess(0, last["usage"]["completion_tokens_details"]["reasoning_tokens"])
 
     def test_a_whole_answer_keeps_its_usage(self) -> None:
-        self.assertIn("prompt_tokens", json.loads(self.round_trip(self.proxy(), {**BODY, "stream": False})[2])["usage"])
+        self.assertIn("prompt_tokens", self.round_trip(self.proxy(), {**BODY, "stream": False}).value["usage"])
 
     def test_invalid_stream_options_are_named_in_the_error(self) -> None:
-        status, _, data = self.round_trip(self.proxy(), {**BODY, "stream_options": {"include_usage": "yes"}})
-        self.assertEqual((400, "stream_options.include_usage"), (status, json.loads(data)["error"]["param"]))
+        reply = self.round_trip(self.proxy(), {**BODY, "stream_options": {"include_usage": "yes"}})
+        self.assertEqual((400, "stream_options.include_usage"), (reply.status, reply.value["error"]["param"]))

@@ -1,6 +1,5 @@
 """A proxy killed or stopped in the middle of a response leaves a row with its true status."""
 
-import json
 import os
 import signal
 import socket
@@ -8,7 +7,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from tests.support.harness import read_reply, request_bytes
+from tests.support.harness import RawReply, read_reply, request_bytes
 from tests.support.polling import eventually
 from tests.support.program import PATIENCE, Process, ServeTest, address
 from tests.support.responses_client import PATH, check_stream, events
@@ -28,21 +27,18 @@ class TestKilledResponses(ServeTest):
         self.address = address(welcome)
         return process
 
-    def send(self, method: str, path: str, body: Any = b"") -> tuple[int, bytes]:
+    def send(self, method: str, path: str, body: Any = b"") -> RawReply:
         with socket.create_connection(self.address, timeout=PATIENCE) as sock:
             sock.sendall(request_bytes(body, path=path).replace(b"POST", method.encode(), 1))
-            status, _, data = read_reply(sock)
-        return status, data
+            reply = read_reply(sock)
+        self.assertEqual(200, reply.status, reply.body)
+        return reply
 
     def found(self, response: Any) -> Any:
-        status, data = self.send("GET", f"{PATH}/{response['id']}")
-        self.assertEqual(200, status, data)
-        return json.loads(data)
+        return self.send("GET", f"{PATH}/{response['id']}").value
 
     def queued(self) -> Any:
-        status, data = self.send("POST", PATH, {"input": "q", "background": True})
-        self.assertEqual(200, status, data)
-        return json.loads(data)
+        return self.send("POST", PATH, {"input": "q", "background": True}).value
 
     def started(self) -> list[Any]:
         """One response that is finished, one in the middle of its answer, and one that waits."""
@@ -63,11 +59,11 @@ class TestKilledResponses(ServeTest):
         for each in interrupted:
             found = self.found(each)
             self.assertEqual(("failed", "server_restarted"), (found["status"], found["error"]["code"]))
-            self.assertEqual(found, json.loads(self.send("POST", f"{PATH}/{each['id']}/cancel")[1]))
+            self.assertEqual(found, self.send("POST", f"{PATH}/{each['id']}/cancel").value)
             # Whoever followed it comes back for the rest, and whoever did not for all of it.
-            rest = events(self.send("GET", f"{PATH}/{each['id']}?stream=true&starting_after=7")[1])
+            rest = events(self.send("GET", f"{PATH}/{each['id']}?stream=true&starting_after=7").body)
             self.assertEqual((["response.failed"], found), ([event["type"] for event in rest], check_stream(rest, 8)))
-            self.assertEqual(found, check_stream(events(self.send("GET", f"{PATH}/{each['id']}?stream=true")[1])))
+            self.assertEqual(found, check_stream(events(self.send("GET", f"{PATH}/{each['id']}?stream=true").body)))
         process.send(signal.SIGTERM)
         self.assertEqual(0, process.wait())
         self.assertRegex(process.errors, r"\b2\b.*response")
@@ -81,7 +77,7 @@ class TestKilledResponses(ServeTest):
         self.assertEqual(0, process.wait())
         self.start()
         self.assertEqual(("completed", "Half of it."), tuple(map(self.found(running).get, ("status", "output_text"))))
-        check_stream(events(self.send("GET", f"{PATH}/{running['id']}?stream=true")[1]))
+        check_stream(events(self.send("GET", f"{PATH}/{running['id']}?stream=true").body))
 
     def test_a_response_that_does_not_finish_within_the_grace_is_failed(self) -> None:
         process = self.start("--shutdown-grace", "0")
@@ -93,5 +89,4 @@ class TestKilledResponses(ServeTest):
         for each in interrupted:
             found = self.found(each)
             self.assertEqual(("failed", "server_error"), (found["status"], found["error"]["code"]))
-            status, data = self.send("GET", f"{PATH}/{each['id']}?stream=true")
-            self.assertEqual((200, found), (status, check_stream(events(data))))
+            self.assertEqual(found, check_stream(events(self.send("GET", f"{PATH}/{each['id']}?stream=true").body)))

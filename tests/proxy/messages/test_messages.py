@@ -1,16 +1,14 @@
 """Messages over real sockets: the request, what DeepSeek gets, the response."""
 
-import contextlib
-import http.client
 import json
 import os
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from tests.support.harness import PATIENCE
 from tests.support.messages_client import PATH, TOOLS, VERSION, Json, MessagesTestCase, kinds, user, without_ids
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
+from tests.support.responses_client import request
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')
@@ -182,16 +180,13 @@ class TestModels(MessagesTestCase):
 
     def test_a_single_model_is_returned_in_both_shapes(self) -> None:
         for headers, kind in ((VERSION, "type"), ({"Authorization": "Bearer sk-test"}, "object")):
-            with contextlib.closing(http.client.HTTPConnection(*self.running.address, timeout=PATIENCE)) as connection:
-                for name, status in (("deepseek-flash", 200), ("nobody", 404)):
-                    connection.request("GET", f"/v1/models/{name}", headers=headers)
-                    reply = connection.getresponse()
-                    told = json.loads(reply.read())
-                    self.assertEqual(status, reply.status)
-                    if status == 200:
-                        self.assertEqual((name, "model"), (told["id"], told[kind]))
-                    else:
-                        self.assertEqual(kind == "type", told.get("type") == "error")
+            for name, status in (("deepseek-flash", 200), ("nobody", 404)):
+                reply = request(self.running, "GET", f"/v1/models/{name}", None, headers)
+                self.assertEqual(status, reply.status)
+                if status == 200:
+                    self.assertEqual((name, "model"), (reply.value["id"], reply.value[kind]))
+                else:
+                    self.assertEqual(kind == "type", reply.value.get("type") == "error")
 
     def test_every_messages_response_has_a_request_id(self) -> None:
         for stream in (True, False):

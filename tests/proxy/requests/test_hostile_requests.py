@@ -88,7 +88,6 @@ class TestLegalRequests(HostileRequestTestCase):
         raw = self.received(self.running, b"".join(requests[:-1]) + _last(requests[-1]))
         replies = raw.split(b"HTTP/1.1 ")[1:]
         marks = [b'"ok":true', b'"status":"ok"', b'"error"', b'"list"'] * 3
-        self.assertEqual(len(marks), len(replies))
         for mark, reply in zip(marks, replies, strict=True):
             self.assertIn(mark, reply)
 

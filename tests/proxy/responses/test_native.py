@@ -122,17 +122,9 @@ class TestRequests(NativeCase):
         schema = {"type": "object", "properties": {"a": {"type": "string"}}}
         form = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
         self.fake.answer(Answer(reasoning="Hm.", content='{"a": "b"}'))
-        found = self.ask(
-            self.native(),
-            "hi",
-            instructions="Be brief.",
-            text={"format": form},
-            reasoning={"effort": "medium", "summary": "auto"},
-            max_output_tokens=100,
-            user="me",
-            metadata={"a": "b"},
-            include=["reasoning.encrypted_content"],
-        )
+        fields = {"text": {"format": form}, "max_output_tokens": 100, "user": "me", "metadata": {"a": "b"}}
+        fields |= {"reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}
+        found = self.ask(self.native(), "hi", instructions="Be brief.", **fields)
         self.assertEqual('{"a": "b"}', found["output_text"])
         self.assertIn("encrypted_content", found["output"][0])
         sent = self.sent()

@@ -1,6 +1,5 @@
 """Response streams: silence, breaks, disconnects, many at once; and encrypted content."""
 
-import http.client
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +13,7 @@ from tests.support.driven_streams import DrivenStreams
 from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.polling import eventually
 from tests.support.raw_streams import EVENT_STREAM, raw_stream
-from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
+from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question, request
 from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
@@ -219,15 +218,11 @@ class TestDrivenStreams(DrivenStreams, TestStreams):
 
 class TestUpgrades(ResponsesTestCase):
     def test_a_web_socket_upgrade_is_refused_as_codex_expects(self) -> None:
-        connection = http.client.HTTPConnection(*self.running.address, timeout=PATIENCE)
-        self.addCleanup(connection.close)
         headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Authorization": "Bearer sk-test"}
         headers |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
         for path in (PATH, "/responses", f"{PATH}/"):
-            connection.request("GET", path, headers=headers)
-            reply = connection.getresponse()
-            self.assertEqual(426, reply.status, reply.read())
-            reply.read()
+            reply = request(self.running, "GET", path, None, headers)
+            self.assertEqual(426, reply.status, reply.body)
         self.assertEqual(200, self.create(self.running, "q").status)
 
 
