@@ -61,14 +61,8 @@ print(*(set(sys.modules) - before))
 class TestStart(unittest.TestCase):
     def test_the_first_small_answer_comes_before_the_rest_of_the_program(self) -> None:
         with tempfile.TemporaryDirectory() as home:
-            done = subprocess.run(
-                [sys.executable, "-c", SCRIPT],
-                env={**os.environ, "HOME": home, "USERPROFILE": home},
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
+            command, environment = [sys.executable, "-c", SCRIPT], {**os.environ, "HOME": home, "USERPROFILE": home}
+            done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
         self.assertEqual("", done.stderr)
         first, warm = (set(line.split()) for line in done.stdout.splitlines())
         self.assertEqual(set(), first & LATER)

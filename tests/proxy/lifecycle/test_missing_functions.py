@@ -49,12 +49,7 @@ class MissingFunctionsTest(unittest.TestCase):
         # Their own names would have the standard library load modules of theirs.
         for platform, missing in (("like-windows", WINDOWS), ("like-macos", MACOS), ("linux", PYPY)):
             with self.subTest(platform):
-                demo = subprocess.run(
-                    [sys.executable, "-c", WITHOUT, platform, json.dumps(missing)],
-                    cwd=ROOT,
-                    capture_output=True,
-                    encoding="utf-8",
-                    timeout=120,
-                )
+                command = [sys.executable, "-c", WITHOUT, platform, json.dumps(missing)]
+                demo = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
                 self.assertEqual((0, ""), (demo.returncode, demo.stderr))
                 self.assertIn("4 of 4 requests accepted, 6 of 6 reasonings put back exactly.", demo.stdout)

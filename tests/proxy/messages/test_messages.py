@@ -77,17 +77,10 @@ class TestMessages(MessagesTestCase):
             self.assertEqual((200, "Hello."), (told.status, told.value["content"][-1]["text"]))
 
     def test_messages_fields_are_translated_for_deepseek(self) -> None:
-        self.complete(
-            self.proxy(),
-            system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
-            temperature=0.5,
-            top_p=0.5,
-            stop_sequences=["END"],
-            metadata={"user_id": '{"device_id":"d1","session_id":"s 1"}'},
-            tools=TOOLS,
-            thinking={"type": "adaptive"},
-            output_config={"effort": "max"},
-        )
+        system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+        fields = {"temperature": 0.5, "top_p": 0.5, "stop_sequences": ["END"], "output_config": {"effort": "max"}}
+        fields |= {"metadata": {"user_id": '{"device_id":"d1","session_id":"s 1"}'}, "thinking": {"type": "adaptive"}}
+        self.complete(self.proxy(), system=system, tools=TOOLS, **fields)
         sent = self.fake.accepted[-1]
         self.assertEqual({"role": "system", "content": "Be brief."}, sent["messages"][0])
         expected = {"temperature": 0.5, "top_p": 0.5, "stop": ["END"], "max_tokens": 1000, "reasoning_effort": "max"}
