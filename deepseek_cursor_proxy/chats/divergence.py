@@ -39,7 +39,7 @@ class MessageOutline(NamedTuple):
 
 
 class RequestOutline(NamedTuple):
-    """The system messages in front of a request, its tools by name in order, and all other messages."""
+    """The system messages at the start of a request, its tools by name in order, and all other messages."""
 
     system: tuple[bytes, ...]
     tools: Mapping[str, int]

@@ -1,7 +1,7 @@
 """What the benchmark and the soak look at from outside: servers in processes of their own.
 
 The proxy is started as a user starts it, with a HOME of its own; the fake DeepSeek ends when its standard input
-does, so it cannot outlive us. What a process uses is asked of the system, which tells it on Linux only.
+does, so it cannot outlive us. What a process uses is read from the system, on Linux only.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
 
-# A proxy that is asked to stop gives running answers five seconds.
+# A proxy that stops gives running answers five seconds.
 _LAST_SECONDS = 10.0
 
 

@@ -272,7 +272,7 @@ class _Scanner:
         return begin
 
     def _replace_sign(self, whole: str, at: int, count: int, out: list[str]) -> int:
-        """Escape or unescape a sign and the backslashes in front of it; the end of the sign."""
+        """Escape or unescape a sign and the backslashes before it; the end of the sign."""
         if not self._unescapes and whole[at] == "<" and self._is_in_address:
             return self._replace(whole, out, at, at + 1, "\\" * count + _LESS_THAN)
         if not self._unescapes:

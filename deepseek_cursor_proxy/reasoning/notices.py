@@ -55,6 +55,6 @@ def strip(text: str, start: int = 0) -> str:
     elif text.startswith("[", start) and (leading := _LEADING.match(text, start)):
         end = leading.end()
     # The last notice is short: only the end of a long text is searched.
-    behind = max(end, len(text) - 500)
-    trailing = _TRAILING.search(text, behind) if text.find(_NAME, behind) >= 0 else None
+    search_start = max(end, len(text) - 500)
+    trailing = _TRAILING.search(text, search_start) if text.find(_NAME, search_start) >= 0 else None
     return text[end : trailing.start() if trailing else len(text)]

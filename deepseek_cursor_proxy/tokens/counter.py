@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 
 _log = logging.getLogger(__name__)
 
-# The mean has settled by then.
+# The mean hardly changes after that.
 _FIRST_SAMPLES = 16
 _SECONDS_BETWEEN_SAMPLES = 60.0
 # By then the answer has ended.

@@ -89,11 +89,11 @@ def _chain_rows(contest: Contest, scale: Scale) -> Iterator[Row]:
         for number in range(scale.chain_length):
             requests = {"model": _MODEL, "input": f"Question {number}. bench:plain", "previous_response_id": previous}
             before = target.cpu_seconds()
-            said = client.fetch(post(target.url, encode_json(requests), "/responses"))
+            response = client.fetch(post(target.url, encode_json(requests), "/responses"))
             spent += intervals((before, target.cpu_seconds()))
-            previous = said.get("id") if isinstance(said, dict) else None
+            previous = response.get("id") if isinstance(response, dict) else None
             if previous is None:
-                raise BenchmarkFailed(f"a response without an id: {str(said)[:200]}")
+                raise BenchmarkFailed(f"a response without an id: {str(response)[:200]}")
     if not spent:
         return
     tenth = max(1, scale.chain_length // 10)

@@ -41,13 +41,13 @@ class Chat:
 
     def play(self, client: Client) -> None:
         """Ask for the next turn and append it to the history, with the tool's result."""
-        said = client.fetch(post(client.url, self.body()))
+        completion = client.fetch(post(client.url, self.body()))
         try:
-            message = said["choices"][0]["message"]
+            message = completion["choices"][0]["message"]
             calls = [_echo_call(call) for call in message["tool_calls"]]
             answer = {"role": "assistant", "content": message.get("content"), "tool_calls": calls}
         except (LookupError, TypeError) as error:
-            raise BenchmarkFailed(f"a turn without its call: {str(said)[:200]}") from error
+            raise BenchmarkFailed(f"a turn without its call: {str(completion)[:200]}") from error
         result = {"role": "tool", "tool_call_id": calls[0]["id"], "content": self._text(2000, 4000)}
         self._messages += encode_json(answer), encode_json(result)
         self.turns += 1
@@ -83,7 +83,7 @@ def growing_chats(contest: Contest, scale: Scale, store: Path) -> Iterator[Row]:
     grown = _GrowthSamples({target.name: {} for target in contest.proxies})
     running, seeds = list(contest.proxies), count()
     for _ in range(scale.chats):
-        # Every target has a chat of its own, in case they share a store; a target that failed is not asked again.
+        # Every target has a chat of its own, in case they share a store; a target that failed gets no more requests.
         running = [target for target in running if _measure_growth(contest, scale, target, Chat(next(seeds)), grown)]
     for turns in scale.turns:
         figures = {name: Figure.mean(lengths.get(turns, [])) for name, lengths in grown.cpu.items()}

@@ -156,7 +156,7 @@ class _ClientPool:
         return answered / (now - started)
 
     def _is_answered(self, caller: _Caller, events: int) -> bool:
-        """Go on with one client; True if it got a response, in which case it has asked again."""
+        """Go on with one client; True if it got a response and has sent its next request."""
         if events & selectors.EVENT_WRITE:
             caller.sock.send(self._request)
             self._selector.modify(caller.sock, selectors.EVENT_READ, caller)

@@ -1,7 +1,7 @@
 """The targets that are compared, and the rounds in which they are measured.
 
 Every round asks each target once, so that a busy moment of the machine hits all of them. CPU time is what a process
-used from one request to its next: work behind an answer counts. Another proxy that fails is left out of that measure,
+used from one request to its next: work after an answer counts. Another proxy that fails is left out of that measure,
 and a note says why; the direct way and this proxy must work.
 """
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _SETTLING_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
-# Of a core; timers that fire now and then take less.
+# The share of a core; timers that fire now and then take less.
 _IDLE_SHARE = 0.05
 
 

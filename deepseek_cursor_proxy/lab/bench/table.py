@@ -27,7 +27,7 @@ class Figure:
 
     @classmethod
     def of(cls, samples: Sequence[float], share: float = 0.5) -> "Figure | None":
-        """A quantile of samples, the median unless said; None when there are none."""
+        """A quantile of samples, by default the median; None when there are none."""
         return cls(quantile(samples, share), samples, share == 0.5) if samples else None
 
     @classmethod

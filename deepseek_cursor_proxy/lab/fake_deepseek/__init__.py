@@ -118,7 +118,7 @@ class FakeDeepSeek:
         self.close()
 
     def answer(self, *steps: Step) -> None:
-        """Queue steps, in order, behind those already there."""
+        """Queue steps, in order, after those already there."""
         with self._lock:
             self._queue.extend(steps)
 

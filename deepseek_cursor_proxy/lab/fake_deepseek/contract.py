@@ -32,7 +32,7 @@ RULES = ("april", "august")
 VISION_MODELS = ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 MODELS = ("deepseek-v4-pro", *VISION_MODELS)
 
-# Sentences, found lazily. Only the first is ever asked for, so the code after a `yield` may trust what it checked.
+# Sentences, found lazily. Only the first is ever read, so the code after a `yield` may trust what it checked.
 Problems = Iterator[str]
 
 

@@ -83,12 +83,12 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    asked, instructions = body.get("input"), body.get("instructions")
-    _fit(asked is not None or instructions is not None, "one of `input` and `instructions` is needed")
+    given_input, instructions = body.get("input"), body.get("instructions")
+    _fit(given_input is not None or instructions is not None, "one of `input` and `instructions` is needed")
     history = _History()
     if instructions is not None:
         history.messages.append({"role": "system", "content": instructions})
-    items = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked or []
+    items = [{"role": "user", "content": given_input}] if isinstance(given_input, str) else given_input or []
     _fit(isinstance(items, list) and all(isinstance(item, dict) for item in items), "input: expected a sequence")
     for index, item in enumerate(items):
         history.take(item, f"input[{index}]")
@@ -122,8 +122,8 @@ class _History:
                 self._open().setdefault("tool_calls", []).append(call)
             case "function_call_output":
                 self.end_turn()
-                said = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
-                self.messages.append(said)
+                result_message = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+                self.messages.append(result_message)
 
     def end_turn(self) -> None:
         if self._turn is not None:
@@ -131,7 +131,7 @@ class _History:
         self._turn = None
 
     def _end_if_spoken(self) -> None:
-        """Thoughts, or words, behind the words or calls of a turn are another turn's."""
+        """Thoughts or text after the text or calls of a turn belong to the next turn."""
         if self._turn is not None and (self._turn["content"] or "tool_calls" in self._turn):
             self.end_turn()
 

@@ -75,8 +75,8 @@ def three_answers(run: ClientRun) -> None:
     with run.connect() as sock:
         run.count(1)
         sock.sendall(_request("short", **body))
-        said = _read_answer(sock)
-        _expect(all(b'"index":%d' % choice in said for choice in range(3)), "three answers", said[-300:])
+        reply = _read_answer(sock)
+        _expect(all(b'"index":%d' % choice in reply for choice in range(3)), "three answers", reply[-300:])
 
 
 def slow_reader(run: ClientRun) -> None:
@@ -162,8 +162,8 @@ def failing_upstream(run: ClientRun) -> None:
     with run.connect() as sock:
         run.count(1)
         sock.sendall(_request(question, stream=True))
-        said = _read_answer(sock, status)
-        _expect(b'"error"' in said, f"an error ({question})", said[-300:])
+        reply = _read_answer(sock, status)
+        _expect(b'"error"' in reply, f"an error ({question})", reply[-300:])
 
 
 CLIENTS: tuple[Callable[[ClientRun], None], ...] = (
