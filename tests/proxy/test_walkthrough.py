@@ -326,9 +326,9 @@ class TestEnds(SocketTestCase):
         has_begun, record_sent, read = threading.Event(), UpstreamCall.record_sent, StreamReader.read
         self.addCleanup(has_begun.set)
 
-        def settle_later(calling: UpstreamCall) -> None:
+        def record_later(call: UpstreamCall) -> None:
             has_begun.wait(PATIENCE)
-            record_sent(calling)
+            record_sent(call)
 
         def read_later(reader: StreamReader, data: bytes) -> ParsedEvents:
             if b"one" in data:
@@ -336,7 +336,7 @@ class TestEnds(SocketTestCase):
             return read(reader, data)
 
         with (
-            mock.patch.object(UpstreamCall, "record_sent", settle_later),
+            mock.patch.object(UpstreamCall, "record_sent", record_later),
             mock.patch.object(StreamReader, "read", read_later),
         ):
             sock = self.connect(proxy, chat_body(stream=True))
@@ -349,9 +349,9 @@ class TestEnds(SocketTestCase):
         order: list[str] = []
         record_sent, send = UpstreamCall.record_sent, ClientConnection.send
 
-        def settled(calling: UpstreamCall) -> None:
-            record_sent(calling)
-            order.append("settled")
+        def record_in_order(call: UpstreamCall) -> None:
+            record_sent(call)
+            order.append("recorded")
 
         def sent(connection: ClientConnection, data: bytes) -> None:
             order.append("ended" if b'"stop"' in data else "sent")
@@ -359,9 +359,12 @@ class TestEnds(SocketTestCase):
 
         proxy = self.proxy()
         self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))
-        with mock.patch.object(UpstreamCall, "record_sent", settled), mock.patch.object(ClientConnection, "send", sent):
+        with (
+            mock.patch.object(UpstreamCall, "record_sent", record_in_order),
+            mock.patch.object(ClientConnection, "send", sent),
+        ):
             self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
-        self.assertLess(order.index("settled"), order.index("ended"))
+        self.assertLess(order.index("recorded"), order.index("ended"))
 
     def test_a_turn_with_calls_is_stored_once(self) -> None:
         """It is known as soon as its calls are whole; that it ends then is no news."""

@@ -78,7 +78,7 @@ class TestUpstreamCall(ExchangeTestCase):
     def test_a_proxy_that_stops_makes_no_call_again(self) -> None:
         self.assertFalse(self.retry(self.send(self.call(FakeResponse())), ProxyStopping()))
 
-    def test_a_call_is_settled_once(self) -> None:
+    def test_a_call_is_recorded_as_sent_once(self) -> None:
         call = self.send(self.call(FakeResponse()))
         self.assertEqual([], [each for each in self.events if isinstance(each, Sent)])
         call.record_sent()

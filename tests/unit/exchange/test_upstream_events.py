@@ -28,11 +28,11 @@ class TestStream(unittest.TestCase):
                 steps.append([item.text if isinstance(item, Delta) else "heartbeat" for item in step.batch])
         return steps
 
-    def test_the_first_event_goes_alone_and_the_call_is_settled_behind_it(self) -> None:
+    def test_the_first_event_goes_alone_and_the_call_is_recorded_after_it(self) -> None:
         steps = self.read(ROLE + event(content="a") + event(content="b"))
         self.assertEqual([[""], "block", "record_sent", ["a", "b"]], steps)
 
-    def test_the_call_is_settled_while_there_is_nothing_to_hand_on(self) -> None:
+    def test_the_call_is_recorded_while_there_is_nothing_to_hand_on(self) -> None:
         steps = self.read(Lull(self.id), Heartbeat(), ROLE)  # type: ignore[arg-type]
         self.assertEqual(["record_sent", "lull", "record_sent", ["heartbeat"], [""], "block", "record_sent"], steps)
 
