@@ -1,8 +1,8 @@
 """The keys that identify an assistant turn, so that its reasoning is found when the client sends the turn again.
 
-A turn is identified by its own canonical content (see message_digest) and everything before it, so equal histories
-share keys and nothing else does. Clients change histories, though: system prompts, tool sets, older messages. So a
-turn has weaker keys as well, each of which still proves that it is the same turn of the same caller:
+A turn is identified by its own canonical content (see message_digest) and everything before it. Clients change
+histories, though: system prompts, tool sets, older messages. So a turn has weaker keys as well, each of which still
+proves that it is the same turn of the same caller:
 
     exact     the message and the whole history before it
     alias     the same, recorded after a weaker key found the turn ("linked" in traces)
@@ -12,8 +12,8 @@ turn has weaker keys as well, each of which still proves that it is the same tur
     dialogue  the message and the history without the text of system prompts ("talk" in traces)
     round     the message and the history since the answer before the last question ("place" in traces)
 
-Rule: recording and looking up call the same function, `_HashChains.add`. This file knows no store.
-No key is made of a tool's name, of "the same question", or of an id like call_0 alone: all of these recur.
+Rule: recording and looking up call the same function, `_HashChains.add`. No key is made of a tool's name, of "the same
+question", or of an id like call_0 alone: all of these recur. This file knows no store.
 """
 
 import functools

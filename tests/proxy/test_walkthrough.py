@@ -349,7 +349,7 @@ class TestEnds(SocketTestCase):
         order: list[str] = []
         record_sent, send = UpstreamCall.record_sent, ClientConnection.send
 
-        def record_in_order(call: UpstreamCall) -> None:
+        def track(call: UpstreamCall) -> None:
             record_sent(call)
             order.append("recorded")
 
@@ -360,7 +360,7 @@ class TestEnds(SocketTestCase):
         proxy = self.proxy()
         self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))
         with (
-            mock.patch.object(UpstreamCall, "record_sent", record_in_order),
+            mock.patch.object(UpstreamCall, "record_sent", track),
             mock.patch.object(ClientConnection, "send", sent),
         ):
             self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
