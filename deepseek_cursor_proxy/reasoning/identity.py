@@ -1,8 +1,7 @@
 """The keys that identify an assistant turn, so that its reasoning is found when the client sends the turn again.
 
-A turn is identified by its own canonical content (see message_digest) and everything before it. Clients change
-histories, though: system prompts, tool sets, older messages. So a turn has weaker keys as well, each of which still
-proves that it is the same turn of the same caller:
+A turn is identified by its content (see message_digest) and all before it. Clients change histories, though (system
+prompts, tools, older messages), so it also has weaker keys, which still prove that it is this turn of this caller:
 
     exact     the message and the whole history before it
     alias     the same, recorded after a weaker key found the turn ("linked" in traces)
