@@ -135,6 +135,12 @@ class TestFailures(UpstreamTestCase):
         self.fake.answer(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"))
         self.assertEqual(b'{"a":1}', self.send().read())
 
+    def test_a_response_that_decodes_to_too_much_is_a_failure(self) -> None:
+        packed = gzip.compress(b" " * (80 * 1024 * 1024), 1)
+        self.fake.answer(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"))
+        with self.assertRaises(UpstreamFailed):
+            self.send().read()
+
 
 class TestRefusals(UpstreamTestCase):
     def refused(self, failure: Raw | Failure) -> UpstreamRefused:
