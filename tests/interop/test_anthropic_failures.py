@@ -25,7 +25,7 @@ class FailureTest(MessagesCase):
         found = self.sdk.messages.create(**body, stream=stream)
         return list(found) if stream else found
 
-    def assert_told(self, error: type[anthropic.APIStatusError], kind: str, words: str, *steps: Any) -> Any:
+    def assert_error(self, error: type[anthropic.APIStatusError], kind: str, words: str, *steps: Any) -> Any:
         """Whole and streamed: the package's own error, of Anthropic's type, with words a person can read."""
         for stream in (False, True):
             self.fake.answer(*steps)
@@ -40,8 +40,8 @@ class FailureTest(MessagesCase):
     def test_a_wrong_key_is_an_authentication_error_in_deepseeks_words(self) -> None:
         assert self.running is not None
         self.sdk = self.client(self.running, key="sk-wrong")
-        told = self.assert_told(anthropic.AuthenticationError, "authentication_error", "Authentication Fails")
-        self.assertEqual(told.response.headers["x-should-retry"], "false")
+        reply = self.assert_error(anthropic.AuthenticationError, "authentication_error", "Authentication Fails")
+        self.assertEqual(reply.response.headers["x-should-retry"], "false")
 
     def test_no_key_is_an_authentication_error(self) -> None:
         with self.assertRaises(anthropic.AuthenticationError) as caught:
@@ -71,11 +71,11 @@ class FailureTest(MessagesCase):
 
     def test_what_deepseek_refuses_is_a_bad_request_in_its_words(self) -> None:
         refusal = Failure(400, "Model Not Exist", "invalid_request_error", "invalid_request_error")
-        self.assert_told(anthropic.BadRequestError, "invalid_request_error", "Model Not Exist", refusal)
+        self.assert_error(anthropic.BadRequestError, "invalid_request_error", "Model Not Exist", refusal)
 
     def test_a_chat_that_is_too_long_is_told_in_the_words_clients_know(self) -> None:
         words = "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens."
-        self.assert_told(
+        self.assert_error(
             anthropic.BadRequestError,
             "invalid_request_error",
             "prompt is too long: 1200000 tokens > 1048576 maximum",
@@ -83,7 +83,9 @@ class FailureTest(MessagesCase):
         )
 
     def test_no_balance_is_a_billing_error(self) -> None:
-        self.assert_told(anthropic.APIStatusError, "billing_error", "platform.deepseek.com", Failure(402, "No balance"))
+        self.assert_error(
+            anthropic.APIStatusError, "billing_error", "platform.deepseek.com", Failure(402, "No balance")
+        )
 
     def test_a_body_beyond_the_limit_is_too_large(self) -> None:
         with self.assertRaises(anthropic.APIStatusError) as caught:
@@ -91,21 +93,21 @@ class FailureTest(MessagesCase):
         self.assertEqual((caught.exception.status_code, caught.exception.type), (413, "request_too_large"))
 
     def test_too_many_requests_are_a_rate_limit_with_a_time_to_wait(self) -> None:
-        told = self.assert_told(anthropic.RateLimitError, "rate_limit_error", "Too many", Failure(429, "Too many."))
-        self.assertRegex(told.response.headers["retry-after"], r"^[0-9]+$")
+        reply = self.assert_error(anthropic.RateLimitError, "rate_limit_error", "Too many", Failure(429, "Too many."))
+        self.assertRegex(reply.response.headers["retry-after"], r"^[0-9]+$")
 
     def test_a_busy_deepseek_is_overloaded(self) -> None:
-        told = self.assert_told(
+        reply = self.assert_error(
             anthropic.OverloadedError, "overloaded_error", "Try again", Failure(503, headers=(("Retry-After", "0"),))
         )
-        self.assertNotIn("x-should-retry", told.response.headers)
+        self.assertNotIn("x-should-retry", reply.response.headers)
 
     def test_a_deepseek_out_of_order_is_a_server_error(self) -> None:
-        self.assert_told(anthropic.InternalServerError, "api_error", "out of order", Failure(500, "Oops"))
+        self.assert_error(anthropic.InternalServerError, "api_error", "out of order", Failure(500, "Oops"))
 
     def test_an_unreachable_deepseek_is_a_server_error(self) -> None:
         self.fake.close()
-        self.assert_told(anthropic.InternalServerError, "api_error", "--base-url")
+        self.assert_error(anthropic.InternalServerError, "api_error", "--base-url")
 
     def assert_breaks(self, answer: Answer, kind: str, words: str) -> None:
         """Streamed, after a beginning that arrived; the helper tells it as well."""

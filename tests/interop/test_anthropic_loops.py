@@ -67,10 +67,10 @@ class LoopTest(MessagesCase):
         self.messages: list[Json] = []
 
     def ask(self, sdk: anthropic.Anthropic, *, stream: bool) -> list[Json]:
-        asked: Json = {"model": MODEL, "max_tokens": LIMIT, "messages": self.messages, "tools": TOOLS}
+        request: Json = {"model": MODEL, "max_tokens": LIMIT, "messages": self.messages, "tools": TOOLS}
         if not stream:
-            return list(sdk.messages.create(**asked).to_dict()["content"])
-        with sdk.messages.stream(**asked) as events:
+            return list(sdk.messages.create(**request).to_dict()["content"])
+        with sdk.messages.stream(**request) as events:
             content = events.get_final_message().content
         return [{**block.to_dict()} for block in content]
 

@@ -159,8 +159,8 @@ class VariantTest(MessagesCase):
         )
 
     def test_a_forced_tool_that_was_only_written_down_is_a_call(self) -> None:
-        said = Answer(None, '```json\n{"name": "get_weather", "input": {"city": "Rom"}}\n```')
-        self.fake.answer(said, said)
+        answer = Answer(None, '```json\n{"name": "get_weather", "input": {"city": "Rom"}}\n```')
+        self.fake.answer(answer, answer)
         body = {"model": MODEL, "max_tokens": LIMIT, "messages": QUESTION, "tools": TOOLS}
         body["tool_choice"] = {"type": "any"}
         whole = self.sdk.messages.create(**body)
@@ -183,8 +183,8 @@ class VariantTest(MessagesCase):
 
     def test_thinking_that_is_not_told_is_signed_all_the_same(self) -> None:
         self.fake.answer(Answer(THOUGHT, "Rain."))
-        asked = {"type": "adaptive", "display": "omitted"}
-        message = self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=asked)
+        request = {"type": "adaptive", "display": "omitted"}
+        message = self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=request)
         self.assertEqual(message.content[0].thinking, "")
         self.assertNotIn(THOUGHT.strip(), message.content[0].signature)
 
@@ -194,8 +194,8 @@ class VariantTest(MessagesCase):
         silent, busy = Answer("Hm.", "Rain.", pause=0.3), Answer("Hm." * 8, "Rain.", piece=1, pause=0.02)
         for display, answer in (("summarized", silent), ("omitted", busy)):
             self.fake.answer(answer)
-            asked = {"type": "adaptive", "display": display}
-            with self.sdk.messages.stream(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=asked) as stream:
+            request = {"type": "adaptive", "display": display}
+            with self.sdk.messages.stream(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=request) as stream:
                 self.assertEqual(stream.get_final_text(), "Rain.")
             told = [event["type"] for event in self.recorders[-1].answers[-1].events]
             self.assertIn("ping", told[: told.index("content_block_stop")])
@@ -246,11 +246,11 @@ class VariantTest(MessagesCase):
         return sorted(tool["function"]["name"] for tool in self.fake.accepted[-1]["tools"])
 
     def test_beta_paths_and_headers_are_answered_the_same(self) -> None:
-        asked = {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}
+        request = {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}
         betas = ["context-management-2025-06-27", "interleaved-thinking-2025-05-14"]
         self.fake.answer(Answer(THOUGHT, "Rain."), Answer(THOUGHT, "Rain."))
         plain = self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION)
-        beta = self.sdk.beta.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION, betas=betas, **asked)
+        beta = self.sdk.beta.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION, betas=betas, **request)
         self.assertEqual(neutral(beta)["content"], neutral(plain)["content"])
 
     def test_models_are_listed(self) -> None:

@@ -60,16 +60,16 @@ class ChatStreamTest(OpenAINodeCase):
         return Answer(f"Rain?{AWKWARD}```sh\nrm -rf .\n", self.said_content)
 
     def test_the_thinking_of_a_stream_is_told_once_and_never_in_its_content(self) -> None:
-        [told] = self.ask(("chatChunks", QUESTION))
-        self.assertEqual(told["content"], self.said_content)
-        self.assertEqual(told["reasoning"], self.said[0].reasoning)
-        self.assertEqual(told["finish"], ["stop"])
+        [reply] = self.ask(("chatChunks", QUESTION))
+        self.assertEqual(reply["content"], self.said_content)
+        self.assertEqual(reply["reasoning"], self.said[0].reasoning)
+        self.assertEqual(reply["finish"], ["stop"])
 
     def test_thinking_in_the_content_is_told_there_only(self) -> None:
-        [told] = self.ask(("chatChunks", QUESTION), display_reasoning=True)
-        self.assertTrue(told["content"].startswith("<details>"), told)
-        self.assertTrue(told["content"].endswith(f"\n</details>\n\n{self.said_content}"), told)
-        self.assertEqual(told["reasoning"], "")
+        [reply] = self.ask(("chatChunks", QUESTION), display_reasoning=True)
+        self.assertTrue(reply["content"].startswith("<details>"), reply)
+        self.assertTrue(reply["content"].endswith(f"\n</details>\n\n{self.said_content}"), reply)
+        self.assertEqual(reply["reasoning"], "")
 
     def test_a_stream_adds_up_to_the_plain_answer(self) -> None:
         [outcome] = self.ask(("chatStream", QUESTION))
@@ -91,7 +91,7 @@ class ToolLoopTest(OpenAINodeCase):
                     self.said.clear()
                     self.fake.forget()
                     body = {**QUESTION, "tools": WEATHER_TOOLS, "stream": stream}
-                    [told] = self.ask(("runTools", body), display_reasoning=display)
-                    self.assertTrue(told["content"].endswith("It is cloudy in Hangzhou, 7 degrees."), told)
-                    self.assertEqual(display is True, "<details>" in told["content"])
+                    [reply] = self.ask(("runTools", body), display_reasoning=display)
+                    self.assertTrue(reply["content"].endswith("It is cloudy in Hangzhou, 7 degrees."), reply)
+                    self.assertEqual(display is True, "<details>" in reply["content"])
                     self.assert_nothing_lost()

@@ -125,8 +125,8 @@ class VariantTest(ResponsesCase):
 
     def test_an_answer_without_a_word_is_over_when_deepseek_says_so(self) -> None:
         """All of it comes at once and says nothing; that DeepSeek keeps its connection open is no reason to wait."""
-        asked = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "stream": True}
-        said = b"".join(Completion(Answer(None, None), asked, PrefixCache(), "chat-1", 0).events())
+        request = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "stream": True}
+        said = b"".join(Completion(Answer(None, None), request, PrefixCache(), "chat-1", 0).events())
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         self.fake.answer(Raw(head + b"%x\r\n%b\r\n" % (len(said), said), then_stall=True))
         *_, last = self.sdk.responses.create(model=MODEL, input="?", stream=True)
@@ -195,7 +195,7 @@ class ToldBackTest(ResponsesCase):
 
     def test_every_other_field(self) -> None:
         sdk = self.client(self.proxy())
-        asked: Json = {
+        request: Json = {
             "instructions": "Be short.",
             "max_output_tokens": 100,
             "max_tool_calls": 3,
@@ -208,9 +208,9 @@ class ToldBackTest(ResponsesCase):
             "text": {"format": {"type": "text"}, "verbosity": "low"},
             "top_p": 0.5,
         }
-        found = sdk.responses.create(model=MODEL, input="?", **asked).to_dict()
-        self.assertEqual({field: found[field] for field in asked}, asked)
-        nothing = dict.fromkeys((*asked, "tools", "tool_choice", "store", "include", "background"))
+        found = sdk.responses.create(model=MODEL, input="?", **request).to_dict()
+        self.assertEqual({field: found[field] for field in request}, request)
+        nothing = dict.fromkeys((*request, "tools", "tool_choice", "store", "include", "background"))
         found = sdk.responses.create(model=MODEL, input="?", **nothing)
         self.assertEqual((found.store, found.tool_choice, found.truncation), (True, "auto", "disabled"))
 

@@ -69,9 +69,9 @@ class TestChat(SocketTestCase):
             proxy = self.proxy(thinking=setting)
             for stream in (True, False):
                 for path, body in asks.items():
-                    asked = {**body, "model": "deepseek-v4-pro", "stream": stream, "thinking": {"type": kind}}
+                    request = {**body, "model": "deepseek-v4-pro", "stream": stream, "thinking": {"type": kind}}
                     with self.subTest(path, stream=stream, kind=kind):
-                        self.assertEqual(200, self.round_trip(proxy, request_bytes(asked, path=f"/v1/{path}")).status)
+                        self.assertEqual(200, self.round_trip(proxy, request_bytes(request, path=f"/v1/{path}")).status)
                         self.assertEqual({"type": kind}, self.fake.accepted[-1]["thinking"])
                         self.assertEqual(kind == "enabled", "reasoning_effort" in self.fake.accepted[-1])
 
@@ -184,8 +184,8 @@ class TestMissingReasoning(SocketTestCase):
         self.assertNotIn("reasoning_content", sent["messages"][-1])
 
     def test_a_forced_tool_is_sent_without_thinking(self) -> None:
-        asked = chat_body(tools=TOOLS, tool_choice="required")
-        self.assertEqual(200, self.round_trip(self.proxy(), asked).status)
+        request = chat_body(tools=TOOLS, tool_choice="required")
+        self.assertEqual(200, self.round_trip(self.proxy(), request).status)
         self.assertEqual("disabled", self.fake.accepted[-1]["thinking"]["type"])
 
 
@@ -206,8 +206,8 @@ class TestRefusals(SocketTestCase):
         """A V4-Pro that refuses empty reasoning takes the space that stands for it."""
         with FakeDeepSeek(refuse_empty_reasoning=True) as fake:
             client = self.client(self.proxy(upstream_base_url=fake.url))
-            said = {"role": "assistant", "content": "plain", "reasoning_content": ""}
-            client.messages += [{"role": "user", "content": "q"}, said]
+            answer = {"role": "assistant", "content": "plain", "reasoning_content": ""}
+            client.messages += [{"role": "user", "content": "q"}, answer]
             self.assertEqual(200, client.ask("next").final.status)
             self.assertEqual([], fake.refused)
 
@@ -294,11 +294,11 @@ class TestEnds(SocketTestCase):
                 self.fake.release.set()
 
     def test_json_output_has_no_thinking_block(self) -> None:
-        asked = {"messages": [{"role": "user", "content": "json"}], "response_format": {"type": "json_object"}}
+        request = {"messages": [{"role": "user", "content": "json"}], "response_format": {"type": "json_object"}}
         for stream in (True, False):
             with self.subTest(stream=stream):
                 self.fake.answer(Answer(reasoning="Think.", content='{"a": 1}'))
-                body = self.round_trip(self.running, {**asked, "stream": stream})[2]
+                body = self.round_trip(self.running, {**request, "stream": stream})[2]
                 self.assertIn(rb"{\"a\": 1}", body)
                 self.assertNotIn(b"<details>", body)
 

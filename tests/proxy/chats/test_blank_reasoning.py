@@ -34,8 +34,8 @@ class BlankReasoningTestCase(SocketTestCase):
 
 class TestChat(BlankReasoningTestCase):
     def turn(self, **changes: Any) -> list[dict[str, Any]]:
-        said = {"role": "assistant", "content": "Looking.", "tool_calls": tool_calls([CALL]), **changes}
-        return [{"role": "user", "content": "q"}, said, {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}]
+        answer = {"role": "assistant", "content": "Looking.", "tool_calls": tool_calls([CALL]), **changes}
+        return [{"role": "user", "content": "q"}, answer, {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}]
 
     def test_blank_or_trimmed_reasoning_is_replaced_by_the_stored_one(self) -> None:
         self.fake.answer(CALLING)
@@ -60,8 +60,8 @@ class TestChat(BlankReasoningTestCase):
 
     def test_blank_reasoning_of_a_plain_answer_gets_the_filler(self) -> None:
         for blank in ("", "\n\n"):
-            said = {"role": "assistant", "content": "Hello.", "reasoning_content": blank}
-            self.chat({"role": "user", "content": "q"}, said, {"role": "user", "content": "go on"})
+            answer = {"role": "assistant", "content": "Hello.", "reasoning_content": blank}
+            self.chat({"role": "user", "content": "q"}, answer, {"role": "user", "content": "go on"})
             self.assert_upstream_saw(" ")
 
     def test_blank_reasoning_of_a_turn_without_reasoning_is_not_missing(self) -> None:

@@ -16,8 +16,8 @@ ID = "call_00_abcdefghijklmnopqrstuvwx"
 class TestDisplay(SocketTestCase):
     def told(self, proxy: RunningProxy, headers: tuple[str, ...], **body: Any) -> tuple[str, str]:
         """The text and the reasoning that a client is told, streamed."""
-        asked = request_bytes({"messages": [user("hi")], "stream": True, **body}, headers=headers)
-        reply = self.round_trip(proxy, asked)
+        request = request_bytes({"messages": [user("hi")], "stream": True, **body}, headers=headers)
+        reply = self.round_trip(proxy, request)
         deltas = [chunk["choices"][0]["delta"] for chunk in reply.chunks]
         return reply.text, "".join(delta.get("reasoning_content") or "" for delta in deltas)
 
@@ -28,8 +28,8 @@ class TestDisplay(SocketTestCase):
             self.fake.answer(Answer(reasoning=thought, content="Done."), Answer(reasoning=thought, content="Done."))
             with self.subTest(name):
                 self.assertEqual(("Done.", thought), self.told(self.running, lines))
-                asked = request_bytes({"messages": [user("hi")]}, headers=lines)
-                message = self.round_trip(self.running, asked).value["choices"][0]["message"]
+                request = request_bytes({"messages": [user("hi")]}, headers=lines)
+                message = self.round_trip(self.running, request).value["choices"][0]["message"]
                 self.assertEqual(("Done.", thought), (message["content"], message["reasoning_content"]))
 
     def test_the_setting_decides_for_every_client(self) -> None:

@@ -23,8 +23,8 @@ class EchoTestCase(SocketTestCase):
 
     def echo(self, proxy: RunningProxy, content: Any, *behind: dict[str, Any], **fields: Any) -> dict[str, Any]:
         """What DeepSeek gets for an answer that a client sends back like this."""
-        said = {"role": "assistant", "content": content, **fields}
-        self.ask(proxy, said, *(behind or ({"role": "user", "content": "go on"},)))
+        answer = {"role": "assistant", "content": content, **fields}
+        self.ask(proxy, answer, *(behind or ({"role": "user", "content": "go on"},)))
         return dict(self.fake.accepted[-1]["messages"][1])
 
 

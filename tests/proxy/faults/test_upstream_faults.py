@@ -43,11 +43,11 @@ class TestEveryByte(FaultTestCase):
 
     def test_a_connection_closed_at_any_byte_is_an_error_or_a_whole_answer(self) -> None:
         for good in GOOD:
-            self.assert_told(good, CLOSE, cuts(good))
+            self.assert_error(good, CLOSE, cuts(good))
 
     def test_a_connection_reset_at_any_byte_is_an_error_or_a_whole_answer(self) -> None:
         for good in GOOD:
-            self.assert_told(good, RESET, cuts(good) if IS_LONG else cuts(good)[::3])
+            self.assert_error(good, RESET, cuts(good) if IS_LONG else cuts(good)[::3])
 
     def test_a_connection_silent_from_any_byte_is_an_error_or_a_whole_answer(self) -> None:
         for good in GOOD:
@@ -55,12 +55,12 @@ class TestEveryByte(FaultTestCase):
             at = cuts(good) if IS_LONG else [*some, good.complete_at - 1, good.complete_at, len(good.data)]
             # Without a length, only the end of the connection ends the answer, and that never comes.
             complete_at = good.complete_at if good is not GOOD[2] else len(good.data) + 1
-            self.assert_told(good, HANG, [cut for cut in at if cut < complete_at], request_timeout=0.15)
+            self.assert_error(good, HANG, [cut for cut in at if cut < complete_at], request_timeout=0.15)
             # What is complete has no hurry to be found so by a slow machine.
             with mock.patch.object(response, "_USAGE_SECONDS", 0.05):
                 for cut in sorted({cut for cut in at if cut >= complete_at}):
                     # One by one: a complete answer's connection is kept, and here nobody listens on it any more.
-                    self.assert_told(good, HANG, [cut], request_timeout=PATIENCE)
+                    self.assert_error(good, HANG, [cut], request_timeout=PATIENCE)
 
     def test_an_answer_in_single_bytes_is_whole(self) -> None:
         plays = [ScriptedReply([good.data[at : at + 1] for at in range(len(good.data))]) for good in GOOD]
@@ -69,7 +69,7 @@ class TestEveryByte(FaultTestCase):
             with self.subTest(good.name):
                 self.assertEqual(WHOLE, self.ask(self.connect(proxy), number, stream=good.is_stream).verdict)
 
-    def assert_told(self, good: Any, then: str, at: list[int], **settings: Any) -> None:
+    def assert_error(self, good: Any, then: str, at: list[int], **settings: Any) -> None:
         plays = [ScriptedReply.of(good.data[:cut], then) for cut in at]
         proxy, _ = self.scripted_proxy(plays, **settings)
         workers = 16 if then == HANG else 2

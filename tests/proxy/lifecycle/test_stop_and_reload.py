@@ -155,7 +155,7 @@ class StopTest(RunningTest):
         sock.sendall(data)
         return sock
 
-    def assert_told(self, sock: socket.socket) -> None:
+    def assert_error(self, sock: socket.socket) -> None:
         status, headers, body = read_reply(sock)
         error = json.loads(body)["error"]
         self.assertEqual((503, "proxy_stopping", None), (status, error["code"], error["param"]))
@@ -167,9 +167,9 @@ class StopTest(RunningTest):
         process, welcome = self.serve("--base-url", fake.url, *NO_GRACE)
         response = self.stream(welcome)
         process.send(signal.SIGTERM)
-        *_, told, done = read_events(response)
+        *_, reply, done = read_events(response)
         self.assertEqual("[DONE]", done)
-        self.assertEqual(("proxy_stopping", "server_error"), (told["error"]["code"], told["error"]["type"]))
+        self.assertEqual(("proxy_stopping", "server_error"), (reply["error"]["code"], reply["error"]["type"]))
         self.expect_stopped(process)
         self.assertTrue(fake.wait_for_hangup(PATIENCE))
         with contextlib.closing(ReasoningStore(self.store)) as store:
@@ -180,8 +180,8 @@ class StopTest(RunningTest):
         process, welcome = self.serve("--base-url", fake.url, "--no-display-reasoning", *NO_GRACE)
         response = self.stream(welcome)
         process.send(signal.SIGTERM)
-        *_, told, done = read_events(response)
-        self.assertEqual(("proxy_stopping", "[DONE]"), (told["error"]["code"], done))
+        *_, reply, done = read_events(response)
+        self.assertEqual(("proxy_stopping", "[DONE]"), (reply["error"]["code"], done))
         self.expect_stopped(process)
 
     def test_a_request_without_an_answer_yet_gets_a_503_with_retry_after_at_the_stop(self) -> None:
@@ -195,7 +195,7 @@ class StopTest(RunningTest):
         self.assertEqual(100, read_reply(half_a_body)[0])
         process.send(signal.SIGTERM)
         for sock in (*waiting, half_a_body):
-            self.assert_told(sock)
+            self.assert_error(sock)
         self.expect_stopped(process)
 
     def test_a_stopping_proxy_does_not_wait_for_half_a_head(self) -> None:
@@ -204,7 +204,7 @@ class StopTest(RunningTest):
         sock = self.ask(welcome, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
         self.assertEqual(200, read_reply(sock)[0])
         process.send(signal.SIGTERM)
-        self.assert_told(sock)
+        self.assert_error(sock)
         self.expect_stopped(process)
 
     def test_a_stopping_proxy_refuses_new_connections(self) -> None:

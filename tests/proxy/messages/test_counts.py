@@ -9,9 +9,9 @@ COUNT = f"{PATH}/count_tokens"
 
 class TestCounting(MessagesTestCase):
     def count(self, *messages: Json, path: str = COUNT, **more: object) -> int:
-        told = self.send(self.running, {"model": "claude-opus-4-5", "messages": list(messages), **more}, path=path)
-        self.assertEqual((200, {"input_tokens"}), (told.status, set(told.value)), told.body)
-        return int(told.value["input_tokens"])
+        reply = self.send(self.running, {"model": "claude-opus-4-5", "messages": list(messages), **more}, path=path)
+        self.assertEqual((200, {"input_tokens"}), (reply.status, set(reply.value)), reply.body)
+        return int(reply.value["input_tokens"])
 
     def test_count_tokens_grows_with_the_request_and_makes_no_call(self) -> None:
         short = self.count(user("Hello"))
@@ -23,13 +23,13 @@ class TestCounting(MessagesTestCase):
 
     def test_thinking_is_counted_where_deepseek_reads_it_even_if_it_was_emptied(self) -> None:
         self.fake.answer(Answer("A long thought. " * 50, "Yes."))
-        said = assistant(self.complete(self.running, tools=TOOLS))
+        answer = assistant(self.complete(self.running, tools=TOOLS))
         # The usage of that answer changes what the same text counts, some moments later.
         counter = self.running.server.services().counter
         self.assertTrue(eventually(lambda: bool(counter._sampled) and counter._sampler is None))
-        emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in said["content"]]
-        whole = self.count(user("q"), said, user("go on"), tools=TOOLS)
-        self.assertEqual(whole, self.count(user("q"), {**said, "content": emptied}, user("go on"), tools=TOOLS))
+        emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in answer["content"]]
+        whole = self.count(user("q"), answer, user("go on"), tools=TOOLS)
+        self.assertEqual(whole, self.count(user("q"), {**answer, "content": emptied}, user("go on"), tools=TOOLS))
         self.assertGreater(whole, 100 + self.count(user("q"), user("Yes."), user("go on"), tools=TOOLS))
 
     def test_reported_usage_corrects_count_tokens(self) -> None:
@@ -37,9 +37,9 @@ class TestCounting(MessagesTestCase):
         before = self.count(question)
         counter = self.running.server.services().counter
         for _ in range(8):
-            told = self.complete(self.running, question)["usage"]
+            reply = self.complete(self.running, question)["usage"]
             self.assertTrue(eventually(lambda: counter._sampler is None))
-        true = told["input_tokens"] + told["cache_read_input_tokens"]
+        true = reply["input_tokens"] + reply["cache_read_input_tokens"]
         after = self.count(question)
         self.assertLess(abs(after - true), abs(before - true))
 
@@ -51,7 +51,7 @@ class TestCounting(MessagesTestCase):
         self.assertEqual(["deepseek-v4-pro"], list(counter._sampled))
 
     def test_count_tokens_needs_a_key_and_messages(self) -> None:
-        told = self.send(self.running, {"messages": 5}, path=COUNT)
-        self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))
-        told = self.send(self.running, {"messages": []}, path=COUNT, headers={"x-api-key": ""})
-        self.assertEqual((401, "authentication_error"), (told.status, told.error["type"]))
+        reply = self.send(self.running, {"messages": 5}, path=COUNT)
+        self.assertEqual((400, "invalid_request_error"), (reply.status, reply.error["type"]))
+        reply = self.send(self.running, {"messages": []}, path=COUNT, headers={"x-api-key": ""})
+        self.assertEqual((401, "authentication_error"), (reply.status, reply.error["type"]))

@@ -28,11 +28,11 @@ class TestUsage(MessagesTestCase):
             self.assertLess(usage["input_tokens"], usage["cache_read_input_tokens"])
 
     def test_message_start_estimates_the_input_tokens(self) -> None:
-        told = self.create(self.proxy(), user("words " * 1000), stream=True)
-        start = told.events[0]["message"]["usage"]
+        reply = self.create(self.proxy(), user("words " * 1000), stream=True)
+        start = reply.events[0]["message"]["usage"]
         self.assertTrue(1000 < start["input_tokens"] < 2000, start)
         self.assertEqual(0, start["output_tokens"])
-        self.assertEqual(told.message["usage"], told.events[-2]["usage"])
+        self.assertEqual(reply.message["usage"], reply.events[-2]["usage"])
 
     def test_an_answer_without_usage_has_a_usage_object(self) -> None:
         self.fake.answer(raw_stream({"delta": {"content": "Hi"}}, {"delta": {}, "finish_reason": "stop"}))
@@ -75,7 +75,7 @@ class TestStopReasons(MessagesTestCase):
 
 
 class TestRefusals(MessagesTestCase):
-    def assert_told(self, told: ClientReply, status: int, kind: str, *, is_final: bool) -> None:
+    def assert_error(self, told: ClientReply, status: int, kind: str, *, is_final: bool) -> None:
         self.assertEqual((status, kind), (told.status, told.error["type"]), told.body)
         self.assertEqual(told.value["request_id"], told.headers["request-id"])
         self.assertEqual("false" if is_final else None, told.headers.get("x-should-retry"))
@@ -98,16 +98,16 @@ class TestRefusals(MessagesTestCase):
             for stream in (True, False):
                 with self.subTest(status, stream=stream):
                     self.fake.answer(Failure(status, f"words of {status}"))
-                    told = self.create(self.proxy(), stream=stream)
-                    self.assert_told(told, expected, kind, is_final=is_final)
-                    self.assertIn(f"words of {status}", told.error["message"])
+                    reply = self.create(self.proxy(), stream=stream)
+                    self.assert_error(reply, expected, kind, is_final=is_final)
+                    self.assertIn(f"words of {status}", reply.error["message"])
 
     def test_a_messages_error_keeps_retry_after(self) -> None:
         for status in (429, 503):
             for headers, expected in (((("Retry-After", "7"),), "7"), ((), None)):
                 self.fake.answer(Failure(status, headers=headers))
-                told = self.create(self.proxy(), stream=True)
-                self.assertIn(told.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))
+                reply = self.create(self.proxy(), stream=True)
+                self.assertIn(reply.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))
 
     def test_a_prompt_that_is_too_long_has_the_words_that_claude_code_knows(self) -> None:
         for words, expected in (
@@ -116,33 +116,33 @@ class TestRefusals(MessagesTestCase):
         ):
             for stream in (True, False):
                 self.fake.answer(Failure(400, words))
-                told = self.create(self.proxy(), stream=stream)
-                self.assert_told(told, 400, "invalid_request_error", is_final=True)
-                self.assertEqual(expected, told.error["message"])
+                reply = self.create(self.proxy(), stream=stream)
+                self.assert_error(reply, 400, "invalid_request_error", is_final=True)
+                self.assertEqual(expected, reply.error["message"])
 
     def test_a_refusal_of_the_proxy_has_the_error_shape_of_messages(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1000)
-        self.assert_told(self.create(proxy, user("x" * 2000)), 413, "request_too_large", is_final=True)
-        self.assert_told(self.create(proxy, max_tokens=None), 400, "invalid_request_error", is_final=True)
-        self.assert_told(self.send(proxy, b"{"), 400, "invalid_request_error", is_final=True)
+        self.assert_error(self.create(proxy, user("x" * 2000)), 413, "request_too_large", is_final=True)
+        self.assert_error(self.create(proxy, max_tokens=None), 400, "invalid_request_error", is_final=True)
+        self.assert_error(self.send(proxy, b"{"), 400, "invalid_request_error", is_final=True)
         for path in (PATH, f"/{PATH}", "/v1//messages/"):
-            told = self.send(proxy, {}, path=path, headers={})
-            self.assert_told(told, 401, "authentication_error", is_final=True)
+            reply = self.send(proxy, {}, path=path, headers={})
+            self.assert_error(reply, 401, "authentication_error", is_final=True)
         listed = self.proxy(access_keys=("sk-somebody-elses-key",))
-        self.assert_told(self.create(listed), 401, "authentication_error", is_final=True)
+        self.assert_error(self.create(listed), 401, "authentication_error", is_final=True)
         self.assertEqual([], self.fake.seen)
 
     def test_a_409_of_missing_reasoning_tells_clients_not_to_retry(self) -> None:
         """Libraries try a 409 again by themselves."""
         call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
         history = (user("q"), {"role": "assistant", "content": [call]}, user("go on"))
-        told = self.create(self.proxy(missing_reasoning_strategy="reject"), *history, tools=TOOLS)
-        self.assert_told(told, 409, "invalid_request_error", is_final=True)
+        reply = self.create(self.proxy(missing_reasoning_strategy="reject"), *history, tools=TOOLS)
+        self.assert_error(reply, 409, "invalid_request_error", is_final=True)
 
     def test_the_key_is_in_no_messages_error(self) -> None:
         self.fake.answer(Failure(401, "Your api key sk-a-rather-secret-key is invalid"))
-        told = self.create(self.proxy(), key="sk-a-rather-secret-key")
-        self.assertNotIn(b"secret", told.body)
+        reply = self.create(self.proxy(), key="sk-a-rather-secret-key")
+        self.assertNotIn(b"secret", reply.body)
 
     def test_a_plain_answer_that_breaks_is_an_error(self) -> None:
         for step, status, kind in (
@@ -153,7 +153,7 @@ class TestRefusals(MessagesTestCase):
         ):
             with self.subTest(step):
                 self.fake.answer(step)
-                self.assert_told(self.create(self.proxy()), status, kind, is_final=False)
+                self.assert_error(self.create(self.proxy()), status, kind, is_final=False)
 
     def test_a_request_without_the_headers_of_the_api_gets_the_error_shape_of_messages(self) -> None:
         sock = self.connect(self.proxy(), request_bytes([], path=PATH))
@@ -176,9 +176,9 @@ class TestBreaks(MessagesTestCase):
         ):
             with self.subTest(step):
                 self.fake.answer(step)
-                told = self.create(self.proxy(), stream=True, tools=TOOLS)
-                *found, last = told.events
-                self.assertEqual((200, "error", kind), (told.status, last["type"], last["error"]["type"]))
+                reply = self.create(self.proxy(), stream=True, tools=TOOLS)
+                *found, last = reply.events
+                self.assertEqual((200, "error", kind), (reply.status, last["type"], last["error"]["type"]))
                 self.assertTrue(last["request_id"].startswith("req_"))
                 self.assertTrue(last["error"]["message"])
                 kinds_of = {event["type"] for event in found}
@@ -189,8 +189,8 @@ class TestBreaks(MessagesTestCase):
 
     def test_the_reasoning_before_a_broken_stream_is_stored(self) -> None:
         self.fake.answer(Answer("A thought.", "Half of it.", piece=10, cut_after=3))
-        told = self.create(self.running, stream=True)
-        said = blocks([event for event in told.events if event["type"].startswith("content_block")])
+        reply = self.create(self.running, stream=True)
+        said = blocks([event for event in reply.events if event["type"].startswith("content_block")])
         self.assertEqual("Half of it", said[1]["text"])
         dropped = {"role": "assistant", "content": said[1:]}
         self.complete(self.running, user("q"), dropped, user("go on"), tools=TOOLS)

@@ -61,8 +61,10 @@ class TestBodies(test_fuzz.TestBodies):
     def assert_answered(self, reply: HttpReply, name: str) -> None:
         self.assertIn(reply.status, self.STATUSES, name)
         if isinstance(reply.body, bytes):
-            told = ClientReply(reply.status, {}, reply.body)
-            self.assertTrue(told.value["type"] == "message" if reply.status == 200 else told.error["message"], name)
+            response = ClientReply(reply.status, {}, reply.body)
+            self.assertTrue(
+                response.value["type"] == "message" if reply.status == 200 else response.error["message"], name
+            )
             return
         try:
             found = events(b"".join(piece for piece in reply.body if isinstance(piece, bytes)))

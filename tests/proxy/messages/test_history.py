@@ -91,8 +91,8 @@ class TestThinkingNotRequested(HistoryTestCase):
     def test_hidden_thinking_sends_pings(self) -> None:
         """Claude's libraries give up on a stream that says nothing for minutes."""
         self.fake.answer(Answer("A long thought. " * 20, "Done.", piece=8, pause=0.01))
-        told = self.create(self.proxy(heartbeat_interval=0.05), stream=True, thinking=None)
-        self.assertGreater([event["type"] for event in told.events].count("ping"), 1)
+        reply = self.create(self.proxy(heartbeat_interval=0.05), stream=True, thinking=None)
+        self.assertGreater([event["type"] for event in reply.events].count("ping"), 1)
 
 
 class TestThinking(HistoryTestCase):
@@ -204,8 +204,8 @@ class TestThinking(HistoryTestCase):
     def test_thinking_of_another_model_is_never_an_error(self) -> None:
         redacted = {"type": "redacted_thinking", "data": "x"}
         for block in (redacted, {"type": "thinking", "thinking": "", "signature": FOREIGN}):
-            said = {"role": "assistant", "content": [block, {"type": "text", "text": "Hi."}]}
-            self.complete(self.proxy(), user("q"), said, user("go on"), tools=TOOLS)
+            answer = {"role": "assistant", "content": [block, {"type": "text", "text": "Hi."}]}
+            self.complete(self.proxy(), user("q"), answer, user("go on"), tools=TOOLS)
             self.assertEqual("Hi.", self.sent()[1]["content"])
             self.assertNotIn("redacted", str(self.sent()))
 

@@ -45,13 +45,13 @@ class TestMessages(MessagesTestCase):
 
     def test_the_events_of_a_stream_come_in_order(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(CALL,)))
-        told = self.create(self.proxy(), tools=TOOLS, stream=True)
+        reply = self.create(self.proxy(), tools=TOOLS, stream=True)
         block = ["content_block_start", "content_block_delta", "content_block_stop"]
         thought = ["content_block_start", "content_block_delta", *block[1:]]
-        found = [event["type"] for event in told.events]
+        found = [event["type"] for event in reply.events]
         self.assertEqual(["message_start", *thought, *block, *block, "message_delta", "message_stop"], found)
-        self.assertNotIn(b"[DONE]", told.body)
-        deltas = [event["delta"]["type"] for event in told.events if event["type"] == "content_block_delta"]
+        self.assertNotIn(b"[DONE]", reply.body)
+        deltas = [event["delta"]["type"] for event in reply.events if event["type"] == "content_block_delta"]
         self.assertEqual(["thinking_delta", "signature_delta", "text_delta", "input_json_delta"], deltas)
 
     def test_either_header_brings_the_key_and_the_one_of_this_api_wins(self) -> None:
@@ -64,17 +64,17 @@ class TestMessages(MessagesTestCase):
         # Claude Code sends both when both of its variables are set.
         self.assertEqual(200, self.send(self.running, body, headers={"Authorization": "Bearer sk-b", **named}).status)
         self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
-        told = self.send(self.running, body, headers={"api-key": "sk-a", "x-api-key": "sk-b"})
-        self.assertEqual((400, "invalid_request_error"), (told.status, told.error["type"]))
-        told = self.send(self.running, body, headers={})
-        self.assertEqual((401, "authentication_error"), (told.status, told.error["type"]))
+        reply = self.send(self.running, body, headers={"api-key": "sk-a", "x-api-key": "sk-b"})
+        self.assertEqual((400, "invalid_request_error"), (reply.status, reply.error["type"]))
+        reply = self.send(self.running, body, headers={})
+        self.assertEqual((401, "authentication_error"), (reply.status, reply.error["type"]))
         self.assertEqual(4, len(self.fake.seen))
 
     def test_query_strings_and_beta_headers_make_no_difference(self) -> None:
         for path in (PATH, f"{PATH}?beta=true", "/messages", f"{PATH}/"):
             headers = {"x-api-key": "sk-test", "anthropic-beta": "claude-code-20250219,effort-2025-11-24"}
-            told = self.send(self.running, {"max_tokens": 10, "messages": [user("q")]}, path=path, headers=headers)
-            self.assertEqual((200, "Hello."), (told.status, told.value["content"][-1]["text"]))
+            reply = self.send(self.running, {"max_tokens": 10, "messages": [user("q")]}, path=path, headers=headers)
+            self.assertEqual((200, "Hello."), (reply.status, reply.value["content"][-1]["text"]))
 
     def test_messages_fields_are_translated_for_deepseek(self) -> None:
         system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
@@ -183,8 +183,8 @@ class TestModels(MessagesTestCase):
 
     def test_every_messages_response_has_a_request_id(self) -> None:
         for stream in (True, False):
-            told = self.create(self.running, stream=stream)
-            self.assertRegex(told.headers["request-id"], r"\Areq_[0-9a-f]{24}\Z")
+            reply = self.create(self.running, stream=stream)
+            self.assertRegex(reply.headers["request-id"], r"\Areq_[0-9a-f]{24}\Z")
 
 
 class TestPassthrough(MessagesTestCase):
@@ -200,8 +200,8 @@ class TestPassthrough(MessagesTestCase):
     def test_a_routed_model_gets_the_messages_request_unchanged(self) -> None:
         stream = b'event: message_start\ndata: {"odd":  1}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
         self.said = EVENTS + b"\r\n" + stream
-        told = self.send(self.running, self.body)
-        self.assertEqual((200, stream), (told.status, told.body))
+        reply = self.send(self.running, self.body)
+        self.assertEqual((200, stream), (reply.status, reply.body))
         head, _, body = self.other.requests[-1].partition(b"\r\n\r\n")
         self.assertEqual(json.dumps(self.body).encode(), body)
         self.assertTrue(head.startswith(b"POST /v1/messages HTTP/1.1\r\n"), head)
@@ -211,9 +211,9 @@ class TestPassthrough(MessagesTestCase):
 
     def test_a_broken_passthrough_stream_has_the_error_shape_of_messages(self) -> None:
         self.said = EVENTS + b"Content-Length: 900\r\n\r\n: x\n\n"
-        told = self.send(self.running, self.body)
-        self.assertIn(b"event: error\n", told.body)
-        event = json.loads(told.body.split(b"data: ")[-1])
+        reply = self.send(self.running, self.body)
+        self.assertIn(b"event: error\n", reply.body)
+        event = json.loads(reply.body.split(b"data: ")[-1])
         self.assertEqual(("error", "api_error"), (event["type"], event["error"]["type"]))
 
     def test_a_route_without_a_key_is_refused_in_the_shape_of_this_api(self) -> None:

@@ -18,10 +18,10 @@ def picture(data: Any, kind: str = "base64") -> Json:
 
 
 class TestRefusals(MessagesTestCase):
-    def assert_refused(self, told: ClientReply, status: int = 400) -> None:
-        self.assertEqual(status, told.status, told.body[:300])
-        self.assertEqual("invalid_request_error", told.error["type"])
-        self.assertTrue(told.error["message"])
+    def assert_refused(self, reply: ClientReply, status: int = 400) -> None:
+        self.assertEqual(status, reply.status, reply.body[:300])
+        self.assertEqual("invalid_request_error", reply.error["type"])
+        self.assertTrue(reply.error["message"])
         self.assertEqual([], self.fake.seen)
 
     def test_invalid_messages_requests_are_refused_without_a_call(self) -> None:
@@ -67,19 +67,19 @@ class TestRefusals(MessagesTestCase):
                 {"odd": deep},
             ):
                 if deep is None:
-                    told = self.send(self.running, b'{"max_tokens": 1, "messages": [], "odd": ' + raw + b"}")
+                    reply = self.send(self.running, b'{"max_tokens": 1, "messages": [], "odd": ' + raw + b"}")
                 else:
-                    told = self.create(self.running, **body)
+                    reply = self.create(self.running, **body)
                 with self.subTest(depth=depth, body=str(body)[:40]):
-                    self.assertIn(told.status, (200, 400), told.body[:300])
-                    self.assertTrue(told.status == 200 or told.error)
+                    self.assertIn(reply.status, (200, 400), reply.body[:300])
+                    self.assertTrue(reply.status == 200 or reply.error)
         self.complete(self.running)
 
     def test_a_wrong_method_on_messages_names_the_allowed_ones(self) -> None:
         for method in ("GET", "DELETE", "PUT"):
-            told = self.ask(self.running, method, PATH)
-            self.assertEqual((405, "invalid_request_error"), (told.status, told.error["type"]))
-            self.assertIn("POST", told.headers["allow"])
+            reply = self.ask(self.running, method, PATH)
+            self.assertEqual((405, "invalid_request_error"), (reply.status, reply.error["type"]))
+            self.assertIn("POST", reply.headers["allow"])
 
 
 class TestOddities(MessagesTestCase):
@@ -100,8 +100,8 @@ class TestOddities(MessagesTestCase):
         self.assertEqual([], self.fake.refused)
 
     def test_blocks_of_the_wrong_role_become_text(self) -> None:
-        said = {"role": "assistant", "content": [result("a", "an answer to itself"), {"type": "text", "text": "x"}]}
-        self.complete(self.proxy(), user(USE), said, user("go on"), tools=TOOLS)
+        answer = {"role": "assistant", "content": [result("a", "an answer to itself"), {"type": "text", "text": "x"}]}
+        self.complete(self.proxy(), user(USE), answer, user("go on"), tools=TOOLS)
         self.assertIn("a.py", self.sent()[0]["content"])
         self.assertIn("an answer to itself", self.sent()[1]["content"])
 
@@ -123,10 +123,10 @@ class TestOddities(MessagesTestCase):
     def test_calls_without_ids_or_names_are_accepted(self) -> None:
         for use in ({**USE, "id": ""}, {"type": "tool_use"}, {**USE, "input": "a string"}, {**USE, "input": [1]}):
             with self.subTest(use):
-                said = {"role": "assistant", "content": [use]}
-                told = self.create(self.proxy(), user("q"), said, user(result("")), tools=TOOLS)
-                self.assertIn(told.status, (200, 400), told.body)
-                self.assertTrue(told.status == 200 or told.error)
+                answer = {"role": "assistant", "content": [use]}
+                reply = self.create(self.proxy(), user("q"), answer, user(result("")), tools=TOOLS)
+                self.assertIn(reply.status, (200, 400), reply.body)
+                self.assertTrue(reply.status == 200 or reply.error)
 
     def test_malformed_images_are_no_error(self) -> None:
         for data in ("not base64 at all!", "", "AAAA" * 10 + "é", "data:image/png;base64,AAAA", None):
@@ -137,8 +137,8 @@ class TestOddities(MessagesTestCase):
 
     def test_lone_surrogates_in_messages_reach_deepseek(self) -> None:
         for stream in (True, False):
-            said = {"role": "assistant", "content": [{"type": "text", "text": "\udc00"}]}
-            self.complete(self.proxy(), user("a\ud800b"), said, user("c"), system="\ud83d", stream=stream)
+            answer = {"role": "assistant", "content": [{"type": "text", "text": "\udc00"}]}
+            self.complete(self.proxy(), user("a\ud800b"), answer, user("c"), system="\ud83d", stream=stream)
             self.assertEqual(["\ud83d", "a\ud800b", "\udc00", "c"], [each["content"] for each in self.sent()])
 
     def test_messages_that_end_with_an_assistant_turn_are_sent(self) -> None:
@@ -193,7 +193,7 @@ class TestSizes(MessagesTestCase):
         proxy, began = self.proxy(), time.monotonic()
         ids = [f"toolu_{number}" for number in range(width(1500, 5000))]
         thought = {"type": "thinking", "thinking": "All of them.", "signature": ""}
-        said = {"role": "assistant", "content": [thought, *({**USE, "id": each} for each in ids)]}
-        self.complete(proxy, user("q"), said, user(*map(result, reversed(ids))), tools=TOOLS)
+        answer = {"role": "assistant", "content": [thought, *({**USE, "id": each} for each in ids)]}
+        self.complete(proxy, user("q"), answer, user(*map(result, reversed(ids))), tools=TOOLS)
         self.assertEqual(ids, [each["tool_call_id"] for each in self.sent()[2:]])
         self.quickly(began)

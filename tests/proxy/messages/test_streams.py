@@ -25,9 +25,9 @@ class TestPings(MessagesTestCase):
     def test_a_silent_message_stream_gets_pings_and_then_an_error(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
         self.fake.answer(Answer(content="y", stall_after=0))
-        told = self.create(proxy, stream=True)
-        self.assertGreater(responses_client.kinds(told.events).count("ping"), 3)
-        self.assertEqual("error", told.events[-1]["type"])
+        reply = self.create(proxy, stream=True)
+        self.assertGreater(responses_client.kinds(reply.events).count("ping"), 3)
+        self.assertEqual("error", reply.events[-1]["type"])
 
     def test_pings_may_come_inside_a_block(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
@@ -40,9 +40,9 @@ class TestPings(MessagesTestCase):
 
     def test_comments_of_upstream_are_no_pings(self) -> None:
         self.fake.answer(Answer(content="y", comments=50))
-        told = self.create(self.proxy(), stream=True)
-        self.assertNotIn("ping", responses_client.kinds(told.events))
-        self.assertNotIn(b"keep-alive", told.body)
+        reply = self.create(self.proxy(), stream=True)
+        self.assertNotIn("ping", responses_client.kinds(reply.events))
+        self.assertNotIn(b"keep-alive", reply.body)
 
     def test_pings_come_between_endless_comments(self) -> None:
         has_pinged = threading.Event()
@@ -83,9 +83,9 @@ class TestStreams(MessagesTestCase):
                     leave(sock)
                     self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
                 start_line.assert_restored(self)
-        said = {"role": "assistant", "content": [{"type": "text", "text": "Half of it."}]}
+        answer = {"role": "assistant", "content": [{"type": "text", "text": "Half of it."}]}
         for leave in WAYS:
-            self.complete(self.running, user(leave.__name__), said, user("go on"), tools=TOOLS)
+            self.complete(self.running, user(leave.__name__), answer, user("go on"), tools=TOOLS)
             self.assert_upstream_saw(f"A thought {leave.__name__}.")
 
     def test_a_bug_in_the_store_releases_the_slot(self) -> None:

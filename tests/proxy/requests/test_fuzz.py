@@ -255,5 +255,5 @@ class TestBodies(FuzzTestCase):
         events = [line for line in stream.split(b"\n") if line.startswith(b"data: ")]
         self.assertEqual(b"data: [DONE]", events[-1], name)
         for event in events[:-1]:
-            said = json.loads(event.removeprefix(b"data: "))
-            self.assertTrue("choices" in said or "error" in said, name)
+            message = json.loads(event.removeprefix(b"data: "))
+            self.assertTrue("choices" in message or "error" in message, name)

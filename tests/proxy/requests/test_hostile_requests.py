@@ -93,8 +93,8 @@ class TestLegalRequests(HostileRequestTestCase):
 
     def test_an_answer_between_two_pipelined_requests_comes_in_order(self) -> None:
         for stream, end in ((True, b"data: [DONE]\n\n\r\n0\r\n\r\n"), (False, b"}")):
-            asked = request_bytes({**CHAT, "stream": stream})
-            raw = self.received(self.running, NEXT + asked + _last(NEXT))
+            request = request_bytes({**CHAT, "stream": stream})
+            raw = self.received(self.running, NEXT + request + _last(NEXT))
             first, answer, last = raw.split(b"HTTP/1.1 200 OK\r\n")[1:]
             self.assertIn(b'{"ok":true}', first)
             self.assertIn(b'"choices"', answer)

@@ -24,8 +24,8 @@ INSTRUCTIONS: Json = {**question("You are Codex."), "role": "developer"}
 
 class AgentTestCase(ResponsesTestCase):
     def ask(self, history: list[Json], **body: Any) -> list[Json]:
-        asked = {"include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}, **body}
-        return list(self.complete(self.running, history, stream=True, store=False, **asked)["output"])
+        request = {"include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}, **body}
+        return list(self.complete(self.running, history, stream=True, store=False, **request)["output"])
 
     def assert_nothing_is_kept(self) -> None:
         self.assertEqual(0, self.running.server.services().responses.stats().responses)

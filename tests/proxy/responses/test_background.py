@@ -21,9 +21,9 @@ STALLED = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_
 
 class BackgroundTestCase(ResponsesTestCase):
     def queued(self, proxy: RunningProxy, input: Any = "q", **body: Any) -> Json:
-        told = self.create(proxy, input, background=True, **body)
-        self.assertEqual((200, "queued"), (told.status, told.value["status"]), told.body)
-        return told.value
+        reply = self.create(proxy, input, background=True, **body)
+        self.assertEqual((200, "queued"), (reply.status, reply.value["status"]), reply.body)
+        return reply.value
 
     def stalled(self, proxy: RunningProxy) -> Json:
         """A response in the middle of its answer."""
@@ -46,9 +46,9 @@ class BackgroundTestCase(ResponsesTestCase):
         return found
 
     def cancel(self, proxy: RunningProxy, response: Json) -> Json:
-        told = self.send(proxy, "POST", f"{PATH}/{response['id']}/cancel")
-        self.assertEqual(200, told.status, told.body)
-        return told.value
+        reply = self.send(proxy, "POST", f"{PATH}/{response['id']}/cancel")
+        self.assertEqual(200, reply.status, reply.body)
+        return reply.value
 
     @contextlib.contextmanager
     def following(self, proxy: RunningProxy, response: Json, rest: str = "") -> Iterator[Callable[..., bytes]]:
@@ -67,9 +67,9 @@ class BackgroundTestCase(ResponsesTestCase):
             yield read
 
     def replayed(self, proxy: RunningProxy, response: Json, after: int) -> list[Json]:
-        told = self.get(proxy, response, f"?stream=true&starting_after={after}")
-        self.assertEqual(200, told.status, told.body)
-        return told.events
+        reply = self.get(proxy, response, f"?stream=true&starting_after={after}")
+        self.assertEqual(200, reply.status, reply.body)
+        return reply.events
 
 
 class TestBackground(BackgroundTestCase):
@@ -87,8 +87,8 @@ class TestBackground(BackgroundTestCase):
 
     def test_a_background_response_can_be_continued_once_it_is_finished(self) -> None:
         queued = self.stalled(self.running)
-        told = self.create(self.running, "and?", previous_response_id=queued["id"])
-        self.assertEqual((400, "previous_response_id"), (told.status, told.error["param"]))
+        reply = self.create(self.running, "and?", previous_response_id=queued["id"])
+        self.assertEqual((400, "previous_response_id"), (reply.status, reply.error["param"]))
         self.fake.release.set()
         self.finished(self.running, queued)
         self.complete(self.running, "and?", previous_response_id=queued["id"])
@@ -141,8 +141,8 @@ class TestBackground(BackgroundTestCase):
                 self.assertEqual("completed", self.get(self.running, queued).value["status"])
 
     def test_background_without_store_is_refused(self) -> None:
-        told = self.create(self.proxy(), "q", background=True, store=False)
-        self.assertEqual((400, "background"), (told.status, told.error["param"]))
+        reply = self.create(self.proxy(), "q", background=True, store=False)
+        self.assertEqual((400, "background"), (reply.status, reply.error["param"]))
         self.assertEqual([], self.fake.seen)
 
 
@@ -168,11 +168,11 @@ class TestEvents(BackgroundTestCase):
     def test_a_long_background_answer_is_replayed_as_it_was_sent(self) -> None:
         text = "".join(f"w{number % 997} " for number in range(width(2000, 8000)))
         self.fake.answer(Answer(reasoning="Hm.", content=text, piece=4))
-        told = self.create(self.running, "q", background=True, stream=True)
-        self.assertGreater(len(told.body), width(250_000, 1_000_000))
-        for after in (-1, 0, 300, width(1200, 5000), len(told.events) - 2, len(told.events)):
-            replayed = self.get(self.running, told.response, f"?stream=true&starting_after={after}")
-            self.assertEqual(told.events[after + 1 :], replayed.events)
+        reply = self.create(self.running, "q", background=True, stream=True)
+        self.assertGreater(len(reply.body), width(250_000, 1_000_000))
+        for after in (-1, 0, 300, width(1200, 5000), len(reply.events) - 2, len(reply.events)):
+            replayed = self.get(self.running, reply.response, f"?stream=true&starting_after={after}")
+            self.assertEqual(reply.events[after + 1 :], replayed.events)
         row = self.running.server.services().responses.stats()
         self.assertLess(row.bytes, 6 * len(text))
 
@@ -189,10 +189,10 @@ class TestEvents(BackgroundTestCase):
         self.assertEqual(whole[1:], rest)
 
     def test_the_creator_and_later_readers_get_the_same_events(self) -> None:
-        told = self.create(self.running, "q", background=True, stream=True)
-        self.assertEqual("completed", told.response["status"])
-        self.assertEqual(told.events, self.replayed(self.running, told.response, -1))
-        self.assertEqual(told.response, self.get(self.running, told.response).value)
+        reply = self.create(self.running, "q", background=True, stream=True)
+        self.assertEqual("completed", reply.response["status"])
+        self.assertEqual(reply.events, self.replayed(self.running, reply.response, -1))
+        self.assertEqual(reply.response, self.get(self.running, reply.response).value)
 
 
 class TestCancel(BackgroundTestCase):

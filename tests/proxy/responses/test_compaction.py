@@ -26,9 +26,9 @@ class TestCompaction(ResponsesTestCase):
         return self.send(proxy, "POST", COMPACT, {"model": "deepseek-v4-pro", "input": items, **body})
 
     def compacted(self, proxy: RunningProxy, items: Any, **body: Any) -> Json:
-        told = self.compact(proxy, items, **body)
-        self.assertEqual(200, told.status, told.body)
-        return told.value
+        reply = self.compact(proxy, items, **body)
+        self.assertEqual(200, reply.status, reply.body)
+        return reply.value
 
     def test_a_compaction_is_the_users_messages_and_one_sealed_item(self) -> None:
         proxy = self.proxy_with_new_store()
@@ -118,8 +118,8 @@ class TestCompaction(ResponsesTestCase):
             Answer(None, "Half", finish_reason="insufficient_system_resource"),
         ):
             self.fake.answer(answer)
-            told = self.send(self.proxy(), "POST", COMPACT, {"input": "q"})
-            self.assertEqual((502, "upstream_error"), (told.status, told.error["type"]), told.body)
+            reply = self.send(self.proxy(), "POST", COMPACT, {"input": "q"})
+            self.assertEqual((502, "upstream_error"), (reply.status, reply.error["type"]), reply.body)
 
     def test_failures_of_a_compaction_are_the_usual_errors(self) -> None:
         self.assertEqual((400, "input"), (self.refused(self.running, {"input": []}), "input"))
@@ -131,17 +131,17 @@ class TestCompaction(ResponsesTestCase):
         self.assertEqual(429, self.refused(self.running, {"input": "q"}))
 
     def refused(self, proxy: RunningProxy, body: Json) -> int:
-        told = self.send(proxy, "POST", COMPACT, body)
-        self.assertLessEqual({"message", "type", "param", "code"}, told.error.keys())
-        return told.status
+        reply = self.send(proxy, "POST", COMPACT, body)
+        self.assertLessEqual({"message", "type", "param", "code"}, reply.error.keys())
+        return reply.status
 
 
 class TestInputTokens(ResponsesTestCase):
     def count(self, proxy: RunningProxy, **body: Any) -> int:
-        told = self.send(proxy, "POST", COUNT, body)
-        self.assertEqual((200, "response.input_tokens"), (told.status, told.value["object"]), told.body)
-        self.assertEqual({"object", "input_tokens"}, told.value.keys())
-        return int(told.value["input_tokens"])
+        reply = self.send(proxy, "POST", COUNT, body)
+        self.assertEqual((200, "response.input_tokens"), (reply.status, reply.value["object"]), reply.body)
+        self.assertEqual({"object", "input_tokens"}, reply.value.keys())
+        return int(reply.value["input_tokens"])
 
     def test_input_tokens_grow_with_the_input_without_a_call(self) -> None:
         short, more = self.count(self.running, input="hi"), self.count(self.running, input="word " * 500)

@@ -183,8 +183,8 @@ class TestEnds(NativeCase):
         self.fake.answer(Answer(reasoning="A thought.", content="An answer.", piece=99, cut_after=11))
         found = self.ask(proxy, "hi", stream=True)
         self.assertEqual(("failed", "An answer."), (found["status"], found["output_text"]))
-        said = {"role": "assistant", "content": "An answer."}
-        self.ask(proxy, [user("hi"), said, user("Go on.")])
+        answer = {"role": "assistant", "content": "An answer."}
+        self.ask(proxy, [user("hi"), answer, user("Go on.")])
         self.assert_upstream_saw("A thought.")
 
     def test_a_busy_native_call_is_retried(self) -> None:
@@ -196,9 +196,9 @@ class TestEnds(NativeCase):
 
     def test_native_refusals_keep_their_status(self) -> None:
         self.fake.answer(Failure(402, "Insufficient Balance"))
-        told = self.create(self.native(), "hi")
-        self.assertEqual(402, told.status)
-        self.assertIn("Insufficient Balance", told.error["message"])
+        reply = self.create(self.native(), "hi")
+        self.assertEqual(402, reply.status)
+        self.assertIn("Insufficient Balance", reply.error["message"])
 
     def test_cancelling_a_native_background_response_ends_its_call(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hello.", stall_after=5))
@@ -206,8 +206,8 @@ class TestEnds(NativeCase):
         queued = self.ask(proxy, "hi", background=True)
         self.assertEqual("queued", queued["status"])
         self.fake.stalls.get(timeout=PATIENCE)
-        told = self.send(proxy, "POST", f"/v1/responses/{queued['id']}/cancel")
-        self.assertEqual("cancelled", told.value["status"])
+        reply = self.send(proxy, "POST", f"/v1/responses/{queued['id']}/cancel")
+        self.assertEqual("cancelled", reply.value["status"])
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
         self.assert_native()
 

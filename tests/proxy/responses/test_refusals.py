@@ -17,11 +17,11 @@ def schema(value: Any) -> Json:
 
 
 class TestRefusals(ResponsesTestCase):
-    def assert_refused(self, told: Any, status: int, param: str | None = None) -> None:
-        self.assertEqual(status, told.status, told.body[:300])
-        self.assertLessEqual({"message", "type", "param", "code"}, told.error.keys())
-        self.assertEqual((param, "invalid_request_error"), (told.error["param"], told.error["type"]))
-        self.assertTrue(told.error["message"])
+    def assert_refused(self, reply: Any, status: int, param: str | None = None) -> None:
+        self.assertEqual(status, reply.status, reply.body[:300])
+        self.assertLessEqual({"message", "type", "param", "code"}, reply.error.keys())
+        self.assertEqual((param, "invalid_request_error"), (reply.error["param"], reply.error["type"]))
+        self.assertTrue(reply.error["message"])
         self.assertEqual([], self.fake.seen)
 
     def assert_alive(self) -> None:
@@ -66,8 +66,8 @@ class TestRefusals(ResponsesTestCase):
         ):
             with self.subTest(body):
                 for stream in (True, False):
-                    told = self.send(self.running, "POST", PATH, {**body, "stream": stream})
-                    self.assert_refused(told, 400, param)
+                    reply = self.send(self.running, "POST", PATH, {**body, "stream": stream})
+                    self.assert_refused(reply, 400, param)
         self.assert_alive()
 
     def test_responses_bodies_that_are_no_objects_are_refused(self) -> None:
@@ -88,9 +88,9 @@ class TestRefusals(ResponsesTestCase):
                 with self.subTest(given[:20], method=method, rest=rest):
                     self.assert_refused(self.send(self.running, method, f"{PATH}/{given}{rest}"), 404)
         for given in (UNKNOWN, "x", "é", "\ud800", "x" * 5000):
-            told = self.send(self.running, "POST", PATH, {"input": "q", "previous_response_id": given})
-            self.assert_refused(told, 404, "previous_response_id")
-            self.assertLess(len(told.body), 1000)
+            reply = self.send(self.running, "POST", PATH, {"input": "q", "previous_response_id": given})
+            self.assert_refused(reply, 404, "previous_response_id")
+            self.assertLess(len(reply.body), 1000)
         self.assert_alive()
 
     def test_bad_query_parameters_of_a_response_are_named(self) -> None:
@@ -112,9 +112,9 @@ class TestRefusals(ResponsesTestCase):
 
     def test_a_wrong_method_on_responses_names_the_allowed_ones(self) -> None:
         for method, path in (("PUT", PATH), ("DELETE", PATH), ("POST", f"{PATH}/x"), ("GET", f"{PATH}/x/cancel")):
-            told = self.send(self.running, method, path)
-            self.assertEqual(405, told.status)
-            self.assertIn("OPTIONS", told.headers["allow"])
+            reply = self.send(self.running, method, path)
+            self.assertEqual(405, reply.status)
+            self.assertIn("OPTIONS", reply.headers["allow"])
 
 
 def users(messages: list[Json]) -> list[str]:
@@ -132,10 +132,10 @@ class TestOddities(ResponsesTestCase):
                 {"input": "q", "metadata": {"a": nested(depth)}},
             ):
                 with self.subTest(depth=depth, body=str(body)[:40]):
-                    told = self.send(self.running, "POST", PATH, body)
-                    self.assertIn(told.status, (200, 400), told.body[:300])
-                    if told.status == 200:
-                        self.assertEqual(told.value, self.get(self.running, told.value).value)
+                    reply = self.send(self.running, "POST", PATH, body)
+                    self.assertIn(reply.status, (200, 400), reply.body[:300])
+                    if reply.status == 200:
+                        self.assertEqual(reply.value, self.get(self.running, reply.value).value)
         self.complete(self.running, "Are you there?")
 
     def test_lone_surrogates_in_responses_come_back(self) -> None:

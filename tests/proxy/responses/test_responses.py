@@ -40,7 +40,7 @@ class TestResponses(ResponsesTestCase):
         self.assertEqual(["reasoning", "function_call"], kinds(self.complete(self.proxy(), "q", tools=TOOLS)["output"]))
 
     def test_a_response_echoes_the_fields_of_its_request(self) -> None:
-        asked = {
+        request = {
             "instructions": "Be brief.",
             "max_output_tokens": 100,
             "metadata": {"a": "b"},
@@ -53,8 +53,8 @@ class TestResponses(ResponsesTestCase):
             "top_p": 0.5,
             "user": "me",
         }
-        answer = self.complete(self.proxy(), "q", **asked, reasoning={"effort": "low", "summary": "auto"})
-        self.assertEqual(asked, {name: answer[name] for name in asked})
+        answer = self.complete(self.proxy(), "q", **request, reasoning={"effort": "low", "summary": "auto"})
+        self.assertEqual(request, {name: answer[name] for name in request})
         self.assertEqual({"effort": "low", "summary": "auto"}, answer["reasoning"])
         told = [answer[name] for name in ("object", "background", "store", "truncation", "error", "text")]
         self.assertEqual(["response", False, True, "disabled", None, {"format": {"type": "text"}}], told)
@@ -101,11 +101,11 @@ class TestResponses(ResponsesTestCase):
             for stream in (False, True):
                 with self.subTest(failure.status, stream=stream):
                     self.fake.answer(failure)
-                    told = self.create(self.proxy(), "q", stream=stream)
-                    self.assertEqual(failure.status, told.status)
-                    self.assertIn(failure.message, told.error["message"])
+                    reply = self.create(self.proxy(), "q", stream=stream)
+                    self.assertEqual(failure.status, reply.status)
+                    self.assertIn(failure.message, reply.error["message"])
                     # Codex gives up without.
-                    self.assertEqual(waits, told.headers.get("retry-after", "").isdigit())
+                    self.assertEqual(waits, reply.headers.get("retry-after", "").isdigit())
 
 
 class TestChains(ResponsesTestCase):
@@ -152,13 +152,13 @@ class TestChains(ResponsesTestCase):
     def test_deleting_a_response_keeps_its_successors(self) -> None:
         first, second, third = self.chain(self.running, stream=True)
         for link in (first, second):
-            told = self.send(self.running, "DELETE", f"{PATH}/{link['id']}")
-            self.assertEqual({"id": link["id"], "object": "response.deleted", "deleted": True}, told.value)
+            reply = self.send(self.running, "DELETE", f"{PATH}/{link['id']}")
+            self.assertEqual({"id": link["id"], "object": "response.deleted", "deleted": True}, reply.value)
             self.assertEqual(404, self.get(self.running, link).status)
             self.assertEqual(404, self.get(self.running, link, "/input_items").status)
             self.assertEqual(404, self.send(self.running, "DELETE", f"{PATH}/{link['id']}").status)
-            told = self.create(self.running, "x", previous_response_id=link["id"])
-            self.assertEqual((404, "previous_response_not_found"), (told.status, told.error["code"]))
+            reply = self.create(self.running, "x", previous_response_id=link["id"])
+            self.assertEqual((404, "previous_response_not_found"), (reply.status, reply.error["code"]))
         self.complete(self.running, "still there?", tools=TOOLS, previous_response_id=third["id"])
         self.assert_upstream_saw("First look.", "Now I know.", "Third.")
 
@@ -291,12 +291,12 @@ class TestStorage(ResponsesTestCase):
 class TestParts(ResponsesTestCase):
     def test_several_text_parts_are_the_same_turn_as_in_a_chat(self) -> None:
         parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
-        asked = {"type": "message", "role": "user", "content": parts}
+        request = {"type": "message", "role": "user", "content": parts}
         for model in ("deepseek-v4-pro", "deepseek-flash"):
             with self.subTest(model):
                 proxy = self.proxy(display_reasoning=False)
                 self.fake.answer(Answer("A thought.", calls=(CALL,)))
-                first = self.create(proxy, [asked], model=model, tools=TOOLS).response
+                first = self.create(proxy, [request], model=model, tools=TOOLS).response
                 sent = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
                 self.assertEqual(sent, self.fake.accepted[-1]["messages"][0]["content"])
                 self.create(proxy, [output(CALL.id)], model=model, tools=TOOLS, previous_response_id=first["id"])
@@ -315,9 +315,9 @@ class TestPassthrough(ResponsesTestCase):
         other, route = self.route()
         proxy = self.proxy(passthrough={"gpt-*": route}, access_keys=["sk-test"])
         body = b'{ "model" : "gpt-9", "input":"q", "store": true }'
-        told = self.send(proxy, "POST", PATH, body)
+        reply = self.send(proxy, "POST", PATH, body)
         # What stands in for the other place knows DeepSeek's models only.
-        self.assertEqual(400, told.status)
+        self.assertEqual(400, reply.status)
         [seen] = other.seen
         self.assertEqual((body, PATH), (seen.body, seen.path))
         self.assertEqual("Bearer sk-of-the-route", seen.headers["authorization"])

@@ -23,7 +23,7 @@ SEALED = "reasoning.encrypted_content"
 class TestStreams(ResponsesTestCase):
     def test_the_events_of_a_response_come_in_order(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hi.", calls=(CALL,)))
-        told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+        reply = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
         part = ["response.output_item.added", "response.content_part.added", "response.output_text.delta"]
         part += ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
         thought = ["response.output_item.added", "response.content_part.added", "response.reasoning_text.delta"]
@@ -31,8 +31,8 @@ class TestStreams(ResponsesTestCase):
         call = ["response.output_item.added", "response.function_call_arguments.delta"]
         call += ["response.function_call_arguments.done", "response.output_item.done"]
         expected = ["response.created", "response.in_progress", *thought, "response.output_item.done", *part, *call]
-        self.assertEqual([*expected, "response.completed"], kinds(told.events))
-        self.assertNotIn(b"[DONE]", told.body)
+        self.assertEqual([*expected, "response.completed"], kinds(reply.events))
+        self.assertNotIn(b"[DONE]", reply.body)
 
     def test_a_reasoning_part_is_added_before_its_first_delta(self) -> None:
         """openai-node (5 to 7) fails with "missing content at index 0" otherwise."""
@@ -48,38 +48,38 @@ class TestStreams(ResponsesTestCase):
 
     def test_a_requested_summary_is_streamed(self) -> None:
         self.fake.answer(Answer(reasoning="A longer thought than one piece.", content="Hi."))
-        told = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"})
-        found = [kind for kind in kinds(told.events) if "summary" in kind]
+        reply = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"})
+        found = [kind for kind in kinds(reply.events) if "summary" in kind]
         self.assertEqual("response.reasoning_summary_part.added", found[0])
         self.assertEqual(["response.reasoning_summary_text.done", "response.reasoning_summary_part.done"], found[-2:])
-        thought = told.response["output"][0]
+        thought = reply.response["output"][0]
         self.assertEqual([{"type": "summary_text", "text": thought["content"][0]["text"]}], thought["summary"])
 
     def test_a_bug_ends_a_response_stream_with_response_failed(self) -> None:
         proxy = self.proxy()
         broken = mock.patch.object(writer.ResponseWriter, "write", side_effect=ZeroDivisionError)
         with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
-            told = self.create(proxy, "q", stream=True)
-        self.assertEqual(("failed", "response.failed"), (told.response["status"], kinds(told.events)[-1]))
-        self.assertEqual("failed", self.send(proxy, "GET", f"{PATH}/{told.response['id']}").response["status"])
+            reply = self.create(proxy, "q", stream=True)
+        self.assertEqual(("failed", "response.failed"), (reply.response["status"], kinds(reply.events)[-1]))
+        self.assertEqual("failed", self.send(proxy, "GET", f"{PATH}/{reply.response['id']}").response["status"])
         self.assertIn("ZeroDivisionError", logged.output[0])
 
     def test_silence_and_comments_become_in_progress_events(self) -> None:
         """Codex counts no comments."""
         proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
         self.fake.answer(Answer(content="y", stall_after=0))
-        told = self.create(proxy, "q", stream=True)
-        self.assertGreater(kinds(told.events).count("response.in_progress"), 3)
-        self.assertEqual(("failed", "server_error"), (told.response["status"], told.response["error"]["code"]))
+        reply = self.create(proxy, "q", stream=True)
+        self.assertGreater(kinds(reply.events).count("response.in_progress"), 3)
+        self.assertEqual(("failed", "server_error"), (reply.response["status"], reply.response["error"]["code"]))
         self.enterContext(mock.patch.object(writer, "_HEARTBEAT_SECONDS", 0.0))
         self.fake.answer(Answer(content="y", comments=5))
-        told = self.create(self.proxy(), "q", stream=True)
-        self.assertEqual(6, kinds(told.events).count("response.in_progress"))
+        reply = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual(6, kinds(reply.events).count("response.in_progress"))
 
     def test_many_comments_are_not_many_events(self) -> None:
         self.fake.answer(Answer(content="y", comments=50))
-        told = self.create(self.proxy(), "q", stream=True)
-        self.assertEqual(1, kinds(told.events).count("response.in_progress"))
+        reply = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual(1, kinds(reply.events).count("response.in_progress"))
 
     def test_a_broken_response_fails_under_its_id(self) -> None:
         error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
@@ -87,11 +87,11 @@ class TestStreams(ResponsesTestCase):
         for step in (Answer("Hm.", "Some text.", cut_after=3, piece=4), Raw(EVENT_STREAM + piece + error)):
             proxy = self.proxy()
             self.fake.answer(step)
-            told = self.create(proxy, "q", stream=True)
-            self.assertEqual("response.failed", told.events[-1]["type"])
-            self.assertEqual({"code", "message"}, told.response["error"].keys())
-            self.assertEqual("incomplete", told.response["output"][-1]["status"])
-            self.assertEqual(told.response, self.get(proxy, told.response).value)
+            reply = self.create(proxy, "q", stream=True)
+            self.assertEqual("response.failed", reply.events[-1]["type"])
+            self.assertEqual({"code", "message"}, reply.response["error"].keys())
+            self.assertEqual("incomplete", reply.response["output"][-1]["status"])
+            self.assertEqual(reply.response, self.get(proxy, reply.response).value)
 
     def test_the_item_in_which_a_response_breaks_is_never_done(self) -> None:
         """Codex keeps what is done in its history: half a thought stayed there."""
@@ -99,10 +99,10 @@ class TestStreams(ResponsesTestCase):
         for cut_after, kind in ((3, "reasoning"), (6, "message"), (9, "function_call")):
             with self.subTest(kind):
                 self.fake.answer(replace(answer, cut_after=cut_after))
-                told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
-                last = told.response["output"][-1]
+                reply = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+                last = reply.response["output"][-1]
                 self.assertEqual((kind, "incomplete"), (last["type"], last["status"]))
-                done = [event for event in told.events if event["type"].endswith(".done")]
+                done = [event for event in reply.events if event["type"].endswith(".done")]
                 self.assertNotIn(last["id"], [event.get("item_id", event.get("item", {}).get("id")) for event in done])
 
     def test_reasoning_cut_by_the_limit_is_not_done(self) -> None:
@@ -112,9 +112,9 @@ class TestStreams(ResponsesTestCase):
             (Answer("Hm.", None, (replace(CALL, arguments='{"pa'),), finish_reason="length"), False),
         ):
             self.fake.answer(answer)
-            told = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
-            last = told.response["output"][-1]
-            done = [event["item"] for event in told.events if event["type"] == "response.output_item.done"]
+            reply = self.create(self.proxy(), "q", stream=True, tools=TOOLS)
+            last = reply.response["output"][-1]
+            done = [event["item"] for event in reply.events if event["type"] == "response.output_item.done"]
             self.assertEqual(("incomplete", is_done), (last["status"], last in done))
 
     def test_a_plain_response_that_breaks_is_an_error_and_stores_nothing(self) -> None:
@@ -168,18 +168,18 @@ class TestContextLength(ResponsesTestCase):
 
     def test_a_streamed_response_that_is_too_long_fails_with_the_code_of_codex(self) -> None:
         self.too_long()
-        told = self.create(self.running, "q", stream=True)
-        self.assertEqual(200, told.status)
-        self.assertEqual(["response.created", "response.in_progress", "response.failed"], kinds(told.events))
-        error = told.response["error"]
-        self.assertEqual(("failed", "context_length_exceeded"), (told.response["status"], error["code"]))
+        reply = self.create(self.running, "q", stream=True)
+        self.assertEqual(200, reply.status)
+        self.assertEqual(["response.created", "response.in_progress", "response.failed"], kinds(reply.events))
+        error = reply.response["error"]
+        self.assertEqual(("failed", "context_length_exceeded"), (reply.response["status"], error["code"]))
         self.assertIn("1048576 tokens", error["message"])
-        self.assertEqual(told.response, self.get(self.running, told.response).value)
+        self.assertEqual(reply.response, self.get(self.running, reply.response).value)
 
     def test_a_plain_response_that_is_too_long_is_refused_and_another_refusal_keeps_its_code(self) -> None:
         self.too_long()
-        told = self.create(self.proxy(), "q")
-        self.assertEqual((400, "context_length_exceeded"), (told.status, told.error["code"]))
+        reply = self.create(self.proxy(), "q")
+        self.assertEqual((400, "context_length_exceeded"), (reply.status, reply.error["code"]))
         self.fake.answer(Failure(400, "No.", "invalid_request_error", "invalid_request_error"))
         self.assertEqual(400, self.create(self.proxy(), "q", stream=True).status)
 
@@ -192,8 +192,8 @@ class TestContextLength(ResponsesTestCase):
     def test_a_context_length_error_inside_the_stream_has_the_code_of_codex(self) -> None:
         event = b'data: {"error": {"message": "%b", "code": null}}\n\n' % OVERFLOW.encode()
         self.fake.answer(Raw(EVENT_STREAM + event))
-        told = self.create(self.proxy(), "q", stream=True)
-        self.assertEqual("context_length_exceeded", told.response["error"]["code"])
+        reply = self.create(self.proxy(), "q", stream=True)
+        self.assertEqual("context_length_exceeded", reply.response["error"]["code"])
 
 
 class TestManyStreams(ResponsesTestCase):
@@ -264,8 +264,8 @@ class TestEncryptedContent(ResponsesTestCase):
             with self.subTest(name):
                 self.fake.forget()
                 proxy = self.proxy() if other is envelope else self.proxy_with_new_store()
-                told = self.create(proxy, [history[0], {**history[1], "encrypted_content": other}, *history[2:]])
-                self.assertEqual(200, told.status, told.body)
+                reply = self.create(proxy, [history[0], {**history[1], "encrypted_content": other}, *history[2:]])
+                self.assertEqual(200, reply.status, reply.body)
                 self.assertNotIn("A sealed thought.", str(self.fake.seen[-1].payload))
                 self.assertEqual([], self.fake.refused)
 
@@ -300,14 +300,14 @@ class TestLogprobs(ResponsesTestCase):
             for stream in (True, False):
                 with self.subTest(asked, stream=stream):
                     self.fake.answer(self.answered(stream=stream))
-                    told = self.create(self.proxy(), "q", stream=stream, **asked)
-                    [item] = told.response["output"]
+                    reply = self.create(self.proxy(), "q", stream=stream, **asked)
+                    [item] = reply.response["output"]
                     self.assertEqual(list(self.REPORTED), item["content"][0]["logprobs"])
-                    self.assertEqual(asked.get("top_logprobs", 0), told.response["top_logprobs"])
+                    self.assertEqual(asked.get("top_logprobs", 0), reply.response["top_logprobs"])
                     sent = self.fake.seen[-1].payload
                     self.assertEqual((True, asked.get("top_logprobs")), (sent["logprobs"], sent.get("top_logprobs")))
                     if stream:
-                        pieces = [each["logprobs"] for each in told.events if each["type"].endswith("text.delta")]
+                        pieces = [each["logprobs"] for each in reply.events if each["type"].endswith("text.delta")]
                         self.assertEqual([[self.REPORTED[0]], [self.REPORTED[1]]], pieces)
 
     def test_a_response_with_logprobs_can_be_continued(self) -> None:
@@ -319,15 +319,15 @@ class TestLogprobs(ResponsesTestCase):
     def test_logprobs_are_only_sent_when_requested(self) -> None:
         for stream in (True, False):
             self.fake.answer(self.answered(stream=stream))
-            told = self.create(self.proxy(), "q", stream=stream, top_logprobs=0)
+            reply = self.create(self.proxy(), "q", stream=stream, top_logprobs=0)
             part = {"type": "output_text", "text": "R雨", "annotations": []}
-            self.assertEqual([part], told.response["output"][0]["content"])
+            self.assertEqual([part], reply.response["output"][0]["content"])
             self.assertNotIn("logprobs", self.fake.seen[-1].payload)
 
     def test_more_logprobs_than_deepseek_has_are_refused(self) -> None:
         for wrong in (21, -1, "5", True):
-            told = self.create(self.proxy(), "q", top_logprobs=wrong)
-            self.assertEqual((400, "top_logprobs"), (told.status, told.error["param"]), wrong)
+            reply = self.create(self.proxy(), "q", top_logprobs=wrong)
+            self.assertEqual((400, "top_logprobs"), (reply.status, reply.error["param"]), wrong)
 
 
 class TestRetryAfter(ResponsesTestCase):
@@ -335,6 +335,6 @@ class TestRetryAfter(ResponsesTestCase):
         for status in (429, 503):
             for headers, expected in (((("Retry-After", "7"),), "7"), ((), None)):
                 self.fake.answer(Failure(status, headers=headers))
-                told = self.create(self.proxy(), "q", stream=True)
-                self.assertEqual(status, told.status)
-                self.assertIn(told.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))
+                reply = self.create(self.proxy(), "q", stream=True)
+                self.assertEqual(status, reply.status)
+                self.assertIn(reply.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))
