@@ -117,7 +117,8 @@ class ChatMemory:
             self._size -= entry.size
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: every request makes one per stage, and a frozen one costs five times as much.
+@dataclass(eq=False, slots=True)
 class Lookup(Generic[Item, Result]):
     """A list of items and the entry for its longest known beginning. Used by one thread."""
 

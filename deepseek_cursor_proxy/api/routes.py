@@ -11,9 +11,9 @@ alone and imports little. All else, such as metrics, is a method of an Endpoint,
 import contextlib
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.api.error_reply import anthropic_error, openai_error
 from deepseek_cursor_proxy.api.key_settings import key_setting
@@ -136,9 +136,8 @@ class App:
         endpoint = found.route.endpoint
         if not isinstance(endpoint, str):
             return endpoint(self._config, request, found.group)
-        module, class_name, method = endpoint.split(".")
-        instance = getattr(import_module(f"{__package__}.{module}"), class_name)(self._services())
-        reply: HttpReply = getattr(instance, method)(request, found.group)
+        endpoint_class, method = _load_endpoint(endpoint)
+        reply: HttpReply = method(endpoint_class(self._services()), request, found.group)
         return reply
 
     def _emit_refused(self, route: str, error: ProxyError) -> None:
@@ -153,6 +152,13 @@ class App:
         if not self._config.cors:
             return reply
         return HttpReply(reply.status, reply.body, (*reply.headers, *_CORS_HEADERS))
+
+
+@cache
+def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
+    module, class_name, method = name.split(".")
+    endpoint_class = getattr(import_module(f"{__package__}.{module}"), class_name)
+    return endpoint_class, getattr(endpoint_class, method)
 
 
 def _error_reply(error: ProxyError, request: HttpRequest) -> HttpReply:

@@ -13,7 +13,7 @@ from contextlib import closing
 
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
-from deepseek_cursor_proxy.deepseek import forced_tools
+from deepseek_cursor_proxy.deepseek import forced_tools, rules
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
@@ -104,7 +104,7 @@ class Exchange:
         self._started = time.monotonic()
         self._first_delta: float | None = None
         # The id of a forced call that DeepSeek writes as text.
-        self._tool_call_id = f"call_{secrets.token_hex(12)}"
+        self._tool_call_id = f"call_{secrets.token_hex(12)}" if rules.is_forced(self._request.tool_choice) else ""
         self._upstream_call = UpstreamCall(self._number, context, generation, services)
         self._reply = Reply()
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id)
