@@ -5,8 +5,9 @@
     open          have DeepSeek accept the call: an exchange
     reply         the exchange as the Writer writes it, streamed or plain; see `reply`
 
-A new API is a Writer in `protocols`, a GenerationEndpoint in this folder, a line in `routes._TABLE`; where errors, key
-or list of messages differ: `error_reply`, `routes._error_reply`, `access._is_anthropic`, `incremental_json._LISTS`.
+A new API is a Writer in `protocols`, a GenerationEndpoint in this folder and a line in `routes._TABLE`. If its errors
+have another shape, change `routes._error_reply`; if its key has another header, `access._is_anthropic`
+and `key_settings`; if its list of messages has another name, `incremental_json._LISTS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from deepseek_cursor_proxy.exchange.upstream_call import CallContext, Generation
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
-from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import ChoicesExchange

@@ -1,6 +1,6 @@
 """Every setting of the proxy, declared once: the fields of ProxyConfig.
 
-To change a default, edit its field; limits and timeouts that users never need are constants (`_…_SECONDS`, `_MAX_…`) of
+To change a default, edit its field; limits and timeouts that users never need are constants (`_…SECONDS…`, `_MAX_…`) of
 the module that applies them. To add a setting, add a field with `setting(default, help)`;
 its command-line flag, environment variable, TOML key, `config show` and `--help` come from it, and so does the table in
 .github/docs/settings.md, which a test compares. Code reads the value as `config.<field>`. Tables of models are fields

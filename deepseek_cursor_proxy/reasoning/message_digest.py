@@ -1,7 +1,8 @@
 """The digest of one message, independent of the messages before it, and the thinking blocks found in its text.
 
 The digest is SHA-256 over fields preceded by their lengths: no two different messages have the same bytes.
-Reasoning never takes part: it is what we look up. Our thinking blocks and notices are stripped first, as in `restore`.
+Reasoning never takes part: it is what we look up. Notices and every thinking block are stripped first (by functions of
+`thinking_blocks`), while `restore` later strips only blocks that show the turn's reasoning.
 
 Three differences are ignored, because clients make them and they change nothing for the model: outer white space of
 an assistant's text, absent / null / empty content, the spacing and key order of call arguments. Unicode stays as it is.

@@ -7,7 +7,7 @@ What a Form writes, `find_blocks` reads back byte for byte, whatever the reasoni
 
 Reasoning that goes on after the answer began has a block of its own, two line breaks after the text before it. Text
 that merely looks like a block stays: `restore` strips a block only if it shows the turn's reasoning. Blocks of earlier
-versions, which had one backslash after the `<` in both forms, are read as well. Streams are in display.
+versions, which had one backslash after the `<` in both forms, are read as well. `block_writer` writes streams.
 Warning: `message_digest` strips by the same functions as `restore`, so a change here changes the keys of past turns.
 """
 

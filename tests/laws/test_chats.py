@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Com
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
-from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.support.generated_chats import Chat, World

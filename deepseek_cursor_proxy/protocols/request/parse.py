@@ -6,8 +6,8 @@ the shape of a body by the name of the model, so every endpoint accepts chat mes
 
 To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS, and to deepseek/responses_api._PARAMS
 if its Responses API has it. One that needs translation: add it to _TRANSLATED_FIELDS and to conversation.ChatRequest,
-read it in `parse`, send it in deepseek/chat_api.payload and responses_api.payload. Those in
-responses/envelope._RESPONSE_FIELDS and anthropic/request._IGNORED_FIELDS never get here: remove them there.
+read it in `parse`, send it in deepseek/chat_api.payload and responses_api.payload. A field in
+responses/envelope._RESPONSE_FIELDS or anthropic/request._IGNORED_FIELDS never gets here: take it out of that list.
 """
 
 import re
