@@ -8,7 +8,7 @@ alone and imports little. All else, such as metrics, is a method of an Endpoint,
 `access.admit` first. Both get the request and the {} of the path.
 """
 
-import contextlib
+import logging
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -37,6 +37,8 @@ from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
+
+_log = logging.getLogger(__name__)
 
 _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 _CORS_HEADERS: Headers = (
@@ -136,17 +138,21 @@ class App:
         endpoint = found.route.endpoint
         if not isinstance(endpoint, str):
             return endpoint(self._config, request, found.group)
+        # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
+        services = self._services()
         endpoint_class, method = _load_endpoint(endpoint)
-        reply: HttpReply = method(endpoint_class(self._services()), request, found.group)
+        reply: HttpReply = method(endpoint_class(services), request, found.group)
         return reply
 
     def _emit_refused(self, route: str, error: ProxyError) -> None:
-        # Where the services can't be built, there are no observers either.
-        with contextlib.suppress(Exception):
+        try:
             # Only here: the first small answer does not wait for this import.
             from deepseek_cursor_proxy.observers.events import Refused
 
             self._services().observers.emit(Refused(route, error.status, error.message))
+        except Exception:
+            # Where the services cannot be built, there are no observers either.
+            _log.info("%s refused: %s %s", route, error.status, error.message)
 
     def _with_cors(self, reply: HttpReply) -> HttpReply:
         if not self._config.cors:

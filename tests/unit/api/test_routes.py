@@ -1,10 +1,16 @@
-"""The table of routes."""
+"""The table of routes, and the app before its services are built."""
 
+import errno
 import unittest
 from importlib import import_module
+from unittest import mock
 
+from deepseek_cursor_proxy.api import routes
 from deepseek_cursor_proxy.api.endpoint import Endpoint
-from deepseek_cursor_proxy.api.routes import ROUTES
+from deepseek_cursor_proxy.api.routes import ROUTES, App
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 
 class TestTable(unittest.TestCase):
@@ -15,3 +21,16 @@ class TestTable(unittest.TestCase):
                     module, class_name, method = route.endpoint.split(".")
                     found = getattr(import_module(f"deepseek_cursor_proxy.api.{module}"), class_name)
                     self.assertTrue(issubclass(found, Endpoint) and callable(getattr(found, method)))
+
+
+class TestWithoutDescriptors(unittest.TestCase):
+    def test_a_first_request_is_refused_by_the_services_and_logged(self) -> None:
+        app = App(ProxyConfig(), mock.Mock(side_effect=Overloaded("Too many.", retry_after=1)))
+        no_import = mock.patch.object(routes, "_load_endpoint", side_effect=OSError(errno.EMFILE, "no files"))
+        for method, path, status, line in (
+            ("POST", "/v1/chat/completions", 503, "chat completions refused: 503 Too many."),
+            ("GET", "/nowhere", 404, "GET /nowhere refused: 404 Nothing answers"),
+        ):
+            with self.subTest(path), no_import, self.assertLogs(level="INFO") as logs:
+                self.assertEqual(status, app(HttpRequest(method, path, "", {})).status)
+            self.assertIn(line, logs.output[0])
