@@ -133,9 +133,13 @@ class _Stream:
                 # All of the answer was sent; only the end of the connection was missing.
                 self._outcome.end("200")
                 return
-            failure = error if isinstance(error, ProxyError) else internal_error(error)
-            self._outcome.failure(failure)
-            yield b"\n" + self._ends.failure_events(failure)
+            yield b"\n" + self._fail(error)
+
+    def _fail(self, error: Exception) -> bytes:
+        # Not in __iter__: an error that is held by the frame it was raised in is freed by the collector only.
+        failure = error if isinstance(error, ProxyError) else internal_error(error)
+        self._outcome.failure(failure)
+        return self._ends.failure_events(failure)
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import deepseek_cursor_proxy
 from deepseek_cursor_proxy.lab import processes
 from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
@@ -205,9 +206,15 @@ class TestSlowClients(LoadTestCase):
 class TestGarbage(SocketTestCase):
     def test_a_failed_request_is_freed_without_the_garbage_collector(self) -> None:
         """An error in a cycle keeps megabytes of a broken answer alive; a few of these at once were a gigabyte."""
-        proxy = self.proxy()
+        _, route = self.route()
+        routes = {"gpt-*": {**route, "base_url": f"{self.fake.url}/v1"}}
+        proxy = self.proxy(passthrough=routes, access_keys=["sk-test"])
         cases: dict[str, tuple[dict[str, Any], Step]] = {
             "refused": (BODY, Failure(503)),
+            "cut stream of another upstream": (
+                {**STREAM, "model": "gpt-9"},
+                answer(EVENTS, b"data: half", b"Content-Length: 99\r\n"),
+            ),
             "cut": (BODY, Answer(content="Half of it.", cut_after=20)),
             "cut stream": (STREAM, Answer(content="Half of it.", cut_after=2)),
             "no event": (STREAM, answer(EVENTS, b"data: {no json\n\n")),
@@ -241,7 +248,7 @@ def collected() -> Iterator[list[Any]]:
 
 
 def _is_ours(each: object) -> bool:
-    package = str(Path(client_connection.__file__).parent)
+    package = str(Path(deepseek_cursor_proxy.__file__).parent)
     return isinstance(each, types.FrameType) and each.f_code.co_filename.startswith(package + os.sep)
 
 
