@@ -3,8 +3,9 @@
 `answer` queues steps. Each accepted request takes the next one; the responder answers when the queue is empty. The next
 request gets a fault (Failure, Raw) whatever it asks; an Answer is only spent on a request that keeps the contract, and
 every other request gets DeepSeek's refusal. `contract` decides what is refused, `completion` writes an answer, and
-`native` does both for the Responses API; this file has the socket and the script. Rule: `seen` has a request before the
-first byte of its response leaves, so a test that has the response need not wait. Nothing outlives `close`.
+`native` does both for the Responses API, `dialects` for other hosts of the models; this file has the socket and the
+script. Rule: `seen` has a request before the first byte of its response leaves, so a test that has the response need
+not wait. Nothing outlives `close`.
 """
 
 import selectors
@@ -27,6 +28,7 @@ from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek import contract, native
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, model_entry
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
+from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
 
 __all__ = ["Answer", "Call", "Failure", "FakeDeepSeek", "Raw", "Seen", "Step"]
 
@@ -78,6 +80,7 @@ class FakeDeepSeek:
         responder: Callable[[dict[str, Any]], Step] | None = None,
         keys: Collection[str] | None = None,
         idle_seconds: float | None = None,
+        host: str = "deepseek",
     ) -> None:
         self.seen: list[ReceivedRequest] = []
         self.release = threading.Event()
@@ -90,6 +93,7 @@ class FakeDeepSeek:
         self._rules = {"rule": rule, "refuse_empty": refuse_empty_reasoning}
         self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
         self._keys = keys
+        self._chat = _CHAT if host == "deepseek" else _foreign_chat(host)
         self.idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._queue: deque[Step] = deque()
@@ -151,7 +155,7 @@ class FakeDeepSeek:
 
     def reply_to(self, path: str, headers: dict[str, str], body: bytes) -> "_Reply":
         """Decide the response to a POST, and append it to `seen`."""
-        endpoint = endpoint_at(path)
+        endpoint = endpoint_at(path, self._chat)
         parsed = endpoint.read(body)
         payload = {} if isinstance(parsed, Refusal) else parsed
         step, refused = None, self.request_refusal(path, endpoint.path, headers)
@@ -188,23 +192,28 @@ class Endpoint:
     path: str
     read: Callable[[bytes], dict[str, Any] | Refusal]
     refusal: Callable[..., Refusal | None]
-    writer: type[Completion]
+    writer: Callable[..., Completion]
+
+
+def _foreign_chat(host: str) -> Endpoint:
+    dialect = DIALECTS[host]
+    return Endpoint("/chat/completions", dialect.read, dialect.refusal, dialect.writer)
 
 
 _CHAT = Endpoint("/chat/completions", contract.read, contract.refusal, Completion)
 _RESPONSES = Endpoint("/responses", native.read, native.refusal, native.Response)
 
 
-def endpoint_at(path: str) -> Endpoint:
+def endpoint_at(path: str, chat: Endpoint = _CHAT) -> Endpoint:
     """The API of a path; an unknown path belongs to chats, which answer it with 404."""
-    return _RESPONSES if path.partition("?")[0].endswith(_RESPONSES.path) else _CHAT
+    return _RESPONSES if path.partition("?")[0].endswith(_RESPONSES.path) else chat
 
 
 @dataclass(frozen=True)
 class _Reply:
     step: Step
     payload: dict[str, Any]
-    writer: type[Completion]
+    writer: Callable[..., Completion]
 
 
 def _to_failure(refused: Refusal) -> Failure:
