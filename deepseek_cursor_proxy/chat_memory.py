@@ -9,6 +9,7 @@ of its list that is known, and goes on from there:
     parse      JSON values                   Messages                        protocols/request
     identify   Messages                      their keys                      reasoning/identity
     restore    keys                          Messages with reasoning         reasoning/restore
+    details    Messages with reasoning       the same with its details       reasoning/restore, for hosts that have them
     encode     Messages with reasoning       JSON bytes                      deepseek/request_json
 
 Only `decode` compares values. The others compare objects with `is`, so each of them finds a list only if the stage

@@ -7,6 +7,7 @@ These types know no wire format, no store and no socket. A whole JSON completion
 three-valued everywhere: text, "" (the model has none), None (unknown).
 """
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -41,11 +42,13 @@ class Message(NamedTuple):
     name: str | None = None
     # DeepSeek's beta "continue this text" mark; no part of the message's identity.
     prefix: bool = False
+    # The JSON of the list that a host sent as `reasoning_details`, for a host that takes it back.
+    details: str | None = None
 
     @property
     def byte_size(self) -> int:
         """About how many bytes it takes."""
-        size = _BYTES_PER_MESSAGE + size_of(self.content) + len(self.reasoning or "")
+        size = _BYTES_PER_MESSAGE + size_of(self.content) + len(self.reasoning or "") + len(self.details or "")
         if not isinstance(self.content, str):
             size += sum(len(repr(part)) for part in self.content)
         for call in self.tool_calls:
@@ -88,6 +91,16 @@ class CallPiece:
     arguments: str = ""
 
 
+class ForeignReasoning(NamedTuple):
+    """What a chunk says about its reasoning that DeepSeek's own chunks do not: see deepseek/hosts."""
+
+    # The field it came in, `reasoning` or `reasoning_details`.
+    name: str
+    details: tuple[Mapping[str, Any], ...] = ()
+    # `reasoning_content` came as well, and its text counts.
+    is_native: bool = False
+
+
 class RunTemplate(Protocol):
     """What all chunks of a run have in common; see deepseek/repeated_chunks."""
 
@@ -119,6 +132,8 @@ class Delta(NamedTuple):
     usage: Mapping[str, Any] | None = None
     chunk: Mapping[str, Any] | None = None
     run: Run | None = None
+    # None in everything that DeepSeek itself sends.
+    foreign: ForeignReasoning | None = None
 
     @property
     def may_end_call(self) -> bool:
@@ -166,6 +181,8 @@ class Reply:
             if choice is None:
                 choice = self._choices[delta.choice] = _Choice()
             choice.add(delta)
+            if delta.foreign is not None:
+                self.size += size_of_details(delta.foreign.details)
 
     @property
     def choices(self) -> list[int]:
@@ -195,6 +212,22 @@ class Reply:
     def message(self, choice: int = 0) -> Message:
         return self._choices.get(choice, _Choice()).message()
 
+    def has_empty_reasoning(self, choice: int) -> bool:
+        """Whether upstream said that the model thought nothing, and did not just leave the reasoning out."""
+        details = (self.usage or {}).get("completion_tokens_details")
+        tokens = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
+        return tokens == 0 or self._choices.get(choice, _Choice()).has_empty_reasoning
+
+    @property
+    def foreign_names(self) -> tuple[str, ...]:
+        """The names other than `reasoning_content` under which reasoning came."""
+        return tuple(dict.fromkeys(name for choice in self._choices.values() for name in choice.foreign_names))
+
+    @property
+    def has_mixed_names(self) -> bool:
+        """Whether upstream used `reasoning_content` and other names in the same answer."""
+        return any(choice.has_mixed_names for choice in self._choices.values())
+
     def reasoning_before_calls(self, choice: int = 0) -> str | None:
         """The reasoning that a display shows, if the model thought on after its calls; None otherwise."""
         return self._choices.get(choice, _Choice()).reasoning_before_calls()
@@ -209,6 +242,12 @@ class _Choice:
         self._text: list[str] = []
         self._calls: dict[int, _ToolCallPieces] = {}
         self._thoughts_before_calls: int | None = None
+        self._details: list[dict[str, Any]] = []
+        # In the order they came.
+        self.foreign_names: dict[str, None] = {}
+        self.has_empty_reasoning = False
+        # How many pieces of reasoning came under another name only.
+        self._foreign_pieces = 0
         # Until the next delta.
         self._message: Message | None = None
 
@@ -216,6 +255,10 @@ class _Choice:
         self._message = None
         if delta.reasoning:
             self._reasoning.append(delta.reasoning)
+        elif delta.reasoning is not None:
+            self.has_empty_reasoning = True
+        if delta.foreign is not None:
+            self._add_foreign(delta.foreign, bool(delta.reasoning))
         if delta.text:
             self._text.append(delta.text)
         if delta.calls and self._thoughts_before_calls is None:
@@ -224,6 +267,16 @@ class _Choice:
             self._calls.setdefault(piece.index, _ToolCallPieces()).add(piece)
         if delta.finish_reason:
             self.finish_reason = delta.finish_reason
+
+    def _add_foreign(self, foreign: ForeignReasoning, has_text: bool) -> None:
+        self.foreign_names[foreign.name] = None
+        if has_text and not foreign.is_native:
+            self._foreign_pieces += 1
+        merge_details(self._details, foreign.details)
+
+    @property
+    def has_mixed_names(self) -> bool:
+        return bool(self.foreign_names) and len(self._reasoning) > self._foreign_pieces
 
     @property
     def has_content(self) -> bool:
@@ -237,7 +290,38 @@ class _Choice:
         if self._message is None:
             calls = tuple(self._calls[index].whole() for index in sorted(self._calls))
             self._message = Message("assistant", join_pieces(self._text), join_pieces(self._reasoning), calls)
+            if self._details:
+                details = json.dumps(self._details, ensure_ascii=False, separators=(",", ":"))
+                self._message = self._message._replace(details=details)
         return self._message
+
+
+# The fields of a detail that a stream sends in pieces.
+_DETAIL_TEXTS = ("text", "summary", "data")
+
+
+def merge_details(known: list[dict[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
+    """Add the details of a chunk: one that continues an earlier one, by type and index, is joined to it."""
+    earlier = len(known)
+    for each in new:
+        index = each.get("index")
+        open_ones = known[:earlier] if index is not None else known[:earlier][-1:]
+        same = (one for one in open_ones if one.get("type") == each.get("type") and one.get("index") == index)
+        target = next(same, None)
+        if target is None:
+            known.append(dict(each))
+            continue
+        for name, value in each.items():
+            before = target.get(name)
+            if name in _DETAIL_TEXTS and isinstance(before, str) and isinstance(value, str):
+                target[name] = before + value
+            elif value is not None:
+                target[name] = value
+
+
+def size_of_details(details: Sequence[Mapping[str, Any]]) -> int:
+    """About how many characters they have."""
+    return sum(len(value) if isinstance(value, str) else 16 for each in details for value in each.values())
 
 
 def join_pieces(pieces: list[str]) -> str:

@@ -234,6 +234,27 @@ def model_name(key: str, value: Any, origin: str) -> str:
     return value
 
 
+def raw_field(key: str, value: Any, origin: str) -> Any:
+    """Parse an entry of host_options: any JSON value, under a name that is not the proxy's to write."""
+    if key.rpartition(".")[2] in _OWN_FIELDS:
+        raise refusal(key, "…", f"is not an option; the proxy writes {', '.join(_OWN_FIELDS)} itself", origin)
+    if not _is_json(value):
+        raise refusal(key, str(value), "is not a text, number, true, false, list or table of these", origin)
+    return value
+
+
+_OWN_FIELDS = ("model", "messages", "tools", "tool_choice", "stream", "stream_options")
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_json(each) for name, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    # inf and nan are TOML, not JSON.
+    return isinstance(value, (str, int)) or (isinstance(value, float) and value - value == 0)
+
+
 def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
     if not isinstance(value, dict):
         raise refusal(key, value, "is not a table with base_url and key_env", origin)
@@ -295,7 +316,7 @@ def to_toml(value: Any) -> str:
         return str(value)
     if isinstance(value, PassthroughRoute):
         value = vars(value)
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return "[" + ", ".join(to_toml(each) for each in value) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{to_toml_key(name)} = {to_toml(entry)}" for name, entry in value.items()) + "}"

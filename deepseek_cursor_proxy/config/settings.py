@@ -27,6 +27,7 @@ from deepseek_cursor_proxy.config.declaration import (
     parse_items,
     passthrough_route,
     public_host,
+    raw_field,
     refusal,
     setting,
     switch_word,
@@ -61,6 +62,14 @@ class ProxyConfig:
     upstream_base_url: str = setting(
         "https://api.deepseek.com", "where DeepSeek answers", key="base_url", group="model"
     )
+    # `host` alone is the address that the proxy listens on.
+    upstream_host: str = setting(
+        "auto",
+        "whose words for thinking and reasoning base_url understands; auto: by its name, else by its answers",
+        choices=(
+            "auto", "deepseek", "openrouter", "vllm", "sglang", "siliconflow", "fireworks", "ark", "together", "plain",
+        ),
+    )  # fmt: skip
     upstream_model: str = setting(
         "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
     )
@@ -214,6 +223,12 @@ class ProxyConfig:
         '"gpt-5.6-sol" = "deepseek-v4-pro"',
         '"gpt-4o*" = "deepseek-flash"',
     )
+    host_options: Mapping[str, Any] = table(
+        "raw fields for every request to the upstream, for what its host has and DeepSeek has not",
+        raw_field,
+        "[host_options]",
+        'provider = { only = ["deepseek"] }',
+    )
     passthrough: Mapping[str, PassthroughRoute] = table(
         "models that are asked elsewhere, untouched, with the key that an environment variable holds",
         passthrough_route,
@@ -233,6 +248,7 @@ class ProxyConfig:
         hosts = parse_items("public_hosts", self.public_hosts, "ProxyConfig", public_host) if self.public_hosts else ()
         object.__setattr__(self, "public_hosts", hosts)
         object.__setattr__(self, "models", freeze(self.models))
+        object.__setattr__(self, "host_options", freeze(self.host_options))
         object.__setattr__(self, "passthrough", freeze(self.passthrough, PassthroughRoute))
 
     def most_calls(self, model: str) -> int:

@@ -3,6 +3,7 @@
     rules, images        its requirements and limits
     history_repair       makes a tool history that it accepts
     api                  UpstreamApi, the interface of its two APIs: chat_api (with request_json), responses_api
+    hosts                how other hosts of its models differ (with reasoning_names, think_tags)
     chat_stream          reads its event streams (with repeated_chunks)
     forced_tools         turns text that means a forced tool call into the call
     model_names          the models it serves; model_resolver: what a client's name means

@@ -1,17 +1,21 @@
 """UpstreamApi: what the exchange needs to know about one of DeepSeek's APIs, and CHAT, the one used by default.
 
 The endpoint chooses an API when a request comes in. The exchange works on the canonical conversation and calls the
-functions below; no other code depends on which API it is. `responses_api.RESPONSES` is the second one.
+functions below; no other code depends on which API it is. `responses_api.RESPONSES` is the second one, and `chat_of`
+makes one for another host of the models.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api, request_json
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader, ThinkReader
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
+from deepseek_cursor_proxy.deepseek.think_tags import ThinkSplitter
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,27 @@ class UpstreamApi:
     encode: Callable[[ChatRequest, ChatMemory], bytes]
     read_answer: Callable[[Mapping[str, Any]], list[Delta]]
     open_reader: Callable[[], EventReader]
+    host: Host = DEEPSEEK
 
 
 CHAT = UpstreamApi("/chat/completions", chat_api.payload, request_json.encode, chat_api.completion_deltas, StreamReader)
+
+
+def chat_of(host: Host) -> UpstreamApi:
+    """The chat completions API as this host has it; CHAT for DeepSeek."""
+    if host == DEEPSEEK:
+        return CHAT
+    read_answer = _read_think_answer if host.form is Form.THINK else chat_api.completion_deltas
+    return UpstreamApi(
+        CHAT.path,
+        partial(chat_api.payload, host=host),
+        partial(request_json.encode, host=host),
+        read_answer,
+        ThinkReader if host.form is Form.THINK else StreamReader,
+        host,
+    )
+
+
+def _read_think_answer(body: Mapping[str, Any]) -> list[Delta]:
+    splitter = ThinkSplitter()
+    return [splitter.split(delta, "message") for delta in chat_api.completion_deltas(body)]

@@ -1,7 +1,8 @@
 """DeepSeek's chat completions API: canonical request -> body, chunk or completion -> canonical deltas.
 
 Reading is tolerant: a field of the wrong shape is left out, because one odd field is no reason to lose a stream.
-Facts are as of November 2026. Thinking is on by default there, so `payload` always sends `thinking`.
+Facts are as of November 2026. Thinking is on by default there, so `payload` always sends `thinking`. Other hosts of the
+models have the same API with other words for thinking and reasoning, which `hosts` knows.
 """
 
 import json
@@ -9,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
+from deepseek_cursor_proxy.deepseek.reasoning_names import read_reasoning
+from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 
@@ -18,15 +22,12 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object
 _MAX_INDEX = 128
 
 
-def payload(request: ChatRequest) -> dict[str, Any]:
+def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": messages(request),
-        "thinking": {"type": "enabled" if request.thinking else "disabled"},
+        "messages": messages(request, host),
+        **host.words(request.thinking, request.effort),
     }
-    if request.thinking:
-        # DeepSeek has refused an effort beside disabled thinking.
-        body["reasoning_effort"] = request.effort
     if request.tools:
         body["tools"] = list(request.tools)
     if request.tool_choice is not None:
@@ -35,6 +36,9 @@ def payload(request: ChatRequest) -> dict[str, Any]:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
     body.update(request.params)
+    if not host.has_extensions and "user_id" in body:
+        body["user"] = body.pop("user_id")
+    body.update(host.options)
     return _move_schema_to_prompt(body)
 
 
@@ -45,10 +49,10 @@ def plain_text(content: str | Parts) -> str:
     return "\n".join(part["text"] if part["type"] == "text" else placeholder(part) for part in content)
 
 
-def messages(request: ChatRequest) -> list[dict[str, Any]]:
+def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]]:
     """The history for the body, with images where this model can see them."""
     if not _has_tool_images(request):
-        return [message_fields(each, request) for each in request.messages]
+        return [message_fields(each, request, host) for each in request.messages]
     sent = []
     # Only user messages may hold images, so those that tools returned go into a user message of ours right after the
     # results: in every later request as well, so that DeepSeek's prefix cache hits.
@@ -59,7 +63,7 @@ def messages(request: ChatRequest) -> list[dict[str, Any]]:
             pending = []
         if each.role == "tool":
             pending += attachments(each)
-        sent.append(message_fields(each, request))
+        sent.append(message_fields(each, request, host))
     return [*sent, _image_message(pending)] if pending else sent
 
 
@@ -80,7 +84,7 @@ def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"role": "user", "content": [lead, *images]}
 
 
-def message_fields(message: Message, request: ChatRequest) -> dict[str, Any]:
+def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
     """One message of the history, which depends on nothing else of the request but `thinking` and the model."""
     content = message.content
     if not isinstance(content, str):
@@ -93,20 +97,32 @@ def message_fields(message: Message, request: ChatRequest) -> dict[str, Any]:
     if message.name is not None:
         sent["name"] = message.name
     if message.role == "assistant":
-        sent.update(_assistant_fields(message, request.thinking))
+        if request.thinking and message.reasoning is not None:
+            sent.update(_reasoning_fields(message, sent["content"], host))
+        sent.update(_assistant_fields(message, host))
     return sent
 
 
-def _assistant_fields(message: Message, thinking: bool) -> dict[str, Any]:
+def _reasoning_fields(message: Message, content: str, host: Host) -> dict[str, Any]:
+    """The reasoning of a turn under the name that the host takes; a filler only where the host insists on one."""
+    reasoning = message.reasoning
+    if host.form is Form.NONE or (reasoning == FILLER and not host.requires_reasoning):
+        return {}
+    if host.form is Form.DETAILS and message.details is not None:
+        return {"reasoning_details": json.loads(message.details)}
+    if host.form is Form.THINK:
+        return {"content": f"<think>{reasoning}</think>\n\n{content}"}
+    return {"reasoning_content" if host.form is Form.CONTENT else "reasoning": reasoning}
+
+
+def _assistant_fields(message: Message, host: Host) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    if thinking and message.reasoning is not None:
-        fields["reasoning_content"] = message.reasoning
     if message.tool_calls:
         fields["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls
         ]
-    if message.prefix:
+    if message.prefix and host.has_extensions:
         fields["prefix"] = True
     return fields
 
@@ -171,7 +187,12 @@ def error_message(body: Mapping[str, Any]) -> str:
 
 
 def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None, chunk: Mapping[str, Any]) -> Delta:
-    fields = as_object(choice.get(part))
+    fields: Mapping[str, Any] = as_object(choice.get(part))
+    foreign = None
+    if fields.get("reasoning") is not None or fields.get("reasoning_details"):
+        fields, foreign = read_reasoning(fields)
+        choice = {**choice, part: fields}
+        chunk = {**chunk, "choices": [choice]}
     calls = fields.get("tool_calls")
     delta = Delta(
         choice=_index(choice.get("index"), 0) or 0,
@@ -181,6 +202,7 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
         finish_reason=_string(choice.get("finish_reason")),
         usage=usage,
         chunk=chunk,
+        foreign=foreign,
     )
     if _is_complete(delta, choice, part):
         return delta

@@ -11,6 +11,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate
+from deepseek_cursor_proxy.deepseek.think_tags import ThinkSplitter
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
@@ -102,6 +103,17 @@ class EventReader:
             events.is_progress = events.is_progress or bool(deltas)
             return deltas
         return []
+
+
+class ThinkReader(EventReader):
+    """Reads a stream whose reasoning is in the content, between <think> and </think>."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._splitter = ThinkSplitter()
+
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        return [self._splitter.split(delta, "delta") for delta in chat_api.chunk_deltas(chunk)]
 
 
 class StreamReader(EventReader):

@@ -4,18 +4,29 @@ The default is `upstream_model` in config/settings. `model_resolver` finds out w
 imports more than `GET /models`, often the first request, needs.
 """
 
+from functools import lru_cache
+
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek import hosts
 
 # DeepSeek's current names, in the order of `GET /models`.
 MODELS = ("deepseek-v4-pro", "deepseek-flash")
 # Older names that DeepSeek still serves, as Flash.
 _LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
-_TEXT_ONLY_MODELS = frozenset({"deepseek-v4-pro"})
+_TEXT_ONLY_MODEL = "deepseek-v4-pro"
 
 
+@lru_cache(128)
 def can_see_images(model: str) -> bool:
-    return model not in _TEXT_ONLY_MODELS
+    """Whether a model sees images, also under a name of another host: `deepseek/deepseek-v4-pro:free`."""
+    return not model.rpartition("/")[2].lower().startswith(_TEXT_ONLY_MODEL)
+
+
+def has_own_names(config: ProxyConfig) -> bool:
+    """Whether the upstream is known to have other names for the models than DeepSeek."""
+    host = hosts.choose(config.upstream_host, config.upstream_base_url)
+    return host not in (hosts.DEEPSEEK, hosts.UNKNOWN)
 
 
 def model_for_limit(model: str) -> str:
@@ -26,4 +37,5 @@ def model_for_limit(model: str) -> str:
 def offered_models(config: ProxyConfig) -> list[str]:
     """The names that `GET /models` lists, in order."""
     aliases = (name for name in config.models if not name.endswith("*"))
-    return list(dict.fromkeys((config.upstream_model, *MODELS, *aliases)))
+    own = () if has_own_names(config) else MODELS
+    return list(dict.fromkeys((config.upstream_model, *own, *aliases)))

@@ -2,12 +2,13 @@
 
 A name may be DeepSeek's own, one of the [models] table, or either with suffixes such as -high or :nothink. Case does
 not matter. The most exact match wins: a whole name over a prefix (`gpt-*`), a longer prefix over a shorter one. A
-suffix is taken off only if the name with it matches nothing. DeepSeek's own names are in `model_names`.
+suffix is taken off only if the name with it matches nothing. DeepSeek's own names are in `model_names`; another host of
+its models has other names, and gets those that contain a slash as they are.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.declaration import nearest, refusal, to_toml_key
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS
+from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS, has_own_names
 
 # Cursor's own suffixes (-fast, [1m]) and those of other proxies (:max, (high), -nothink).
 _SUFFIX_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
@@ -39,19 +40,28 @@ class ModelChoice:
 def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
     """The model that a name means; the configured one if the name matches nothing."""
     find = _resolve if len(requested) <= _LONGEST_NAME else _resolve.__wrapped__
-    return find(requested, tuple(config.models.items()), config.upstream_model)
+    return find(requested, tuple(config.models.items()), config.upstream_model, has_own_names(config))
 
 
 @lru_cache(_KNOWN_NAMES)
-def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str) -> ModelChoice:
+def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str, has_own_names: bool) -> ModelChoice:
     found = _find(requested, dict(aliases), default)
+    if has_own_names and found.model in KNOWN_MODELS and not found.is_alias:
+        found = replace(found, model=default)
+    if has_own_names and not found.weight and "/" in requested:
+        # A name of the host itself, with its own suffixes such as :free.
+        return ModelChoice(requested.strip())
     return ModelChoice(found.model, found.effort, found.thinking)
 
 
 def resolve_claude(requested: str, config: ProxyConfig) -> str:
     """The model in place of one of Anthropic's, by the rule of DeepSeek's own Messages API; other names stay."""
     name = requested.strip().lower()
-    if not name.startswith("claude") or _find(requested, config.models, config.upstream_model).weight:
+    if (
+        has_own_names(config)
+        or not name.startswith("claude")
+        or _find(requested, config.models, config.upstream_model).weight
+    ):
         return requested
     return MODELS[0] if name.startswith("claude-opus") else MODELS[1]
 
@@ -95,6 +105,8 @@ class _Match:
     suffixes: tuple[str, ...]
     # How exact the match is: the length of the matching key, infinity for a whole name, 0 for none.
     weight: float
+    # Whether the [models] table has it.
+    is_alias: bool = False
 
     @property
     def effort(self) -> str | None:
@@ -115,14 +127,14 @@ def _find(requested: str, models: Mapping[str, str], default: str) -> _Match:
             # The suffix just taken off belongs to the prefix that matched.
             break
         if name in aliases:
-            return _match(models[aliases[name]], suffixes, float("inf"))
+            return replace(_match(models[aliases[name]], suffixes, float("inf")), is_alias=True)
         if name in known:
             return _match(known[name], suffixes, float("inf"))
         prefix = _longest_prefix(name, models)
         if prefix is None:
             found = _match(default, suffixes, 0)
         else:
-            found, needed = _match(models[prefix], suffixes, len(prefix)), len(prefix) - 1
+            found, needed = replace(_match(models[prefix], suffixes, len(prefix)), is_alias=True), len(prefix) - 1
     return found
 
 

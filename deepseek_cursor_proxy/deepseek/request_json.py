@@ -11,6 +11,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.memo import Memo
@@ -24,30 +25,32 @@ _ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.b
 _tools: Memo[bytes, bytes] = Memo(_MAX_BYTES_OF_TOOLS, lambda key, text: len(key) + len(text))
 
 
-def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY) -> bytes:
+def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DEEPSEEK) -> bytes:
     """The JSON of the body for this request."""
     is_short = len(request.messages) < MIN_ITEMS and not request.tools
     if is_short or chat_api.adds_messages(request):
-        return encode_json(chat_api.payload(request))
-    frame = chat_api.payload(request._replace(messages=()))
+        return encode_json(chat_api.payload(request, host))
+    frame = chat_api.payload(request._replace(messages=()), host)
     if request.tools:
         frame["tools"] = 0
-    # The first match is the placeholder: only strings and `thinking` precede it, and JSON escapes quotes inside
-    # strings.
+    # The first match is the placeholder: only strings and the words for thinking precede it, and JSON escapes quotes
+    # inside strings.
     before, name, after = encode_json(frame).partition(b'"messages":[')
     if request.tools:
         between, tools, after = after.partition(b'"tools":0')
         after = between + tools[:-1] + _encode_tools(list(request.tools)) + after
-    messages = _encode_messages(request, memory)
+    messages = _encode_messages(request, memory, host)
     # One join: every copy of a megabyte counts.
     messages[0] = before + name + messages[0]
     messages[-1] += after
     return b",".join(messages)
 
 
-def _encode_messages(request: ChatRequest, memory: ChatMemory) -> list[bytes]:
-    lookup = memory.look_up(_ENCODE, request.messages, (request.thinking, can_see_images(request.model)))
-    new = [encode_json(chat_api.message_fields(each, request)) for each in request.messages[lookup.count :]]
+def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> list[bytes]:
+    # The host by its name and form: its options are not part of a message.
+    conditions = (request.thinking, can_see_images(request.model), host.name, host.form)
+    lookup = memory.look_up(_ENCODE, request.messages, conditions)
+    new = [encode_json(chat_api.message_fields(each, request, host)) for each in request.messages[lookup.count :]]
     size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))
     result = [*(lookup.result or ()), *new]
     lookup.store(result, size)

@@ -5,8 +5,9 @@
     recorder           its second stage: stores each turn that is complete
     choices            several answers (n > 1), with the same interface
     upstream_call      CallContext and GenerationRequest; sends, retries and reads a call
+    host_choice        which host of the models the upstream is, and its API
     background_jobs    work without a client: Job, Jobs
     services           everything that exchanges and endpoints share
 
-Other folders import all but the two stages.
+Other folders import all but the two stages and host_choice.
 """

@@ -43,7 +43,10 @@ class Exchange:
         try:
             history = identify(context.namespace, request.messages, request.conversation, memory)
             stored = look_up(request, history, services.reasoning_store.find)
-            prepared = prepare(request, history, stored, config.missing_reasoning_strategy, memory)
+            host = exchange._upstream_call.host
+            # A host that does not insist on reasoning gets the history as it is.
+            strategy = config.missing_reasoning_strategy if host.requires_reasoning else "placeholder"
+            prepared = prepare(request, history, stored, strategy, memory)
             tracker = ChatTracker(request, history, services.chats, config.tool_order)
             exchange._upstream_call.send(prepared, stored, tracker)
         except BaseException as error:
@@ -107,7 +110,8 @@ class Exchange:
         self._tool_call_id = f"call_{secrets.token_hex(12)}" if rules.is_forced(self._request.tool_choice) else ""
         self._upstream_call = UpstreamCall(self._number, context, generation, services)
         self._reply = Reply()
-        self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id)
+        self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id, context.namespace)
+        self._recorder.is_silence_empty = self._upstream_call.host.requires_reasoning
         # Whether anything of a stream was handed on, if only a heartbeat.
         self._has_output = False
         self._outcome, self._status = CLIENT_LEFT, 499
@@ -165,6 +169,8 @@ class Exchange:
             # A bug of ours costs an answer, not a slot for the next one.
             upstream_call.close(was_complete=is_complete)
         self._services.observers.emit(self._finished_event())
+        if is_complete:
+            self._services.host_choice.learn(self._reply)
         if is_complete and upstream_call.prepared is not None:
             self._services.counter.learn(upstream_call.prepared.request, self._reply.usage)
 
@@ -180,4 +186,5 @@ class Exchange:
             usage=self._reply.usage,
             retries=self._upstream_call.retries,
             divergence=self._upstream_call.divergence,
+            mixed_names=self._reply.foreign_names if self._reply.has_mixed_names else (),
         )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import forced_tools, rules
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
+from deepseek_cursor_proxy.reasoning.identity import details_key
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias, PreparedRequest
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
@@ -22,9 +23,12 @@ _Entry = tuple[Sequence[bytes], str]
 class TurnRecorder:
     """Stores the turns of one reply. Used by the thread that runs the exchange."""
 
-    def __init__(self, reply: Reply, store: ReasoningStore, tool_call_id: str) -> None:
+    def __init__(self, reply: Reply, store: ReasoningStore, tool_call_id: str, namespace: bytes = b"") -> None:
         self._reply = reply
         self._store = store
+        self._namespace = namespace
+        # Whether an answer without reasoning means that the model thought nothing; else only if upstream says so.
+        self.is_silence_empty = True
         # The id of a forced call that DeepSeek writes as text; see forced_tools.
         self._tool_call_id = tool_call_id
         # Choices stored when they ended, and those stored with their first call.
@@ -42,13 +46,16 @@ class TurnRecorder:
             message = self._reply.message(choice)
             if all(rules.is_whole_call(call) for call in message.tool_calls):
                 self._choices_called.add(choice)
-                self._record([message], [], prepared)
+                if self._is_known(choice):
+                    self._record([message], [], prepared)
 
     def record_rest(self, prepared: PreparedRequest) -> None:
         """Store the interrupted turns, and the aliases if nothing was stored with them."""
         for choice in self._reply.choices:
             if self._reply.has_content(choice) and choice not in self._ended_choices:
                 self._ended_choices.add(choice)
+                if not self._is_known(choice):
+                    continue
                 message = self._reply.message(choice)
                 whole = tuple(call for call in message.tool_calls if rules.is_whole_call(call))
                 has_incomplete = bool(whole) and len(whole) < len(message.tool_calls)
@@ -60,8 +67,14 @@ class TurnRecorder:
     def _record_ended(self, choices: Sequence[int], prepared: PreparedRequest) -> None:
         new = [choice for choice in choices if choice not in self._ended_choices]
         self._ended_choices.update(new)
+        new = [choice for choice in new if self._is_known(choice)]
         shown = [self._reply.reasoning_before_calls(choice) for choice in new]
         self._record([self._reply.message(choice) for choice in new], shown, prepared)
+
+    def _is_known(self, choice: int) -> bool:
+        """Whether the reasoning of a choice is known, if only that it has none."""
+        is_silent = not self.is_silence_empty and not self._reply.message(choice).reasoning
+        return not is_silent or self._reply.has_empty_reasoning(choice)
 
     def _record(self, turns: Sequence[Message], shown: Sequence[str | None], prepared: PreparedRequest) -> None:
         """Store the reasoning of turns; `shown` is the part of each that a client may have seen, None where it is all.
@@ -69,6 +82,11 @@ class TurnRecorder:
         Each turn is stored as the client will echo it: a call written as text becomes a call, unless the stream ended
         before that.
         """
+        details = {
+            details_key(self._namespace, turn.reasoning): turn.details
+            for turn in turns
+            if turn.details is not None and turn.reasoning
+        }
         converted = [forced_tools.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
         turns = [*turns, *filter(None, converted)]
         has_calls = any(turn.tool_calls for turn in turns)
@@ -84,6 +102,7 @@ class TurnRecorder:
         # Most turns with calls are stored with the first of them, and get no reasoning after that.
         new = [entry for entry in entries if self._stored.get(entry[0][0]) != entry[1]]
         if new:
+            new += [((key,), text) for key, text in details.items()]
             self._store.record(_merge(new), (*prepared.aliases, *partial), self._stored)
             self._has_stored_aliases = True
             self._stored.update((keys[0], reasoning) for keys, reasoning in new)

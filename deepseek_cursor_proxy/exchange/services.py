@@ -11,10 +11,12 @@ from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.chats.store import ChatStore
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
+from deepseek_cursor_proxy.exchange.host_choice import HostChoice
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observer, Observers
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
+from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
@@ -35,6 +37,9 @@ class Services:
     jobs: Jobs
     counter: TokenCounter
     upstream: Upstream
+    host_choice: HostChoice
+    # Learned by the host choice, and taken over by the next one.
+    reasoning_forms: ReasoningForms
     # New ones after SIGHUP. One that an endpoint reads, or that must survive, is also a field, created like a store.
     observers: Observers
     # Seals the reasoning that clients hold for us.
@@ -56,8 +61,14 @@ class Services:
         access = Access(config, former.access if former is not None else None)
         if former is not None:
             return replace(
-                former, config=config, access=access, upstream=Upstream(config), observers=Observers(observers)
+                former,
+                config=config,
+                access=access,
+                upstream=Upstream(config),
+                host_choice=HostChoice(config, former.reasoning_forms),
+                observers=Observers(observers),
             )
+        forms = ReasoningForms(reasoning_store.database)
         return cls(
             config=config,
             access=access,
@@ -72,6 +83,8 @@ class Services:
             jobs=Jobs(config.background_workers, config.background_queue),
             counter=TokenCounter(config, reasoning_store.database),
             upstream=Upstream(config),
+            host_choice=HostChoice(config, forms),
+            reasoning_forms=forms,
             observers=Observers(observers),
             secret=InstallationSecret(Path(reasoning_store.database.path)),
             numbers=itertools.count(1),

@@ -16,12 +16,13 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.error_messages import explain
+from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Restored, Sent
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare_second_attempt
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
@@ -62,7 +63,8 @@ class UpstreamCall:
         self._number = number
         self._context = context
         self._request = generation.request
-        self._upstream_api = generation.upstream_api
+        is_chat = generation.upstream_api is CHAT
+        self._upstream_api = services.host_choice.chat_api() if is_chat else generation.upstream_api
         self._services = services
         self._started = time.monotonic()
         self._slot = context.slot
@@ -79,6 +81,10 @@ class UpstreamCall:
     def divergence(self) -> Divergence | None:
         """Where the request parted from the last one of its chat, if it did."""
         return self._tracker.divergence if self._tracker is not None else None
+
+    @property
+    def host(self) -> Host:
+        return self._upstream_api.host
 
     @property
     def retries(self) -> int:
@@ -160,6 +166,9 @@ class UpstreamCall:
 
     def _send(self, prepared: PreparedRequest) -> None:
         assert self._tracker is not None
+        if self.host.form is Form.DETAILS:
+            find, memory = self._services.reasoning_store.find, self._services.memory
+            prepared = add_details(prepared, self._context.namespace, find, memory)
         self._check_size(prepared)
         self.prepared = self._tracker.order_tools(prepared)
         self._services.observers.emit(
@@ -170,7 +179,9 @@ class UpstreamCall:
     def _check_size(self, prepared: PreparedRequest) -> None:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
         most = max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes)
-        size = sum([len(each.reasoning) for each in prepared.request.messages if each.reasoning])
+        messages = prepared.request.messages
+        size = sum([len(each.reasoning) for each in messages if each.reasoning])
+        size += sum([len(each.details) for each in messages if each.details])
         # The calls of all choices are made at once.
         if size * prepared.request.choices > most:
             raise TooLarge(

@@ -55,6 +55,7 @@ class Console:
                     self._print_body("sent to DeepSeek", event.payload())
             case Finished():
                 is_good = event.status == 200
+                self._report_mixed(event.mixed_names)
                 self._print("└", event.number, _format_finished(event), _GREEN if is_good else _RED)
                 if event.message is not None:
                     answer = {"reasoning": event.message.reasoning, "content": event.message.content}
@@ -77,6 +78,12 @@ class Console:
     def _print_body(self, what: str, body: Mapping[str, Any]) -> None:
         if self._verbose:
             _log.info("│ %s: %s", what, readable_json(body))
+
+    def _report_mixed(self, names: tuple[str, ...]) -> None:
+        mixed = "reasoning_content and " + " and ".join(names)
+        if names and mixed not in self._reported_fields:
+            self._reported_fields.add(mixed)
+            _log.warning("the upstream sends reasoning as %s; it is read as one (said once)", mixed)
 
     def _report_dropped(self, names: tuple[str, ...]) -> None:
         for name in names:
@@ -103,7 +110,9 @@ def _format_received(event: Received) -> str:
 def _format_restored(event: Restored) -> str:
     prepared = event.prepared
     from_client = [f"{prepared.client_count} kept"] if prepared.client_count else []
-    parts = [f"{prepared.filled_count} filled", *from_client, f"{prepared.missing_count} missing"]
+    # Turns without thoughts, for which a filler goes.
+    empty = [f"{prepared.empty_count} empty"] if prepared.empty_count else []
+    parts = [f"{prepared.filled_count} filled", *from_client, *empty, f"{prepared.missing_count} missing"]
     if prepared.repairs:
         parts.append(f"repaired: {format_repairs(prepared.repairs)}")
     if prepared.has_transcript:
@@ -111,7 +120,7 @@ def _format_restored(event: Restored) -> str:
     if event.is_second_attempt:
         parts.append("second try, DeepSeek refused the first")
     if not prepared.request.thinking:
-        parts[: 2 + len(from_client)] = ["thinking is off for this request"]
+        parts[: 2 + len(from_client) + len(empty)] = ["thinking is off for this request"]
     return " · ".join(parts)
 
 

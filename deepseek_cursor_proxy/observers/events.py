@@ -64,6 +64,8 @@ class Finished(NamedTuple):
     retries: int = 0
     # The first difference from the previous request of the chat, if any: the reason for tokens that were not cached.
     divergence: Divergence | None = None
+    # Names of reasoning that upstream used besides `reasoning_content`, if it used both.
+    mixed_names: tuple[str, ...] = ()
 
 
 class Refused(NamedTuple):

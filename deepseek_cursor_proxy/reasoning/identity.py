@@ -156,6 +156,11 @@ def namespace(base_url: str, credential: str) -> bytes:
     return digest(_VERSION, base_url.encode(), credential.encode())
 
 
+def details_key(namespace: bytes, reasoning: str) -> bytes:
+    """The key of the details that came with a reasoning."""
+    return digest(namespace, b"details", text_bytes(reasoning))
+
+
 def identify(
     namespace: bytes, messages: Sequence[Message], conversation: str | None = None, memory: ChatMemory = NO_MEMORY
 ) -> History:

@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
-from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys
+from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys, details_key
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts, StoreMatch, match_original, match_sent, match_turn
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
@@ -57,6 +57,10 @@ class Turn:
     @property
     def is_lost(self) -> bool:
         return self.source is Source.MISSING and self.need is ReasoningNeed.HARD
+
+    @property
+    def is_restored(self) -> bool:
+        return self.source in (Source.STORE, Source.DISPLAY) and self.need is not ReasoningNeed.NONE
 
     @property
     def has_filler(self) -> bool:
@@ -122,9 +126,13 @@ class PreparedRequest(NamedTuple):
 
     @property
     def filled_count(self) -> int:
-        """How many turns got back a reasoning that the client had dropped."""
-        restored = (Source.STORE, Source.DISPLAY)
-        return sum(turn.source in restored and turn.need is not ReasoningNeed.NONE for turn in self.turns)
+        """How many turns got back a reasoning that the client had dropped; a filler is none."""
+        return sum(turn.is_restored and not turn.is_empty for turn in self.turns)
+
+    @property
+    def empty_count(self) -> int:
+        """How many turns got a filler because the model had thought nothing."""
+        return sum(turn.is_restored and turn.is_empty for turn in self.turns)
 
     @property
     def client_count(self) -> int:
@@ -226,6 +234,25 @@ def _prepare_transcript(
         boundary=transcription.boundary,
         notice="" if has_notice else notices.NOTICE,
     )
+
+
+_DETAILS: Stage[Message, tuple[Message, ...]] = Stage("details", lambda message: 2 * message.byte_size)
+
+
+def add_details(
+    prepared: PreparedRequest, namespace: bytes, find: FindTexts, memory: ChatMemory = NO_MEMORY
+) -> PreparedRequest:
+    """The request with the list of details beside each reasoning that came with one."""
+    lookup = memory.look_up(_DETAILS, prepared.request.messages, namespace)
+    new = prepared.request.messages[lookup.count :]
+    keys = [details_key(namespace, each.reasoning) if each.reasoning else None for each in new]
+    found = find([key for key in keys if key is not None])
+    # Of several lists with the same text the oldest: the one that was sent before.
+    pairs = zip(new, keys, strict=True)
+    added = [each._replace(details=found[key][-1]) if key in found else each for each, key in pairs]
+    messages = (*(lookup.result or ()), *added)
+    lookup.store(messages)
+    return prepared._replace(request=prepared.request._replace(messages=messages))
 
 
 def _missing_reasoning(count: int) -> MissingReasoning:

@@ -1,6 +1,7 @@
-"""The store: one SQLite file with reasonings, stored responses, tool orders and token ratios.
+"""The store: one SQLite file with reasonings, stored responses, tool orders, token ratios and forms of reasoning.
 
     reasonings, responses, token_ratios    the stores: what is kept, and how long
+    reasoning_forms                        the smallest of them
     reasoning_rows, response_rows          the rows of the first two, and their SQL
     database, schema, sqlite_connection    the engine: connections, transactions, tables and migrations
     faults, file_check, reopener           a file that is locked, full, damaged or gone, and how the proxy goes on
@@ -9,7 +10,8 @@
 
 Other folders import the stores, the last two and, for a table of its own in `chats/store`, database, faults, pruner.
 Another engine takes over all tables at once. It replaces `database`, `schema`, `sqlite_connection`, `file_check`,
-`faults.fault_of`, every statement (`reasoning_rows`, `response_rows`, `token_ratios`, `chats/store`), and `sqlite3` in
-annotations and `FaultGuard`. `Database` has to offer: `transaction` (durable or nothing), `reader` (never waits for a
-writer), `open`, `reopen`, `request_reopen`, `on_reopen` (writes that waited), `shrink`, `close`, `path`; and Unusable.
+`faults.fault_of`, every statement (`reasoning_rows`, `response_rows`, `token_ratios`, `reasoning_forms`,
+`chats/store`), and `sqlite3` in annotations and `FaultGuard`. `Database` has to offer: `transaction` (durable or
+nothing), `reader` (never waits for a writer), `open`, `reopen`, `request_reopen`, `on_reopen` (writes that waited),
+`shrink`, `close`, `path`; and Unusable.
 """

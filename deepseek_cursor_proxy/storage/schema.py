@@ -40,9 +40,20 @@ _RESPONSES = (
 _TOKEN_RATIOS = (
     "CREATE TABLE token_ratios (model TEXT PRIMARY KEY, mean REAL NOT NULL, count REAL NOT NULL) STRICT, WITHOUT ROWID",
 )
-MIGRATIONS: list[tuple[str, ...]] = [_REASONINGS, _TOOL_ORDERS, _RESPONSES, _TOKEN_RATIOS]
+# By base URL, the form in which its answers have their reasoning.
+_REASONING_FORMS = (
+    "CREATE TABLE reasoning_forms (base_url TEXT PRIMARY KEY, form TEXT NOT NULL) STRICT, WITHOUT ROWID",
+)
+MIGRATIONS: list[tuple[str, ...]] = [_REASONINGS, _TOOL_ORDERS, _RESPONSES, _TOKEN_RATIOS, _REASONING_FORMS]
 # The tables that each step adds; version 0 has none.
-_TABLES: tuple[set[str], ...] = (set(), {"reasonings", "keys"}, {"tool_orders"}, {"responses"}, {"token_ratios"})
+_TABLES: tuple[set[str], ...] = (
+    set(),
+    {"reasonings", "keys"},
+    {"tool_orders"},
+    {"responses"},
+    {"token_ratios"},
+    {"reasoning_forms"},
+)
 
 
 def check(connection: sqlite3.Connection) -> None:
@@ -92,6 +103,6 @@ def newest_time(connection: sqlite3.Connection) -> float | None:
 
 
 def delete_rows(connection: sqlite3.Connection) -> None:
-    """Delete all that was stored for callers; token ratios stay."""
+    """Delete all that was stored for callers; token ratios and reasoning forms stay."""
     for table in ("keys", "tool_orders", "responses", "reasonings"):
         connection.execute(f"DELETE FROM {table}")

@@ -15,9 +15,11 @@ from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
@@ -165,6 +167,19 @@ class TestChatsOverSockets(SocketTestCase):
                 for _ in range(width(40, 120)):
                     world.step()
 
+    def test_the_five_laws_hold_at_every_host_of_the_models(self) -> None:
+        for host in DIALECTS:
+            with self.subTest(host), FakeDeepSeek(host=host) as fake:
+                settings = {"upstream_host": host, "upstream_model": "deepseek-ai/DeepSeek-V4-Pro"}
+                proxy = self.proxy(upstream_base_url=fake.url, display_reasoning=False, **settings)
+                with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
+                    world = _HostWorld(11, fake, connection, None)
+                    # The form of a host without fields for reasoning is learned from its first answer.
+                    world.exchange(Chat(True, None, [{"role": "user", "content": "q"}]), Message("assistant", "x", "y"))
+                    for _ in range(width(25, 80)):
+                        world.step()
+                self.assertEqual([], fake.refused)
+
 
 class _SocketWorld(World):
     """The same world with a real proxy in the middle; what the client echoes is what the proxy showed it."""
@@ -188,3 +203,13 @@ class _SocketWorld(World):
 
     def display(self, chat: Chat, answer: Message) -> str:
         return self._shown
+
+
+class _HostWorld(_SocketWorld):
+    """The same world at another host, which gets no filler for reasoning that is unknown."""
+
+    def exchange(self, chat: Chat, said: Message) -> dict[str, Any]:
+        payload = super().exchange(chat, said)
+        unknown = {"reasoning_content": FILLER}
+        messages = [{**unknown, **each} if each["role"] == "assistant" else each for each in payload["messages"]]
+        return {**payload, "messages": messages}

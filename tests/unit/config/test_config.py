@@ -381,6 +381,18 @@ REFUSED_TABLES = (
         for key in ("", "a*b", " a")
     ),
     ('[models]\nport = "1"', "port is below [models]; settings belong above it"),
+    (
+        "[host_options]\nmessages = 1",
+        'host_options.messages = "…" is not an option; the proxy writes model, messages, tools',
+    ),
+    (
+        "[host_options]\nx = 1979-05-27",
+        'host_options.x = "1979-05-27" is not a text, number, true, false, list or table of these',
+    ),
+    (
+        "[host_options]\nx = {y = inf}",
+        "host_options.x = \"{'y': inf}\" is not a text, number, true, false, list or table of these",
+    ),
     ("passthrough = 1", "passthrough = 1 is not a table; write [passthrough] into the configuration file"),
     ('[passthrough]\na = "b"', 'passthrough.a = "b" is not a table with base_url and key_env'),
     ("[passthrough.a]", "passthrough.a has no base_url"),
@@ -401,7 +413,9 @@ class TablesTest(ConfigTest):
         loaded = self.load(
             '[models]\n"gpt-5.6-sol" = "deepseek-v4-pro"\n"*" = "deepseek-flash"\n'
             '[passthrough."gpt-*"]\nbase_url = "https://api.openai.com/v1/"\nkey_env = "OPENAI_API_KEY"\n'
+            '[host_options]\nprovider = {only = ["deepseek"], x = 1.5}\n'
         )
+        self.assertEqual(loaded.config.host_options, {"provider": {"only": ["deepseek"], "x": 1.5}})
         self.assertEqual(loaded.config.models, {"gpt-5.6-sol": "deepseek-v4-pro", "*": "deepseek-flash"})
         self.assertEqual(loaded.config.passthrough, {"gpt-*": OPENAI})
         self.assertEqual(loaded.origins["models"], str(self.file))

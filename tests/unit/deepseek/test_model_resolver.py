@@ -2,11 +2,11 @@
 
 import time
 import unittest
-from typing import Any
+from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.model_names import offered_models
-from deepseek_cursor_proxy.deepseek.model_resolver import ModelChoice, passthrough_key, resolve
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images, offered_models
+from deepseek_cursor_proxy.deepseek.model_resolver import ModelChoice, passthrough_key, resolve, resolve_claude
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from tests.support.histories import TOOLS
 
@@ -144,3 +144,40 @@ class TestPriority(unittest.TestCase):
         self.assertFalse(self.parsed("x-thinking", reasoning_effort="none")[0])
         self.assertFalse(self.parsed("x-nothink", reasoning_effort="max")[0])
         self.assertFalse(self.parsed("x-thinking", tool_choice="required", tools=TOOLS)[0])
+
+
+class TestNamesOfOtherHosts(unittest.TestCase):
+    """Another host has its own names, and not DeepSeek's."""
+
+    TABLE: ClassVar = {
+        "deepseek/deepseek-v4-flash:free": "deepseek/deepseek-v4-flash:free",
+        "deepseek-ai/DeepSeek-V4.1-Flash": "deepseek-ai/DeepSeek-V4.1-Flash",
+        "accounts/fireworks/models/deepseek-v4-pro": "accounts/fireworks/models/deepseek-v4-pro",
+        "deepseek-v4-pro": "owner/mine",
+        "gpt-5": "owner/mine",
+        "short": "deepseek/deepseek-v4-pro:nitro",
+        "vendor/alias:1.5": "deepseek-flash",
+    }
+
+    def config(self, **settings: Any) -> ProxyConfig:
+        models = {"short": "deepseek/deepseek-v4-pro:nitro", "vendor/alias:1.5": "deepseek-flash"}
+        return config(**{"upstream_model": "owner/mine", "models": models, "upstream_host": "openrouter", **settings})
+
+    def test_a_name_with_a_slash_stays_and_deepseeks_own_become_the_configured_model(self) -> None:
+        for requested, model in self.TABLE.items():
+            with self.subTest(requested):
+                self.assertEqual(ModelChoice(model), resolve(requested, self.config()))
+
+    def test_a_suffix_of_a_name_in_the_table_still_counts(self) -> None:
+        self.assertEqual(ModelChoice("deepseek/deepseek-v4-pro:nitro", "max"), resolve("short-max", self.config()))
+
+    def test_the_list_of_models_has_no_name_that_the_host_does_not_know(self) -> None:
+        self.assertEqual(["owner/mine", "short", "vendor/alias:1.5"], offered_models(self.config()))
+
+    def test_claude_names_become_the_configured_model(self) -> None:
+        self.assertEqual("claude-opus-5", resolve_claude("claude-opus-5", self.config()))
+
+    def test_a_model_that_sees_no_images_is_known_by_every_name(self) -> None:
+        for name in ("deepseek-v4-pro", "deepseek/deepseek-v4-pro:free", "deepseek-ai/DeepSeek-V4-Pro"):
+            self.assertFalse(can_see_images(name), name)
+        self.assertTrue(can_see_images("deepseek/deepseek-v4-flash"))

@@ -1,0 +1,129 @@
+"""The hosts that serve DeepSeek's models, and how each differs from DeepSeek: add a host to HOSTS, nowhere else.
+
+A Host says under which name reasoning goes back (its Form) and which fields switch thinking on and off. The facts are
+as of November 2026. What comes is read under every name, whatever the host (`reasoning_names`). Hosts that are not here
+work as DeepSeek does, with the form that their answers show (`exchange/host_choice.py`). This file imports nothing of
+the package: `GET /models` needs it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class Form(Enum):
+    """How a host writes reasoning in its answers, and takes it back."""
+
+    CONTENT = "reasoning_content"
+    REASONING = "reasoning"
+    # A list of objects, which goes back whole and in order. Without it the text goes back as `reasoning`.
+    DETAILS = "reasoning_details"
+    # Inside the content: a server without a reasoning parser.
+    THINK = "think"
+    NONE = "none"
+
+
+# Whether to think, and the effort in DeepSeek's words (low, high, max): the fields that say so.
+Words = Callable[[bool, str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host. `options` are raw fields that the configuration adds to every request."""
+
+    name: str
+    form: Form
+    words: Words
+    # Base URLs at these domains and below them are of this host.
+    domains: tuple[str, ...] = ()
+    # It refuses a history without reasoning, so a filler is sent where none is known.
+    requires_reasoning: bool = False
+    # It takes DeepSeek's own `prefix` and `user_id`; elsewhere the latter is OpenAI's `user`.
+    has_extensions: bool = False
+    # The form that its answers show replaces its own.
+    is_learning: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def _deepseek_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    # DeepSeek has refused an effort beside disabled thinking.
+    return {"thinking": {"type": "enabled"}, "reasoning_effort": effort} if thinking else _OFF
+
+
+def _ark_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    # Its efforts end at high.
+    return {"thinking": {"type": "enabled"}, "reasoning_effort": _up_to_high(effort)} if thinking else _OFF
+
+
+def _openrouter_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    return {"reasoning": {"effort": _XHIGH.get(effort, effort)} if thinking else {"enabled": False}}
+
+
+def _template_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    # The template of DeepSeek V4 has the efforts high and max (vLLM's recipe).
+    return {"chat_template_kwargs": {"thinking": thinking, **({"reasoning_effort": effort} if thinking else {})}}
+
+
+def _sglang_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    return {**_template_words(thinking, effort), "separate_reasoning": True}
+
+
+def _siliconflow_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    budget = {"thinking_budget": _BUDGETS.get(effort, _BUDGETS["high"])} if thinking else {}
+    return {"enable_thinking": thinking, **budget}
+
+
+def _fireworks_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    # It takes `reasoning_effort` or `thinking`, not both; without the history it drops the reasoning of earlier turns.
+    if not thinking:
+        return {"reasoning_effort": "none"}
+    return {"reasoning_effort": _XHIGH.get(effort, effort), "reasoning_history": "preserved"}
+
+
+def _together_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    return {"reasoning": {"enabled": thinking}, **({"reasoning_effort": _up_to_high(effort)} if thinking else {})}
+
+
+def _no_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+    return {}
+
+
+def _up_to_high(effort: str) -> str:
+    return "high" if effort == "max" else effort
+
+
+_OFF = {"thinking": {"type": "disabled"}}
+_XHIGH = {"max": "xhigh"}
+# SiliconFlow takes 128 to 32768 tokens.
+_BUDGETS = {"low": 4096, "high": 16384, "max": 32768}
+
+DEEPSEEK = Host(
+    "deepseek", Form.CONTENT, _deepseek_words, ("deepseek.com",), requires_reasoning=True, has_extensions=True
+)
+# Whatever answers at a base URL that no other host has: asked in DeepSeek's words, as gateways to it expect.
+UNKNOWN = Host("auto", Form.CONTENT, _deepseek_words, requires_reasoning=True, has_extensions=True, is_learning=True)
+HOSTS = (
+    DEEPSEEK,
+    Host("openrouter", Form.DETAILS, _openrouter_words, ("openrouter.ai",)),
+    # `reasoning` since vLLM 0.11.2.
+    Host("vllm", Form.REASONING, _template_words),
+    Host("sglang", Form.CONTENT, _sglang_words),
+    Host("siliconflow", Form.CONTENT, _siliconflow_words, ("siliconflow.cn", "siliconflow.com")),
+    Host("fireworks", Form.CONTENT, _fireworks_words, ("fireworks.ai",)),
+    Host("ark", Form.CONTENT, _ark_words, ("volces.com", "bytepluses.com")),
+    Host("together", Form.REASONING, _together_words, ("together.ai", "together.xyz")),
+    # Nothing but OpenAI's own fields; reasoning goes back only in a form that came.
+    Host("plain", Form.NONE, _no_words, is_learning=True),
+)
+
+
+@lru_cache(64)
+def choose(name: str, base_url: str) -> Host:
+    """The host of this name; for `auto` the one whose domain the base URL has."""
+    if name != "auto":
+        return next(host for host in HOSTS if host.name == name)
+    address = f".{urlsplit(base_url).hostname or ''}"
+    return next((host for host in HOSTS if any(address.endswith(f".{each}") for each in host.domains)), UNKNOWN)

@@ -1,0 +1,66 @@
+"""HostChoice: which host the upstream is, and the API to call it with.
+
+The configuration names the host, or its base URL does. For any other the answers decide: the form in which reasoning
+came is learned by base URL, kept in the store, and the next requests send reasoning back in it. A form of fields is
+never unlearned in favour of <think> in the text, because a model may write that tag about anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import Reply
+from deepseek_cursor_proxy.deepseek import hosts
+from deepseek_cursor_proxy.deepseek.api import UpstreamApi, chat_of
+from deepseek_cursor_proxy.deepseek.hosts import Form, Host
+from deepseek_cursor_proxy.deepseek.think_tags import begins_with_block
+from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+
+
+class HostChoice:
+    """The host of one upstream. Called by handler threads; nothing in it changes but the learned forms."""
+
+    def __init__(self, config: ProxyConfig, forms: ReasoningForms) -> None:
+        self._base_url = config.upstream_base_url
+        self._forms = forms
+        host = hosts.choose(config.upstream_host, config.upstream_base_url)
+        if config.host_options:
+            host = replace(host, options=config.host_options)
+        self._host = host
+        self._apis: Mapping[Form, UpstreamApi] = {form: chat_of(_with_form(host, form)) for form in Form}
+
+    def chat_api(self) -> UpstreamApi:
+        """The chat completions API of the upstream, in the form that its answers have shown."""
+        if not self._host.is_learning:
+            return self._apis[self._host.form]
+        known = self._forms.get(self._base_url)
+        return self._apis[Form(known) if known in _LEARNABLE else self._host.form]
+
+    def learn(self, reply: Reply) -> None:
+        """Learn the form of the reasoning in an answer; without effect if the host is known."""
+        if self._host.is_learning and (form := self._form_of(reply)) is not None:
+            self._forms.learn(self._base_url, form.value)
+
+    def _form_of(self, reply: Reply) -> Form | None:
+        if Form.DETAILS.value in reply.foreign_names:
+            return Form.DETAILS
+        if reply.foreign_names and not reply.has_mixed_names:
+            return Form.REASONING
+        known = self._forms.get(self._base_url)
+        message = reply.message()
+        if message.reasoning:
+            # In THINK it came from the content.
+            return None if known == Form.THINK.value else Form.CONTENT
+        if known is None and isinstance(message.content, str) and begins_with_block(message.content):
+            return Form.THINK
+        return None
+
+
+_LEARNABLE = frozenset(form.value for form in Form if form is not Form.NONE)
+
+
+def _with_form(host: Host, form: Form) -> Host:
+    """The host with a form; only DeepSeek's own makes an upstream of unknown kind as strict as DeepSeek."""
+    if form is host.form:
+        return host
+    return replace(host, form=form, requires_reasoning=False)

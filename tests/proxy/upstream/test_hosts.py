@@ -1,0 +1,331 @@
+"""Other hosts of DeepSeek's models: reasoning comes and goes back in each host's own words, on every API."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support import messages_client, responses_client
+from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
+from tests.support.histories import TOOLS, tool_calls
+
+THOUGHT = ' Look at\n\n  "a.py" first, \u2028then 思 decide.\n'
+CALL = Call("call_00_abcdefghijklmnop123456", "read_file", '{"path":"a.py"}')
+CALLING = Answer(reasoning=THOUGHT, content="Looking.", calls=(CALL,), piece=3)
+QUESTION = {"role": "user", "content": "q"}
+RESULT = {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}
+TURN = {"role": "assistant", "content": "Looking.", "tool_calls": tool_calls([CALL])}
+CONSOLE = "deepseek_cursor_proxy.observers.console"
+
+
+class HostTestCase(SocketTestCase):
+    def at(self, host: str, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
+        """A proxy in front of a fake of this host, which becomes `fake`."""
+        self.fake = self.enterContext(FakeDeepSeek(host=host))
+        settings = {"upstream_host": host, "upstream_model": "deepseek-ai/DeepSeek-V4-Pro", **settings}
+        return self.proxy(store, **settings)
+
+    def chat(self, proxy: RunningProxy, *history: dict[str, Any], **body: Any) -> RawReply:
+        reply = self.round_trip(proxy, {"messages": list(history), "tools": TOOLS, **body})
+        self.assertEqual(200, reply.status, reply.body)
+        return reply
+
+    def sent(self, request: int = -1) -> dict[str, Any]:
+        """A request in the host's own words."""
+        return dict(json.loads(self.fake.seen[request].body))
+
+    def assistant(self, request: int = -1) -> dict[str, Any]:
+        return next(each for each in self.sent(request)["messages"] if each["role"] == "assistant")
+
+    def stream(self, *deltas: dict[str, Any]) -> Raw:
+        """A streamed answer with these deltas, as they are."""
+        return Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(_events(deltas)))
+
+
+def _events(deltas: tuple[dict[str, Any], ...]) -> Iterator[bytes]:
+    for at, delta in enumerate(deltas):
+        finish = "stop" if at == len(deltas) - 1 else None
+        chunk = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+        yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def reasoning_of(reply: RawReply) -> str:
+    """The reasoning that a chat client sees, which has one name."""
+    if not reply.is_stream:
+        message = reply.value["choices"][0]["message"]
+        assert not {"reasoning", "reasoning_details"} & message.keys(), message
+        return str(message["reasoning_content"])
+    deltas = [choice["delta"] for chunk in reply.chunks for choice in chunk["choices"]]
+    assert not any(delta.get("reasoning") or delta.get("reasoning_details") for delta in deltas), deltas
+    return "".join(delta.get("reasoning_content") or "" for delta in deltas)
+
+
+class TestEveryHost(HostTestCase):
+    def test_reasoning_comes_and_goes_back_on_chat_completions(self) -> None:
+        for host in DIALECTS:
+            for stream in (False, True):
+                with self.subTest(host, stream=stream):
+                    proxy = self.at(host, display_reasoning="off")
+                    if host == "plain":
+                        # Its form is learned from the first answer.
+                        self.chat(proxy, QUESTION)
+                    self.fake.answer(CALLING)
+                    reply = self.chat(proxy, {"role": "user", "content": "q2"}, stream=stream)
+                    self.assertEqual((THOUGHT, "Looking."), (reasoning_of(reply), reply.text))
+                    self.chat(proxy, {"role": "user", "content": "q2"}, TURN, RESULT, stream=stream)
+                    self.assertEqual([], self.fake.refused)
+                    self.assert_upstream_saw(THOUGHT)
+
+    def test_reasoning_comes_and_goes_back_on_messages(self) -> None:
+        for host in DIALECTS.keys() - {"plain"}:
+            for stream in (False, True):
+                with self.subTest(host, stream=stream):
+                    proxy = self.at(host)
+                    self.fake.answer(CALLING)
+                    body = {"model": "m", "max_tokens": 9, "tools": messages_client.TOOLS, "stream": stream}
+                    body |= messages_client.THINKING
+                    said = self._message(proxy, {**body, "messages": [messages_client.user("q")]})
+                    self.assertEqual(THOUGHT, said["content"][0]["thinking"])
+                    turn = {"role": "assistant", "content": said["content"][1:]}
+                    result = messages_client.user(messages_client.result(CALL.id, "ok"))
+                    self._message(proxy, {**body, "messages": [messages_client.user("q"), turn, result]})
+                    self.assertEqual([], self.fake.refused)
+                    self.assert_upstream_saw(THOUGHT)
+
+    def _message(self, proxy: RunningProxy, body: dict[str, Any]) -> dict[str, Any]:
+        headers = ["anthropic-version: 2023-06-01"]
+        reply = self.round_trip(proxy, request_bytes(body, path="/v1/messages", headers=headers))
+        self.assertEqual(200, reply.status, reply.body)
+        return messages_client.ClientReply(*reply).message
+
+    def test_reasoning_comes_and_goes_back_on_responses(self) -> None:
+        for host in DIALECTS.keys() - {"plain"}:
+            for stream in (False, True):
+                with self.subTest(host, stream=stream):
+                    proxy = self.at(host)
+                    self.fake.answer(CALLING)
+                    body = {"store": False, "tools": responses_client.TOOLS, "stream": stream}
+                    output = self._response(proxy, {**body, "input": [QUESTION]})["output"]
+                    self.assertEqual(THOUGHT, output[0]["content"][0]["text"])
+                    items = [QUESTION, *output[1:], responses_client.output(CALL.id)]
+                    self._response(proxy, {**body, "input": items})
+                    self.assertEqual([], self.fake.refused)
+                    self.assert_upstream_saw(THOUGHT)
+
+    def _response(self, proxy: RunningProxy, body: dict[str, Any]) -> dict[str, Any]:
+        reply = self.round_trip(proxy, request_bytes(body, path="/v1/responses"))
+        self.assertEqual(200, reply.status, reply.body)
+        return responses_client.ClientReply(*reply).response
+
+    def test_thinking_is_switched_off_in_the_words_of_the_host(self) -> None:
+        for host in DIALECTS.keys() - {"plain"}:
+            with self.subTest(host):
+                proxy = self.at(host, thinking="disabled", display_reasoning="off")
+                self.fake.answer(CALLING)
+                reply = self.chat(proxy, QUESTION)
+                self.assertNotIn("reasoning_content", reply.value["choices"][0]["message"])
+
+    def test_every_effort_is_one_that_the_host_has(self) -> None:
+        for host in DIALECTS:
+            proxy = self.at(host)
+            for effort in ("minimal", "low", "medium", "high", "xhigh", "max"):
+                with self.subTest(host, effort=effort):
+                    self.chat(proxy, QUESTION, reasoning_effort=effort)
+
+    def test_cached_tokens_are_read_wherever_the_host_counts_them(self) -> None:
+        for host in DIALECTS:
+            with self.subTest(host):
+                proxy = self.at(host)
+                self.chat(proxy, QUESTION)
+                usage = self.chat(proxy, QUESTION).value["usage"]
+                self.assertEqual(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"])
+
+    def test_the_next_request_begins_with_the_bytes_of_the_last_one(self) -> None:
+        for host in DIALECTS:
+            with self.subTest(host):
+                proxy = self.at(host, display_reasoning="off")
+                self.chat(proxy, QUESTION)
+                self.fake.answer(CALLING, Answer(reasoning="Fine.", content="Done."))
+                self.chat(proxy, QUESTION)
+                self.chat(proxy, QUESTION, TURN, RESULT)
+                done = {"role": "assistant", "content": "Done."}
+                self.chat(proxy, QUESTION, TURN, RESULT, done, {"role": "user", "content": "go on"})
+                earlier, later = (seen.body.partition(b'"messages":[')[2] for seen in self.fake.seen[-2:])
+                messages = earlier.rpartition(b'}],"')[0].partition(b'}],"tools"')[0]
+                self.assertTrue(later.startswith(messages[: messages.rindex(b'{"role":"tool"')]), later)
+
+    def test_a_field_of_deepseek_alone_is_not_sent_to_another_host(self) -> None:
+        for host in DIALECTS:
+            with self.subTest(host):
+                proxy = self.at(host)
+                self.chat(proxy, QUESTION, user_id="me")
+                self.assertEqual("me", self.sent()["user"])
+
+
+class TestDetails(HostTestCase):
+    def test_reasoning_details_go_back_whole_and_in_order(self) -> None:
+        proxy = self.at("openrouter")
+        for stream, count in ((False, 2), (True, 1)):
+            with self.subTest(stream=stream):
+                self.fake.answer(CALLING)
+                self.chat(proxy, {"role": "user", "content": f"q{count}"}, stream=stream)
+                self.chat(proxy, {"role": "user", "content": f"q{count}"}, TURN, RESULT)
+                details = self.assistant()["reasoning_details"]
+                self.assertEqual(THOUGHT, "".join(each["text"] for each in details))
+                self.assertEqual(list(range(len(details))), [each["index"] for each in details])
+                self.assertNotIn("reasoning", self.assistant())
+
+    def test_a_signature_that_comes_last_belongs_to_its_detail(self) -> None:
+        proxy = self.at("openrouter")
+        detail = {"type": "reasoning.text", "format": "x", "index": 0}
+        self.fake.answer(
+            self.stream(
+                {"reasoning": "a", "reasoning_details": [{**detail, "text": "a"}]},
+                {"reasoning": "b", "reasoning_details": [{**detail, "text": "b"}]},
+                {"content": "Hi.", "reasoning_details": [{**detail, "text": "", "signature": "s"}]},
+            )
+        )
+        self.chat(proxy, QUESTION, stream=True)
+        self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "go on"})
+        self.assertEqual([{**detail, "text": "ab", "signature": "s"}], self.assistant()["reasoning_details"])
+
+    def test_details_of_another_key_are_not_sent(self) -> None:
+        proxy = self.at("openrouter")
+        self.fake.answer(CALLING)
+        self.chat(proxy, QUESTION)
+        body = {"messages": [QUESTION, {**TURN, "reasoning_content": THOUGHT}, RESULT], "tools": TOOLS}
+        self.round_trip(proxy, request_bytes(body, key="sk-of-another"))
+        self.assertNotIn("reasoning_details", self.assistant())
+
+
+class TestLearnedForm(HostTestCase):
+    def test_an_unknown_upstream_gets_reasoning_back_under_the_name_it_came_by(self) -> None:
+        proxy = self.proxy()
+        for name in ("reasoning", "reasoning_content", "reasoning"):
+            with self.subTest(name):
+                self.fake.answer(self.stream({name: "Hm."}, {"content": f"By {name}."}))
+                self.chat(proxy, QUESTION, stream=True)
+                turn = {"role": "assistant", "content": f"By {name}."}
+                self.fake.answer(self.stream({"content": "Done."}))
+                self.chat(proxy, QUESTION, turn, {"role": "user", "content": "go on"}, stream=True)
+                self.assertEqual("Hm.", self.assistant()[name])
+
+    def test_the_learned_form_survives_a_restart(self) -> None:
+        for count in range(2):
+            store = ReasoningStore(self.folder / "store.sqlite3")
+            proxy = self.proxy(store)
+            if not count:
+                self.fake.answer(self.stream({"reasoning": "Hm."}, {"content": "Hi."}))
+                self.chat(proxy, QUESTION, stream=True)
+            else:
+                self.fake.answer(self.stream({"content": "Done."}))
+                self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)
+                self.assertEqual("Hm.", self.assistant()["reasoning"])
+
+    def test_think_tags_are_learned_and_then_read_as_reasoning(self) -> None:
+        proxy = self.proxy(display_reasoning="off")
+        pieces = [{"content": piece} for piece in ("<th", "ink>Hm", ".</thi", "nk>\n", "\nHi.")]
+        texts = []
+        for _ in range(2):
+            self.fake.answer(self.stream(*pieces))
+            reply = self.chat(proxy, QUESTION, stream=True)
+            texts.append((reply.text, reasoning_of(reply)))
+        self.assertEqual([("<think>Hm.</think>\n\nHi.", ""), ("Hi.", "Hm.")], texts)
+        self.fake.answer(self.stream({"content": "Done."}))
+        self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)
+        self.assertEqual("<think>Hm.</think>\n\nHi.", self.assistant()["content"])
+
+    def test_think_tags_in_the_text_of_a_host_with_reasoning_fields_stay_text(self) -> None:
+        proxy = self.proxy(display_reasoning="off")
+        for _ in range(3):
+            self.fake.answer(Answer(reasoning="Hm.", content="<think>a</think> is a tag."))
+            self.assertEqual("<think>a</think> is a tag.", self.chat(proxy, QUESTION).text)
+
+
+class TestOddAnswers(HostTestCase):
+    ODD: ClassVar = {
+        "another name in mid-stream": ({"reasoning_content": "a"}, {"reasoning": "b"}, {"content": "Hi."}),
+        "both names, one text": (
+            {"reasoning_content": "a", "reasoning": "a"},
+            {"reasoning_content": "b", "reasoning": "b"},
+            {"content": "Hi."},
+        ),
+        "both names, one empty": ({"reasoning_content": "", "reasoning": "ab"}, {"content": "Hi.", "reasoning": None}),
+        "both names, two texts": ({"reasoning_content": "ab", "reasoning": "A summary."}, {"content": "Hi."}),
+        "reasoning after content": ({"reasoning": "a"}, {"content": "Hi."}, {"reasoning": "b"}),
+        "details of another type": (
+            {"reasoning_details": [{"type": "reasoning.summary", "summary": "a"}, "odd"]},
+            {"reasoning_details": [{"type": "reasoning.text", "text": "b"}]},
+            {"content": "Hi."},
+        ),
+        "a damaged name": ({"reasoning": {"x": 1}, "reasoning_content": "ab"}, {"content": "Hi."}),
+    }
+
+    def test_nothing_is_lost_and_nothing_doubled(self) -> None:
+        for words, deltas in self.ODD.items():
+            with self.subTest(words), self.assertLogs(CONSOLE):
+                proxy = self.proxy(display_reasoning="off")
+                self.fake.answer(self.stream(*deltas))
+                reply = self.chat(proxy, QUESTION, stream=True)
+                self.assertEqual(("ab", "Hi."), (reasoning_of(reply), reply.text))
+                self.fake.answer(self.stream({"content": "Done."}))
+                self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)
+                turn = self.assistant()
+                details = "".join(each.get("text") or each["summary"] for each in turn.get("reasoning_details", ()))
+                self.assertEqual("ab", turn.get("reasoning_content") or turn.get("reasoning") or details)
+
+    def test_mixed_names_are_logged_once(self) -> None:
+        proxy = self.proxy()
+        with self.assertLogs(CONSOLE, logging.WARNING) as logged:
+            for words in ("another name in mid-stream", "both names, one text", "both names, two texts"):
+                self.fake.answer(self.stream(*self.ODD[words]))
+                self.chat(proxy, QUESTION, stream=True)
+        self.assertEqual(1, len(logged.records), logged.output)
+
+    def test_an_answer_without_reasoning_does_not_count_as_one_without_thoughts(self) -> None:
+        proxy = self.at("vllm")
+        self.fake.answer(self.stream({"content": "Hi."}))
+        self.chat(proxy, QUESTION, stream=True)
+        with self.assertLogs(CONSOLE, logging.INFO) as logged:
+            self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION)
+        self.assertIn("0 filled · 1 missing", "\n".join(logged.output))
+        self.assertNotIn("reasoning", self.assistant())
+
+    def test_the_log_never_calls_a_filler_filled(self) -> None:
+        self.fake.answer(Answer(reasoning="", content="Hi."))
+        self.chat(self.running, QUESTION)
+        with self.assertLogs(CONSOLE, logging.INFO) as logged:
+            self.chat(self.running, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION)
+        self.assertIn("0 filled · 1 empty · 0 missing", "\n".join(logged.output))
+        self.assert_upstream_saw(" ")
+
+    def test_lost_reasoning_of_a_tool_loop_is_no_reason_for_a_transcript_elsewhere(self) -> None:
+        for host in DIALECTS:
+            with self.subTest(host):
+                self.chat(self.at(host), QUESTION, TURN, RESULT)
+                self.assertEqual(["user", "assistant", "tool"], [each["role"] for each in self.sent()["messages"]])
+                self.assert_upstream_saw(None)
+
+
+class TestSettings(HostTestCase):
+    def test_options_of_the_host_are_added_to_every_request(self) -> None:
+        proxy = self.at("openrouter", host_options={"provider": {"only": ["deepseek"]}})
+        for history in ([QUESTION], [QUESTION, TURN, RESULT]):
+            self.chat(proxy, *history)
+            self.assertEqual({"only": ["deepseek"]}, self.sent()["provider"])
+
+    def test_a_name_with_slash_colon_and_version_reaches_the_host_as_it_is(self) -> None:
+        proxy = self.at("openrouter", models={"sol/5.6:x": "deepseek/deepseek-v4-flash:nitro"})
+        for requested, model in {
+            "deepseek/deepseek-v4-pro:free": "deepseek/deepseek-v4-pro:free",
+            "sol/5.6:x": "deepseek/deepseek-v4-flash:nitro",
+            "deepseek-v4-pro": "deepseek-ai/DeepSeek-V4-Pro",
+            "gpt-5": "deepseek-ai/DeepSeek-V4-Pro",
+        }.items():
+            with self.subTest(requested):
+                self.chat(proxy, QUESTION, model=requested)
+                self.assertEqual(model, self.sent()["model"])

@@ -1,0 +1,62 @@
+"""Content with a leading <think> block, fed whole and in pieces."""
+
+import unittest
+
+from deepseek_cursor_proxy.conversation import Delta, Reply
+from deepseek_cursor_proxy.deepseek.think_tags import ThinkSplitter, begins_with_block
+
+# By content: the reasoning and the text in it.
+CONTENTS = {
+    "<think>r</think>\n\na": ("r", "a"),
+    " \n<think>\nr\n</think>a": ("\nr\n", "a"),
+    "<think></think>a": ("", "a"),
+    "<think>r": ("r", ""),
+    "<think>r</thin": ("r</thin", ""),
+    "<think>a < b </ c</think>d": ("a < b </ c", "d"),
+    "<think>r</think>a <think>b</think>": ("r", "a <think>b</think>"),
+    "a <think>b</think>": ("", "a <think>b</think>"),
+    "<thinking>a": ("", "<thinking>a"),
+    "<th": ("", "<th"),
+    "  a": ("", "  a"),
+    "<think>r</think>  ": ("r", ""),
+    "": ("", ""),
+}
+
+
+def read(*pieces: str) -> tuple[str | None, object]:
+    splitter, reply = ThinkSplitter(), Reply()
+    for at, piece in enumerate(pieces):
+        finish = "stop" if at == len(pieces) - 1 else None
+        chunk = {"choices": [{"delta": {"content": piece}, "finish_reason": finish}]}
+        delta = splitter.split(Delta(text=piece, finish_reason=finish, chunk=chunk), "delta")
+        assert delta.chunk is not None
+        fields = delta.chunk["choices"][0]["delta"]
+        assert (fields.get("reasoning_content"), fields["content"]) == (delta.reasoning, delta.text), fields
+        reply.add(delta)
+    message = reply.message()
+    return message.reasoning, message.content
+
+
+class TestThinkSplitter(unittest.TestCase):
+    def test_a_leading_block_becomes_reasoning_however_it_is_cut(self) -> None:
+        for content, expected in CONTENTS.items():
+            with self.subTest(content):
+                self.assertEqual(expected, read(content))
+                self.assertEqual(expected, read(*content, ""))
+                for at in range(len(content)):
+                    self.assertEqual(expected, read(content[:at], content[at:]))
+
+    def test_a_whole_message_needs_no_finish_reason(self) -> None:
+        chunk = {"choices": [{"message": {"content": "<think>r</think>a"}}]}
+        delta = ThinkSplitter().split(Delta(text="<think>r</think>a", chunk=chunk), "message")
+        self.assertEqual(("r", "a"), (delta.reasoning, delta.text))
+
+    def test_choices_are_split_apart(self) -> None:
+        splitter = ThinkSplitter()
+        deltas = [splitter.split(Delta(choice, text=text), "delta") for choice, text in ((0, "<think>r"), (1, "a"))]
+        self.assertEqual([("r", ""), (None, "a")], [(delta.reasoning, delta.text) for delta in deltas])
+
+    def test_only_a_closed_block_is_one(self) -> None:
+        self.assertTrue(begins_with_block(" <think>r</think>a"))
+        self.assertFalse(begins_with_block("<think>r"))
+        self.assertFalse(begins_with_block("a <think>r</think>"))

@@ -1,0 +1,78 @@
+"""Which host the upstream is taken for, and what its answers teach."""
+
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import Delta, ForeignReasoning, Reply
+from deepseek_cursor_proxy.deepseek.api import CHAT
+from deepseek_cursor_proxy.deepseek.hosts import Form
+from deepseek_cursor_proxy.exchange.host_choice import HostChoice
+from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from tests.support.databases import DatabaseTestCase
+
+DETAIL = ({"type": "reasoning.text", "text": "r"},)
+ANSWERS = {
+    Form.CONTENT: Delta(reasoning="r", text="a"),
+    Form.REASONING: Delta(reasoning="r", text="a", foreign=ForeignReasoning("reasoning")),
+    Form.DETAILS: Delta(reasoning="r", text="a", foreign=ForeignReasoning("reasoning_details", DETAIL)),
+    Form.THINK: Delta(text="<think>r</think>a"),
+}
+
+
+def reply(delta: Delta) -> Reply:
+    whole = Reply()
+    whole.add(delta)
+    return whole
+
+
+class TestHostChoice(DatabaseTestCase):
+    def choice(self, **settings: Any) -> HostChoice:
+        config = ProxyConfig(**{"upstream_base_url": "http://127.0.0.1:1", **settings})
+        return HostChoice(config, ReasoningForms(self.database))
+
+    def test_deepseek_is_called_with_the_plain_api_and_teaches_nothing(self) -> None:
+        choice = self.choice(upstream_base_url="https://api.deepseek.com")
+        choice.learn(reply(ANSWERS[Form.REASONING]))
+        self.assertIs(CHAT, choice.chat_api())
+
+    def test_options_do_not_change_what_the_host_is(self) -> None:
+        choice = self.choice(upstream_base_url="https://api.deepseek.com", host_options={"x": 1})
+        host = choice.chat_api().host
+        self.assertEqual(("deepseek", {"x": 1}, True), (host.name, dict(host.options), host.requires_reasoning))
+
+    def test_an_unknown_host_has_the_form_of_its_last_answer(self) -> None:
+        for name in ("auto", "plain"):
+            for form, answer in ANSWERS.items():
+                with self.subTest(name, form=form):
+                    self.execute("DELETE FROM reasoning_forms")
+                    choice = self.choice(upstream_host=name)
+                    choice.learn(reply(answer))
+                    self.assertIs(form, choice.chat_api().host.form)
+                    self.assertIs(form, self.choice(upstream_host=name).chat_api().host.form)
+
+    def test_only_reasoning_fields_unlearn_a_form(self) -> None:
+        choice = self.choice()
+        for answer, form in (
+            (ANSWERS[Form.THINK], Form.THINK),
+            (Delta(text="a"), Form.THINK),
+            (ANSWERS[Form.REASONING], Form.REASONING),
+            (ANSWERS[Form.THINK], Form.REASONING),
+            (ANSWERS[Form.CONTENT], Form.CONTENT),
+        ):
+            choice.learn(reply(answer))
+            self.assertIs(form, choice.chat_api().host.form)
+
+    def test_a_host_with_a_name_keeps_its_form(self) -> None:
+        choice = self.choice(upstream_host="vllm")
+        choice.learn(reply(ANSWERS[Form.DETAILS]))
+        self.assertIs(Form.REASONING, choice.chat_api().host.form)
+
+    def test_an_unknown_host_is_as_strict_as_deepseek_until_it_shows_another_form(self) -> None:
+        choice = self.choice()
+        self.assertTrue(choice.chat_api().host.requires_reasoning)
+        choice.learn(reply(ANSWERS[Form.REASONING]))
+        self.assertFalse(choice.chat_api().host.requires_reasoning)
+
+    def test_an_unreadable_form_in_the_file_is_ignored(self) -> None:
+        self.execute("INSERT INTO reasoning_forms VALUES ('http://127.0.0.1:1', 'nonsense')")
+        self.assertIs(Form.CONTENT, self.choice().chat_api().host.form)
