@@ -1,11 +1,11 @@
-"""The results of the second process count as if the first had run its tests."""
+"""The results of helper processes count as if the first had run its tests."""
 
 import json
 import tempfile
 import unittest
 from pathlib import Path
 
-from tests.support import two_processes
+from tests.support import parallel
 
 
 class TestReport(unittest.TestCase):
@@ -14,10 +14,10 @@ class TestReport(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             outcomes = Path(folder) / "outcomes"
             outcomes.write_text("".join(json.dumps(module) + "\n" for module in modules), encoding="utf-8")
-            two_processes._report(outcomes, result)
+            parallel._report(outcomes, result)
         return result
 
-    def test_failures_errors_and_skips_of_the_second_process_are_reported(self) -> None:
+    def test_failures_errors_and_skips_of_a_helper_are_reported(self) -> None:
         first: dict[str, list[object]] = {"tests": ["a", "b", "c"], "failures": [["b", "the traceback of b"]]}
         second: dict[str, list[object]] = {
             "tests": ["d"],
@@ -31,14 +31,14 @@ class TestReport(unittest.TestCase):
         self.assertEqual("b", str(test))
         self.assertIn("the traceback of b", text)
 
-    def test_a_second_process_that_ended_early_reports_nothing(self) -> None:
+    def test_a_helper_that_ended_early_reports_nothing(self) -> None:
         result = unittest.TestResult()
-        two_processes._report(Path("there is no such file"), result)
+        parallel._report(Path("there is no such file"), result)
         self.assertEqual(0, result.testsRun)
 
     def test_each_module_is_claimed_once(self) -> None:
         modules = [unittest.TestSuite() for _ in range(5)]
         with tempfile.TemporaryDirectory() as folder:
-            one, two = (two_processes._claimed(modules, Path(folder)) for _ in range(2))
+            one, two = (parallel._claimed(modules, Path(folder)) for _ in range(2))
             claimed = [next(one), next(two), next(one), *two, *one]
         self.assertEqual([id(module) for module in modules], [id(module) for module in claimed])

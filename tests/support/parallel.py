@@ -1,11 +1,12 @@
-"""The whole suite in two processes: most tests wait, and Python's unittest runs them one after the other.
+"""The whole suite in a few processes: most tests wait, and Python's unittest runs them one after the other.
 
-`python -m unittest` loads every test as ever; only running them is shared. Both processes walk the same list of
-modules; the one that creates a module's file in a common folder runs that module. The second process writes what it
-found into that folder, and the first reports it as its own, so output and count are unittest's. Tests that the command
-line names run in one process.
+`python -m unittest` loads every test as ever; only running them is shared. All processes walk the same list of modules;
+the one that creates a module's file in a common folder runs that module. The helpers write what they found into that
+folder, and the first process reports it as its own, so output and count are unittest's. Tests that the command line
+names run in one process.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -16,18 +17,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _TESTS = Path(__file__).parents[1]
-# Fewer than so many are over before a second process has started.
+# Fewer than so many are over before a helper has started.
 _FEW = 300
-_OUTCOMES = "outcomes.jsonl"
-_SECOND = f"from {__name__} import run_second; run_second()"
-# Set in the second process, which loads the list and shares nothing further.
-_is_second = False
+# Beside the first process. Measured on two cores: with one 73 s, with two 65 s.
+_HELPERS = 2
+_HELPER = f"from {__name__} import run_helper; run_helper()"
+# Set in a helper, which loads the list and shares nothing further.
+_is_helper = False
 
 
 def shared(loader: unittest.TestLoader, pattern: str) -> unittest.TestSuite:
-    """All tests below this folder, as a suite that two processes run."""
+    """All tests below this folder, as a suite that several processes run."""
     found = loader.discover(str(_TESTS), pattern, str(_TESTS.parent))
-    if _is_second or found.countTestCases() < _FEW:
+    if _is_helper or found.countTestCases() < _FEW:
         return found
     return _SharedSuite(_modules(found), pattern, loader.testNamePatterns or [])
 
@@ -49,7 +51,7 @@ def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 
 
 def _claimed(modules: list[unittest.TestSuite], folder: Path) -> Iterator[unittest.TestSuite]:
-    """The modules that the other process has not begun."""
+    """The modules that no other process has begun."""
     for number, module in enumerate(modules):
         try:
             (folder / str(number)).touch(exist_ok=False)
@@ -65,22 +67,28 @@ class _SharedSuite(unittest.TestSuite):
 
     def run(self, result: unittest.TestResult, debug: bool = False) -> unittest.TestResult:
         modules = [module for module in self if isinstance(module, unittest.TestSuite)]
-        with tempfile.TemporaryDirectory() as place:
-            flags = [f"-W{option}" for option in sys.warnoptions]
-            command = [sys.executable, *flags, "-c", _SECOND, place, *self._arguments]
-            with subprocess.Popen(command, cwd=_TESTS.parent) as second:
-                for module in _claimed(modules, Path(place)):
-                    module.run(result, debug)
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+            folder = Path(name)
+            command = [sys.executable, *(f"-W{option}" for option in sys.warnoptions), "-c", _HELPER]
+            outcomes = [folder / f"{number}.jsonl" for number in range(_HELPERS)]
+            helpers = [
+                stack.enter_context(subprocess.Popen([*command, str(path), *self._arguments], cwd=_TESTS.parent))
+                for path in outcomes
+            ]
+            for module in _claimed(modules, folder):
+                module.run(result, debug)
+            for helper, path in zip(helpers, outcomes, strict=True):
                 if result.shouldStop:
-                    second.terminate()
-            _report(Path(place) / _OUTCOMES, result)
-        if second.returncode and not result.shouldStop:
-            raise RuntimeError(f"the second process of the tests ended with exit code {second.returncode}")
+                    helper.terminate()
+                helper.wait()
+                _report(path, result)
+                if helper.returncode and not result.shouldStop:
+                    raise RuntimeError(f"a helper process of the tests ended with exit code {helper.returncode}")
         return result
 
 
 class _Reported(unittest.TestCase):
-    """A test that the second process ran."""
+    """A test that a helper ran."""
 
     def __init__(self, name: str) -> None:
         super().__init__("run")
@@ -91,7 +99,7 @@ class _Reported(unittest.TestCase):
 
 
 def _report(outcomes: Path, result: unittest.TestResult) -> None:
-    """Tell the result what the second process found."""
+    """Add the outcomes of a helper to the result."""
     for line in outcomes.read_text(encoding="utf-8").splitlines() if outcomes.exists() else ():
         module = json.loads(line)
         problems = {name for kind in ("failures", "errors", "skipped") for name, _ in module[kind]}
@@ -105,25 +113,26 @@ def _report(outcomes: Path, result: unittest.TestResult) -> None:
             result.addSkip(_Reported(name), reason)
         for kind, add in (("failures", result.addFailure), ("errors", result.addError)):
             for name, text in module[kind]:
-                error = AssertionError(f"in the second process\n{text}")
+                error = AssertionError(f"in a helper process\n{text}")
                 add(_Reported(name), (type(error), error, None))
 
 
-def run_second() -> None:
-    """Run what the first process does not; `sys.argv` has the folder, the pattern and the names it was asked for."""
-    global _is_second
-    _is_second = True
-    _, place, pattern, *names = sys.argv
+def run_helper() -> None:
+    """Run what the others do not; `sys.argv` has the file for outcomes, the pattern and the names asked for."""
+    global _is_helper
+    _is_helper = True
+    _, name, pattern, *names = sys.argv
+    outcomes = Path(name)
     loader = unittest.TestLoader()
     loader.testNamePatterns = names or None
     modules = _modules(shared(loader, pattern))
     if not sys.warnoptions:
         warnings.simplefilter("default")
-    with (Path(place) / _OUTCOMES).open("w", encoding="utf-8") as outcomes:
-        for module in _claimed(modules, Path(place)):
+    with outcomes.open("w", encoding="utf-8") as file:
+        for module in _claimed(modules, outcomes.parent):
             found: dict[str, list[object]] = {"tests": [str(test) for test in _flat(module)]}
             result = unittest.TestResult()
             module.run(result)
             for kind in ("failures", "errors", "skipped"):
                 found[kind] = [(str(test), text) for test, text in getattr(result, kind)]
-            print(json.dumps(found), file=outcomes, flush=True)
+            print(json.dumps(found), file=file, flush=True)
