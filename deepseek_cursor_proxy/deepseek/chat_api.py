@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
+from deepseek_cursor_proxy.deepseek import tool_names, tool_schemas
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
@@ -23,15 +24,20 @@ _MAX_INDEX = 128
 
 
 def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
+    return _move_schema_to_prompt(frame(request, messages(request, host), tools(request), host))
+
+
+def frame(request: ChatRequest, messages: object, tools: object, host: Host = DEEPSEEK) -> dict[str, Any]:
+    """The body around these messages and tools."""
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": messages(request, host),
+        "messages": messages,
         **host.words(request.thinking, request.effort),
     }
     if request.tools:
-        body["tools"] = list(request.tools)
+        body["tools"] = tools
     if request.tool_choice is not None:
-        body["tool_choice"] = request.tool_choice
+        body["tool_choice"] = tool_choice(request)
     if request.stream:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
@@ -39,7 +45,26 @@ def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
     if not host.has_extensions and "user_id" in body:
         body["user"] = body.pop("user_id")
     body.update(host.options)
-    return _move_schema_to_prompt(body)
+    return body
+
+
+def tools(request: ChatRequest) -> list[Mapping[str, Any]]:
+    """The tools of a request with names and schemas that DeepSeek accepts."""
+    names = request.sent_names
+    renamed = [_rename(tool, names) for tool in request.tools] if names else request.tools
+    return [tool_schemas.normalize_tool(tool) for tool in renamed]
+
+
+def tool_choice(request: ChatRequest) -> str | Mapping[str, Any] | None:
+    choice = request.tool_choice
+    return choice if isinstance(choice, str) or choice is None else _rename(choice, request.sent_names)
+
+
+def _rename(tool: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+    """A tool, or the choice of one, under the name that is sent."""
+    function = tool["function"]
+    name = names.get(function["name"])
+    return tool if name is None else {**tool, "function": {**function, "name": name}}
 
 
 def plain_text(content: str | Parts) -> str:
@@ -85,7 +110,7 @@ def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
-    """One message of the history, which depends on nothing else of the request but `thinking` and the model."""
+    """One message of the history. Of the request it depends on `thinking`, the model and `sent_names` alone."""
     content = message.content
     if not isinstance(content, str):
         # Only a user's parts stay parts, if the model can see all of them.
@@ -99,7 +124,7 @@ def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK
     if message.role == "assistant":
         if request.thinking and message.reasoning is not None:
             sent.update(_reasoning_fields(message, sent["content"], host))
-        sent.update(_assistant_fields(message, host))
+        sent.update(_assistant_fields(message, request, host))
     return sent
 
 
@@ -115,11 +140,19 @@ def _reasoning_fields(message: Message, content: str, host: Host) -> dict[str, A
     return {"reasoning_content" if host.form is Form.CONTENT else "reasoning": reasoning}
 
 
-def _assistant_fields(message: Message, host: Host) -> dict[str, Any]:
+def _assistant_fields(message: Message, request: ChatRequest, host: Host) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if message.tool_calls:
+        names = request.sent_names
         fields["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": names.get(call.name) or tool_names.sent_name(call.name),
+                    "arguments": call.arguments,
+                },
+            }
             for call in message.tool_calls
         ]
     if message.prefix and host.has_extensions:

@@ -45,6 +45,10 @@ _REQUESTED = (
     rf"(?:prompt|input|messages)[a-z'_ ]{{0,40}}[:=(]? ?{_NUMBER}",
 )
 
+# By DeepSeek's reference of September 2026.
+_MAX_TOOLS = 128
+_ABOUT_TOOLS = re.compile(r"\b(?:tool|function)s\b", re.IGNORECASE)
+
 _ADVICE = {
     401: "Check the DeepSeek key that your client sends.",
     402: "Top up the balance at https://platform.deepseek.com.",
@@ -75,8 +79,11 @@ def read_refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRe
     return UpstreamRefused(status, f"DeepSeek answered {status}: {text or 'no explanation'}", None, retry_after)
 
 
-def explain(refusal: UpstreamRefused) -> UpstreamRefused:
-    """The same refusal with the remedy in its message; most of the 4xx are for the client and stay."""
+def explain(refusal: UpstreamRefused, tool_count: int = 0) -> UpstreamRefused:
+    """The same refusal of a request with so many tools, with the remedy in its message.
+
+    Most of the 4xx are for the client and stay.
+    """
     code = as_object((refusal.body or {}).get("error")).get("code")
     if refusal.status == 400 and (code == OVERFLOW or is_overflow_message(refusal.message)):
         return _overflow_refusal(refusal.message)
@@ -84,7 +91,10 @@ def explain(refusal: UpstreamRefused) -> UpstreamRefused:
     if retry_after is None and refusal.status in _BUSY:
         retry_after = _RETRY_AFTER_SECONDS
     message, body = refusal.message, refusal.body
-    if advice := _advice(refusal.status, retry_after):
+    advice = _advice(refusal.status, retry_after)
+    if refusal.status == 400 and tool_count > _MAX_TOOLS and _ABOUT_TOOLS.search(message[:4000]):
+        advice = f"The request has {tool_count} tools. Switch off tools or MCP servers that you do not need."
+    if advice:
         message = f"{_sentence(message)} {advice}".strip()
         if body is not None:
             error = body.get("error")

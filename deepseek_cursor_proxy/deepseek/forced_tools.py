@@ -113,9 +113,11 @@ def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
     if isinstance(nested, dict):
         value = nested
     tools = {tool["function"]["name"]: tool["function"] for tool in request.tools}
+    # The model knows some tools by other names.
+    own_names = {name: name for name in tools} | {sent: name for name, sent in request.sent_names.items()}
     only = _only_tool(request)
-    named_by = next((name for name in _NAMES if isinstance(value.get(name), str) and value[name] in tools), None)
-    name = only if named_by is None else value[named_by]
+    named_by = next((name for name in _NAMES if isinstance(value.get(name), str) and value[name] in own_names), None)
+    name = only if named_by is None else own_names[value[named_by]]
     if name is None or only not in (None, name):
         return None
     arguments = _arguments(value, tools.get(name, {}), named_by)

@@ -5,8 +5,6 @@ that was encoded before, are not encoded again: a chat sends the same prefix wit
 """
 
 import marshal
-from collections.abc import Mapping
-from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
@@ -17,12 +15,12 @@ from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.memo import Memo
 
 # Lists of 40 tools of 1 kB: twenty of them.
-_MAX_BYTES_OF_TOOLS = 2 * 1024 * 1024
+MAX_BYTES_OF_TOOLS = 2 * 1024 * 1024
 # In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
 _MARSHAL_VERSION = 2
 
 _ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.byte_size)
-_tools: Memo[bytes, bytes] = Memo(_MAX_BYTES_OF_TOOLS, lambda key, text: len(key) + len(text))
+_tools: Memo[bytes, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: len(key) + len(text))
 
 
 def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DEEPSEEK) -> bytes:
@@ -30,15 +28,13 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DE
     is_short = len(request.messages) < MIN_ITEMS and not request.tools
     if is_short or chat_api.adds_messages(request):
         return encode_json(chat_api.payload(request, host))
-    frame = chat_api.payload(request._replace(messages=()), host)
-    if request.tools:
-        frame["tools"] = 0
+    frame = chat_api.frame(request, messages=[], tools=0, host=host)
     # The first match is the placeholder: only strings and the words for thinking precede it, and JSON escapes quotes
     # inside strings.
     before, name, after = encode_json(frame).partition(b'"messages":[')
     if request.tools:
         between, tools, after = after.partition(b'"tools":0')
-        after = between + tools[:-1] + _encode_tools(list(request.tools)) + after
+        after = between + tools[:-1] + _encode_tools(request) + after
     messages = _encode_messages(request, memory, host)
     # One join: every copy of a megabyte counts.
     messages[0] = before + name + messages[0]
@@ -48,7 +44,8 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DE
 
 def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> list[bytes]:
     # The host by its name and form: its options are not part of a message.
-    conditions = (request.thinking, can_see_images(request.model), host.name, host.form)
+    names = tuple(request.sent_names.items())
+    conditions = (request.thinking, can_see_images(request.model), names, host.name, host.form)
     lookup = memory.look_up(_ENCODE, request.messages, conditions)
     new = [encode_json(chat_api.message_fields(each, request, host)) for each in request.messages[lookup.count :]]
     size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))
@@ -57,10 +54,15 @@ def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> li
     return result.copy()
 
 
-def _encode_tools(tools: list[Mapping[str, Any]]) -> bytes:
-    key = marshal.dumps(tools, _MARSHAL_VERSION)
+def tools_key(request: ChatRequest) -> bytes:
+    """The same for requests whose tools are sent alike, and for no others."""
+    return marshal.dumps([*request.tools, *request.sent_names.items()], _MARSHAL_VERSION)
+
+
+def _encode_tools(request: ChatRequest) -> bytes:
+    key = tools_key(request)
     text = _tools.get(key)
     if text is None:
-        text = encode_json(tools)
+        text = encode_json(chat_api.tools(request))
         _tools.keep(key, text)
     return text

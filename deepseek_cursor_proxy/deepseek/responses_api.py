@@ -11,12 +11,13 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api, request_json
 from deepseek_cursor_proxy.deepseek.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
+from deepseek_cursor_proxy.memo import Memo
 
 # Names of plain fields in chat completions -> in this API. A field that is not here is left out.
 _PARAMS = {
@@ -29,6 +30,8 @@ _PARAMS = {
 _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
 # For a reason that is not in the table.
 _UNKNOWN_END = "aborted"
+# The objects of a value take about five times the bytes of its key.
+_known_tools: Memo[bytes, list[dict[str, Any]]] = Memo(request_json.MAX_BYTES_OF_TOOLS, lambda key, tools: 6 * len(key))
 # An item of the output: its index, or a made-up name if the event has no index.
 ItemKey = int | str
 
@@ -40,9 +43,9 @@ def payload(request: ChatRequest) -> dict[str, Any]:
         "reasoning": {"effort": request.effort if request.thinking else "none"},
     }
     if request.tools:
-        body["tools"] = [{"type": "function", **tool["function"]} for tool in request.tools]
-    if request.tool_choice is not None:
-        choice = request.tool_choice
+        body["tools"] = _tools(request)
+    choice = chat_api.tool_choice(request)
+    if choice is not None:
         body["tool_choice"] = choice if isinstance(choice, str) else _flatten(choice, "function")
     if request.stream:
         body["stream"] = True
@@ -51,6 +54,15 @@ def payload(request: ChatRequest) -> dict[str, Any]:
     if form is not None:
         body["text"] = {"format": _flatten(form, "json_schema")}
     return body
+
+
+def _tools(request: ChatRequest) -> list[dict[str, Any]]:
+    key = request_json.tools_key(request)
+    tools = _known_tools.get(key)
+    if tools is None:
+        tools = [{"type": "function", **tool["function"]} for tool in chat_api.tools(request)]
+        _known_tools.keep(key, tools)
+    return tools
 
 
 def _flatten(value: Mapping[str, Any], inside: str) -> dict[str, Any]:

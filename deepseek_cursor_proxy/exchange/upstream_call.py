@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
-from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import explain
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
@@ -110,12 +111,18 @@ class UpstreamCall:
         assert self._response is not None
         if not self._request.stream:
             self.record_sent()
-            return upstream_events.read_whole(self._response, self._upstream_api.read_answer)
+            return upstream_events.read_whole(self._response, self._read_answer)
         if not with_lulls:
             # The first wait for DeepSeek may be long.
             self.record_sent()
         reader = self._upstream_api.open_reader()
+        if self._request.sent_names:
+            reader = OwnNameReader(reader, self._request.sent_names)
         return upstream_events.read_stream(self._response, reader, self.record_sent, with_lulls=with_lulls)
+
+    def _read_answer(self, body: Mapping[str, Any]) -> list[Delta]:
+        deltas = self._upstream_api.read_answer(body)
+        return restore_names(deltas, self._request.sent_names) if self._request.sent_names else deltas
 
     def end_soon(self) -> None:
         assert self._response is not None
@@ -222,7 +229,7 @@ class UpstreamCall:
                 "it again.",
                 code="held_key_refused",
             )
-        return explain(refusal)
+        return explain(refusal, len(self._request.tools))
 
     def _send_second_attempt(self) -> None:
         """Send the history as a transcript where its reasoning may be missing; once per exchange."""

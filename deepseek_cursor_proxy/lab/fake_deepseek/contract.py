@@ -2,7 +2,8 @@
 
 `refusal` judges one chat-completions body the way the server does: first as a typed value (the server is written in
 Rust, so those words are serde's), then field by field, then as a history, and last as a history of thoughts.
-The first thing wrong is the one reported. Where no capture shows DeepSeek's words, the sentence is ours.
+`tool_rules` judges the functions. The first thing wrong is the one reported. Where no capture shows DeepSeek's words,
+the sentence is ours.
 Rule: every check may trust what the checks before it established. This file knows no socket, clock or script.
 """
 
@@ -16,6 +17,7 @@ from typing import Any, get_args
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import decode_json_object
+from deepseek_cursor_proxy.lab.fake_deepseek import tool_rules
 
 DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
 MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -185,14 +187,9 @@ def _field_problems(payload: Mapping[str, Any]) -> Problems:
 
 
 def _tool_problems(payload: Mapping[str, Any], beta: bool) -> Problems:
-    names = [tool["function"]["name"] for tool in payload.get("tools") or ()]
-    if len(names) > 128:
-        yield f"Invalid 'tools': expected at most 128 functions, got {len(names)}"
-    if wrong := [name for name in names if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", name)]:
-        yield f"Invalid function name '{wrong[0]}': string does not match pattern"
-    if len(set(names)) < len(names):
-        yield "Tool names must be unique."
-    strict = {bool(tool["function"].get("strict")) for tool in payload.get("tools") or ()}
+    functions = [tool["function"] for tool in payload.get("tools") or ()]
+    yield from tool_rules.problems(functions, payload["messages"])
+    strict = {bool(function.get("strict")) for function in functions}
     if True in strict and (False in strict or not beta):
         yield "Strict functions need the /beta path, and strict = true on all of them"
     choice = "auto" if payload.get("tool_choice") is None else payload["tool_choice"]

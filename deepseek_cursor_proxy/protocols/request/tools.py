@@ -177,9 +177,15 @@ def _function(function: Any, param: str) -> Json:
     function = object_at(function, param)
     _name(function, param)
     optional_string(function, "description", param)
+    function = _without_boolean(function, "parameters")
     optional(function, "parameters", dict, "an object", f"{param}.parameters")
     optional(function, "strict", bool, "true or false", f"{param}.strict")
     return {"type": "function", "function": function}
+
+
+def _without_boolean(tool: Json, field: str) -> Json:
+    """A tool with an object as its schema in place of true or false, which are JSON schemas as well."""
+    return {**tool, field: {}} if isinstance(tool.get(field), bool) else tool
 
 
 def _name(tool: Json, param: str) -> str:
@@ -195,6 +201,7 @@ def _anthropic_tool(tool: Json, param: str) -> Json:
     function: dict[str, Any] = {"name": _name(tool, param)}
     if (description := optional_string(tool, "description", param)) is not None:
         function["description"] = description
+    tool = _without_boolean(tool, "input_schema")
     if (schema := optional(tool, "input_schema", dict, "an object", f"{param}.input_schema")) is not None:
         function["parameters"] = schema
     return {"type": "function", "function": function}

@@ -11,7 +11,7 @@ Payload = dict[str, Any]
 
 USER = {"role": "user", "content": "Hello?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 NAMED = {"type": "function", "function": {"name": "look"}}
 OFF = {"type": "disabled"}

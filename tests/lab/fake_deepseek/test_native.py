@@ -10,7 +10,7 @@ from tests.lab.fake_deepseek.test_fake_deepseek import FakeCase
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello?"}]}
 SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]}
-TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 
 
 def thought(text: str = "Hm.") -> dict[str, Any]:

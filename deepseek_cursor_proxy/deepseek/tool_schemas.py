@@ -1,0 +1,123 @@
+"""The parameters of functions as JSON schemas that DeepSeek accepts.
+
+DeepSeek refuses a whole request for one schema without `type: "object"` at its root; the Codex app (26.803) sends one
+with every request. Changed is:
+
+    root      a missing or other `type` -> "object"; missing `properties` -> {}; `$ref` -> the schema it refers to;
+              allOf, anyOf and oneOf stay, now beside the type; parameters that are missing, null or a boolean -> no
+              parameters
+    anywhere  a null `type`, and `required` or `properties` of a wrong type, are left out; true, false and others in
+              place of a schema become a schema of the same meaning
+
+All else stays, in its order, and a schema that needs no change stays the same object. The result depends on the schema
+alone, so that DeepSeek's prefix cache hits. Depth is limited by json_codec.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+Schema = Mapping[str, Any]
+
+_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SINGLE = frozenset({"items", "not", "if", "then", "else", "contains", "propertyNames"})
+# A boolean is common here, and accepted.
+_SINGLE_OR_BOOLEAN = frozenset({"additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems"})
+# The root's own win over those of the schema that it refers to.
+_ANNOTATIONS = frozenset({"$schema", "$id", "$comment", "title", "description", "type"})
+# In place of the value of a keyword: leave the keyword out.
+_LEFT_OUT = object()
+
+
+def normalize_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A function tool with parameters that DeepSeek accepts; the same object if it accepts these."""
+    function = tool["function"]
+    before = function.get("parameters")
+    after = normalize(before)
+    return tool if after is before else {**tool, "function": {**function, "parameters": after}}
+
+
+def normalize(parameters: object) -> Schema:
+    """The schema that DeepSeek gets for the parameters of a function."""
+    if not isinstance(parameters, dict):
+        return {"type": "object", "properties": {}}
+    schema = _clean(_inline_reference(parameters) if "$ref" in parameters else parameters)
+    if schema.get("type") == "object" and "properties" in schema:
+        return schema
+    return {**schema, "type": "object", "properties": schema.get("properties", {})}
+
+
+def _inline_reference(root: Schema) -> Schema:
+    """A root without `$ref`; one that leads nowhere, or to itself, means nothing and is left out."""
+    schema, visited = root, set[str]()
+    while "$ref" in schema:
+        reference = schema["$ref"]
+        rest = {name: value for name, value in schema.items() if name != "$ref"}
+        target = _resolve(root, reference) if isinstance(reference, str) and reference not in visited else None
+        if target is None:
+            return rest
+        visited.add(reference)
+        if _ANNOTATIONS.issuperset(rest.keys() & target.keys()):
+            schema = {**target, **rest}
+        else:
+            # Both apply.
+            others = rest.get("allOf")
+            schema = {**rest, "allOf": [*(others if isinstance(others, list) else ()), {"$ref": reference}]}
+    return schema
+
+
+def _resolve(root: Schema, reference: str) -> Schema | None:
+    """The schema at a JSON pointer such as `#/$defs/Arguments`; None if there is none."""
+    start, *path = unquote(reference).split("/")
+    found: Any = root if start == "#" and path else None
+    for step in path:
+        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _clean(schema: Schema) -> Schema:
+    """A schema without what no validator accepts; the same object if it has nothing of that."""
+    changes = {name: new for name, value in schema.items() if (new := _clean_value(name, value)) is not value}
+    if not changes:
+        return schema
+    return {name: new for name, value in schema.items() if (new := changes.get(name, value)) is not _LEFT_OUT}
+
+
+def _clean_value(keyword: str, value: Any) -> Any:
+    """The value of a keyword; _LEFT_OUT if its type is wrong."""
+    if keyword in _MAPS:
+        return _clean_map(value) if isinstance(value, dict) else _LEFT_OUT
+    if keyword in _LISTS or (keyword == "items" and isinstance(value, list)):
+        return _clean_list(value) if isinstance(value, list) else _LEFT_OUT
+    if keyword in _SINGLE or keyword in _SINGLE_OR_BOOLEAN:
+        if isinstance(value, dict):
+            return _clean(value)
+        if not isinstance(value, bool):
+            return _LEFT_OUT
+        return value if keyword in _SINGLE_OR_BOOLEAN else _clean_place(value)
+    if keyword == "required":
+        return _clean_required(value) if isinstance(value, list) else _LEFT_OUT
+    return _LEFT_OUT if keyword == "type" and value is None else value
+
+
+def _clean_map(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
+    changes = {name: new for name, value in schemas.items() if (new := _clean_place(value)) is not value}
+    return {**schemas, **changes} if changes else schemas
+
+
+def _clean_list(schemas: list[Any]) -> list[Any]:
+    cleaned = [_clean_place(each) for each in schemas]
+    return schemas if all(new is old for new, old in zip(cleaned, schemas, strict=True)) else cleaned
+
+
+def _clean_place(value: Any) -> Schema:
+    """The schema at a place where one must be."""
+    if isinstance(value, dict):
+        return _clean(value)
+    return {"not": {}} if value is False else {}
+
+
+def _clean_required(names: list[Any]) -> list[Any]:
+    strings = list(dict.fromkeys(name for name in names if isinstance(name, str)))
+    return names if len(strings) == len(names) else strings

@@ -1,0 +1,114 @@
+import random
+import unittest
+
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
+from deepseek_cursor_proxy.deepseek import chat_api, responses_api
+from deepseek_cursor_proxy.deepseek.call_names import OwnNameReader, restore_names
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.tool_names import is_accepted, sent_name, sent_names
+from deepseek_cursor_proxy.json_codec import encode_json
+from tests.unit.protocols.request.test_tool_namespaces import LEGAL, PIECES
+
+READ, SENT = "fs.read", "fs_read_6aacb1df95"
+
+
+def generated(rng: random.Random, size: int) -> set[str]:
+    return {"".join(rng.choices(PIECES, k=rng.randint(1, 6))) for _ in range(size)}
+
+
+class TestSentNames(unittest.TestCase):
+    def test_an_accepted_name_is_sent_as_it_is(self) -> None:
+        for name in ("read_file", "a", "-", "a" * 64, "multi_agent_v1__spawn_agent"):
+            self.assertEqual(name, sent_name(name))
+        self.assertEqual({}, sent_names(["read_file", "a" * 64]))
+
+    def test_a_refused_name_is_hashed_alike_in_every_release(self) -> None:
+        """Another hash would cost running chats their cache."""
+        for name, sent in (
+            (READ, SENT),
+            ("a" * 65, "a" * 53 + "_7db9df3798"),
+            ("工具", "___98a34d4764"),
+            ("\ud800", "__8c0c59dd0d"),
+            ("a\n", "a__0a38bb8c01"),
+        ):
+            with self.subTest(name):
+                self.assertEqual(sent, sent_name(name))
+
+    def test_every_sent_name_is_accepted_and_belongs_to_one_tool(self) -> None:
+        for seed in range(200):
+            names = generated(random.Random(seed), 40)
+            sent = sent_names(names)
+            self.assertEqual({name for name in names if not is_accepted(name)}, set(sent))
+            everything = [sent.get(name, name) for name in names]
+            self.assertEqual(len(names), len(set(everything)))
+            for name in everything:
+                self.assertRegex(name, rf"\A{LEGAL.pattern}\Z")
+
+    def test_a_tool_keeps_its_sent_name_when_tools_are_added(self) -> None:
+        for seed in range(100):
+            rng = random.Random(seed)
+            names, more = generated(rng, 10), generated(rng, 10)
+            before, after = sent_names(names), sent_names([*more, *names])
+            self.assertEqual(before, {name: after[name] for name in before})
+
+    def test_a_tool_with_the_sent_name_of_another_keeps_its_own(self) -> None:
+        second = sent_names([READ, SENT])[READ]
+        self.assertNotIn(second, (READ, SENT))
+        self.assertTrue(is_accepted(second))
+        self.assertEqual(sent_names([READ, SENT]), sent_names([SENT, READ]))
+        third = sent_names([READ, SENT, second])[READ]
+        self.assertEqual(3, len({SENT, second, third}))
+
+
+class TestBodies(unittest.TestCase):
+    def test_tools_choice_and_history_have_the_sent_name_in_both_apis(self) -> None:
+        calls = tuple(ToolCall(f"call_{index}", name, "{}") for index, name in enumerate((READ, "gone tool", "ok", "")))
+        tools = tuple({"type": "function", "function": {"name": name}} for name in (READ, "ok"))
+        choice = {"type": "function", "function": {"name": READ}}
+        request = ChatRequest("m", "m", (Message("assistant", tool_calls=calls),), tools, choice)
+        request = request._replace(sent_names=sent_names([READ, "ok"]))
+        expected = [SENT, sent_name("gone tool"), "ok", ""]
+        body, native = chat_api.payload(request), responses_api.payload(request)
+        self.assertEqual([SENT, "ok"], [tool["function"]["name"] for tool in body["tools"]])
+        self.assertEqual(expected, [call["function"]["name"] for call in body["messages"][0]["tool_calls"]])
+        self.assertEqual({"type": "function", "function": {"name": SENT}}, body["tool_choice"])
+        self.assertEqual([SENT, "ok"], [tool["name"] for tool in native["tools"]])
+        self.assertEqual(expected, [item["name"] for item in native["input"] if item["type"] == "function_call"])
+        self.assertEqual({"type": "function", "name": SENT}, native["tool_choice"])
+
+
+class TestAnswers(unittest.TestCase):
+    def test_a_call_gets_the_clients_name_in_its_piece_and_in_its_chunk(self) -> None:
+        call = {"index": 0, "id": "c", "function": {"name": SENT, "arguments": ""}, "x": 1}
+        chunk = {"id": "1", "choices": [{"index": 0, "delta": {"tool_calls": [call, {"index": 1}], "y": 2}}]}
+        deltas = chat_api.chunk_deltas(chunk)
+        [delta] = restore_names(deltas, {READ: SENT})
+        self.assertEqual((CallPiece(0, "c", READ), CallPiece(1)), delta.calls)
+        renamed = {**call, "function": {"name": READ, "arguments": ""}}
+        expected = {"id": "1", "choices": [{"index": 0, "delta": {"tool_calls": [renamed, {"index": 1}], "y": 2}}]}
+        self.assertEqual(expected, delta.chunk)
+        # The chunk that came is not changed.
+        self.assertEqual(SENT, call["function"]["name"])
+
+    def test_other_calls_texts_and_heartbeats_stay_the_same_objects(self) -> None:
+        others = [Delta(text="a"), Delta(calls=(CallPiece(0, "c", "ok"),)), Delta(calls=(CallPiece(0, arguments="{"),))]
+        for before, after in zip(others, restore_names(others, {READ: SENT}), strict=True):
+            self.assertIs(before, after)
+        events = OwnNameReader(StreamReader(), {READ: SENT}).read(b": wait\n\n")
+        self.assertEqual([Heartbeat(": wait")], events.batch)
+
+    def test_a_stream_is_read_alike_however_it_is_cut(self) -> None:
+        chunks = [
+            {"tool_calls": [{"index": 0, "id": "c", "function": {"name": SENT, "arguments": ""}}]},
+            {"tool_calls": [{"index": 0, "function": {"name": SENT, "arguments": "{}"}}]},
+        ]
+        lines = [encode_json({"choices": [{"index": 0, "delta": each}]}) for each in chunks]
+        data = b"".join(b"data: " + line + b"\n\n" for line in lines)
+        for size in (1, 7, len(data)):
+            reader = OwnNameReader(StreamReader(), {READ: SENT})
+            pieces = [data[at : at + size] for at in range(0, len(data), size)]
+            found = [item for piece in pieces for item in reader.read(piece).batch]
+            self.assertEqual(
+                [READ, READ], [call.name for each in found if isinstance(each, Delta) for call in each.calls]
+            )
+            self.assertNotIn(SENT, str(found))
