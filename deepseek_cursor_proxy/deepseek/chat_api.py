@@ -122,16 +122,14 @@ def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK
     if message.name is not None:
         sent["name"] = message.name
     if message.role == "assistant":
-        if request.thinking and message.reasoning is not None:
-            sent.update(_reasoning_fields(message, sent["content"], host))
-        sent.update(_assistant_fields(message, request, host))
+        sent.update(_assistant_fields(message, content, request, host))
     return sent
 
 
-def _reasoning_fields(message: Message, content: str, host: Host) -> dict[str, Any]:
-    """The reasoning of a turn under the name that the host takes; a filler only where the host insists on one."""
+def _reasoning_fields(message: Message, content: str | Parts, host: Host) -> dict[str, Any]:
+    """The reasoning of a turn under the name that the host takes, and nothing in place of one that is unknown."""
     reasoning = message.reasoning
-    if host.form is Form.NONE or (reasoning == FILLER and not host.requires_reasoning):
+    if host.form is Form.NONE or reasoning == FILLER:
         return {}
     if host.form is Form.DETAILS and message.details is not None:
         return {"reasoning_details": json.loads(message.details)}
@@ -140,8 +138,13 @@ def _reasoning_fields(message: Message, content: str, host: Host) -> dict[str, A
     return {"reasoning_content" if host.form is Form.CONTENT else "reasoning": reasoning}
 
 
-def _assistant_fields(message: Message, request: ChatRequest, host: Host) -> dict[str, Any]:
+def _assistant_fields(message: Message, content: str | Parts, request: ChatRequest, host: Host) -> dict[str, Any]:
     fields: dict[str, Any] = {}
+    if request.thinking and message.reasoning is not None:
+        if host.requires_reasoning:
+            fields["reasoning_content"] = message.reasoning
+        else:
+            fields = _reasoning_fields(message, content, host)
     if message.tool_calls:
         names = request.sent_names
         fields["tool_calls"] = [

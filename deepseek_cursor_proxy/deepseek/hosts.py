@@ -39,7 +39,7 @@ class Host:
     words: Words
     # Base URLs at these domains and below them are of this host.
     domains: tuple[str, ...] = ()
-    # It refuses a history without reasoning, so a filler is sent where none is known.
+    # It refuses a history without `reasoning_content`, so a filler is sent where none is known.
     requires_reasoning: bool = False
     # It takes DeepSeek's own `prefix` and `user_id`; elsewhere the latter is OpenAI's `user`.
     has_extensions: bool = False
