@@ -11,6 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
 from deepseek_cursor_proxy.deepseek import tool_names, tool_schemas
+from deepseek_cursor_proxy.deepseek.call_indexes import CallIndexes
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
@@ -183,7 +184,8 @@ def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:
 
 def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
     """One delta per choice of a whole completion."""
-    found = _body_deltas(body, "message")
+    indexes = CallIndexes()
+    found = [indexes.assign(delta, "message") if delta.calls else delta for delta in _body_deltas(body, "message")]
     choices = as_list(body.get("choices"))
     if not choices or not all(isinstance(as_object(each).get("message"), dict) for each in choices):
         # A choice without a message would reach the client as an empty success.
@@ -229,17 +231,18 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
         fields, foreign = read_reasoning(fields)
         choice = {**choice, part: fields}
         chunk = {**chunk, "choices": [choice]}
-    calls = fields.get("tool_calls")
+    calls, content = fields.get("tool_calls"), fields.get("content")
     delta = Delta(
         choice=_index(choice.get("index"), 0) or 0,
         reasoning=_string(fields.get("reasoning_content")),
-        text=_string(fields.get("content")),
+        text=content if isinstance(content, str) else _parts_text(content),
         calls=_pieces(calls) if calls else (),
         finish_reason=_string(choice.get("finish_reason")),
         usage=usage,
         chunk=chunk,
-        foreign=foreign,
     )
+    if foreign is not None:
+        delta = delta._replace(foreign=foreign)
     if _is_complete(delta, choice, part):
         return delta
     return delta._replace(chunk={**chunk, "choices": [_drop_damaged(delta, choice, part, fields)]})
@@ -282,7 +285,17 @@ def _piece(position: int, call: object) -> CallPiece | None:
     if not isinstance(function, dict):
         return None
     id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
+    if isinstance(arguments, dict):
+        # Some hosts send the arguments as they are, not as the JSON of them.
+        arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     return CallPiece(index, _string(id) or "", _string(name) or "", _string(arguments) or "")
+
+
+def _parts_text(content: object) -> str | None:
+    """The text of content that a host sends as parts; None if there is none."""
+    parts = [each.get("text") if isinstance(each, dict) else each for each in as_list(content)]
+    texts = [each for each in parts if isinstance(each, str)]
+    return "".join(texts) if texts else None
 
 
 def _usage(usage: object) -> dict[str, Any] | None:

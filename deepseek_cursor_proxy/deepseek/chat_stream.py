@@ -10,6 +10,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.call_indexes import CallIndexes
 from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate
 from deepseek_cursor_proxy.deepseek.think_tags import ThinkSplitter
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
@@ -105,7 +106,21 @@ class EventReader:
         return []
 
 
-class ThinkReader(EventReader):
+class _ChatReader(EventReader):
+    """Reads a stream of chat completions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._call_indexes = CallIndexes()
+
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        deltas = chat_api.chunk_deltas(chunk)
+        if len(deltas) == 1 and not deltas[0].calls:
+            return deltas
+        return [self._call_indexes.assign(delta, "delta") if delta.calls else delta for delta in deltas]
+
+
+class ThinkReader(_ChatReader):
     """Reads a stream whose reasoning is in the content, between <think> and </think>."""
 
     def __init__(self) -> None:
@@ -113,10 +128,10 @@ class ThinkReader(EventReader):
         self._splitter = ThinkSplitter()
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        return [self._splitter.split(delta, "delta") for delta in chat_api.chunk_deltas(chunk)]
+        return [self._splitter.split(delta, "delta") for delta in super()._deltas(chunk)]
 
 
-class StreamReader(EventReader):
+class StreamReader(_ChatReader):
     def __init__(self) -> None:
         super().__init__()
         self._template: ChunkTemplate | None = None
@@ -133,9 +148,6 @@ class StreamReader(EventReader):
             self._read_events(events, data[at:end])
             at = end if events.is_over else self._read_run(events, data, end)
         return events
-
-    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        return chat_api.chunk_deltas(chunk)
 
     def _read_run(self, events: ParsedEvents, data: bytes, at: int) -> int:
         if self._template is None or at == len(data) or not self._parser.is_between_events:
