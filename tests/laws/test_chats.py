@@ -5,6 +5,7 @@ For streaming and plain, display on (both forms) and off, with and without a not
 
 import contextlib
 import http.client
+import itertools
 import json
 import random
 import unittest
@@ -168,15 +169,15 @@ class TestChatsOverSockets(SocketTestCase):
                     world.step()
 
     def test_the_five_laws_hold_at_every_host_of_the_models(self) -> None:
-        for host in DIALECTS:
-            with self.subTest(host), FakeDeepSeek(host=host) as fake:
+        for host, form in itertools.product(DIALECTS, (thinking_blocks.COLLAPSIBLE, None)):
+            with self.subTest(host, form=form), FakeDeepSeek(host=host) as fake:
                 settings = {"upstream_host": host, "upstream_model": "deepseek-ai/DeepSeek-V4-Pro"}
-                proxy = self.proxy(upstream_base_url=fake.url, display_reasoning=False, **settings)
+                proxy = self.proxy(upstream_base_url=fake.url, display_reasoning=form is not None, **settings)
                 with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
-                    world = _HostWorld(11, fake, connection, None)
+                    world = _HostWorld(11, fake, connection, form)
                     # The form of a host without fields for reasoning is learned from its first answer.
                     world.exchange(Chat(True, None, [{"role": "user", "content": "q"}]), Message("assistant", "x", "y"))
-                    for _ in range(width(25, 80)):
+                    for _ in range(width(15, 60)):
                         world.step()
                 self.assertEqual([], fake.refused)
 
