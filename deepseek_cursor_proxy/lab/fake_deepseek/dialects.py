@@ -1,18 +1,19 @@
-"""Other hosts of DeepSeek's models: DIALECTS says how each reads requests and writes answers, and when that was seen.
+"""Other hosts of DeepSeek's models: DIALECTS says how each reads requests and writes answers.
 
 A body in the words of a host is translated to DeepSeek's, `contract` judges that, and the answer is translated back. A
 field that the host does not know is refused, as strict hosts do. This translation shares nothing with the proxy's own,
 so that the two can disagree. To add a host, add a line to DIALECTS and, for new words, a function like those below it.
+None of these hosts was called: "docs" is what its documentation said in November 2026, "assumed" was not checked.
 
-    host          observed                       reasoning in and out           thinking is asked for by
-    openrouter    API reference, 2026-11         reasoning, reasoning_details   reasoning {effort | enabled}
-    vllm          0.11.2 and later; V4 recipe    reasoning                      chat_template_kwargs {thinking}
-    sglang        0.5, V4 cookbook, 2026-08      reasoning_content              chat_template_kwargs {thinking}
-    siliconflow   API reference, 2026-10         reasoning_content              enable_thinking, thinking_budget
-    fireworks     reasoning guide, 2026-10       reasoning_content              reasoning_effort or thinking
-    ark           chat API, 2026-10              reasoning_content              thinking {type}, reasoning_effort
-    together      reasoning guide, 2026-10       reasoning                      reasoning {enabled}
-    plain         llama.cpp style, no parser     <think> in the content         always thinks
+    host          source                            reasoning in and out           thinking is asked for by
+    openrouter    docs                              reasoning, reasoning_details   reasoning {effort | enabled}
+    vllm          docs of 0.11.2; effort assumed    reasoning                      chat_template_kwargs {thinking}
+    sglang        assumed                           reasoning_content              chat_template_kwargs {thinking}
+    siliconflow   docs; bounds assumed              reasoning_content              enable_thinking, thinking_budget
+    fireworks     docs; reasoning_history assumed   reasoning_content              reasoning_effort or thinking
+    ark           docs                              reasoning_content              thinking {type}, reasoning_effort
+    together      assumed                           reasoning                      reasoning {enabled}
+    plain         any server without a parser       <think> in the content         always thinks
 """
 
 import json

@@ -7,7 +7,8 @@
     two functions of one name                                  reference of 2026-09-12
     parameters: null                                           cc-switch#5300, 2026-07-13
     a root whose `type` is missing, null or not "object"       dots-hyprland#3640, codex#36441, 2026-04-30 to 2026-09-19
-    `required` that is no list                                 DeepSeek-Reasonix#4086, 2026-06-12
+    `required` that is null                                    DeepSeek-Reasonix#4086, 2026-06-12
+    `required` with other wrong values                         not seen
     a root without `properties`, or with `$ref`                not seen: the fake refuses what might be
     `properties` that are no map, a null `type`                not seen, but the same validator
     true, false and other values in place of a schema          not seen
