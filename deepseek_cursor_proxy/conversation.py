@@ -172,6 +172,8 @@ class Reply:
         self.usage: Mapping[str, Any] | None = None
         # In characters: what this holds in memory.
         self.size = 0
+        # Whether any reasoning came under another name than `reasoning_content`.
+        self.is_foreign = False
         self._choices: dict[int, _Choice] = {}
 
     def add(self, delta: Delta) -> None:
@@ -184,6 +186,7 @@ class Reply:
                 choice = self._choices[delta.choice] = _Choice()
             choice.add(delta)
             if delta.foreign is not None:
+                self.is_foreign = True
                 self.size += size_of_details(delta.foreign.details)
 
     @property

@@ -186,5 +186,5 @@ class Exchange:
             usage=self._reply.usage,
             retries=self._upstream_call.retries,
             divergence=self._upstream_call.divergence,
-            mixed_names=self._reply.foreign_names if self._reply.has_mixed_names else (),
+            mixed_names=self._reply.foreign_names if self._reply.is_foreign and self._reply.has_mixed_names else (),
         )

@@ -27,26 +27,30 @@ class HostChoice:
         if config.host_options:
             host = replace(host, options=config.host_options)
         self._host = host
-        self._apis: Mapping[Form, UpstreamApi] = {form: chat_of(_with_form(host, form)) for form in Form}
+        self._default = chat_of(host)
+        self._apis: Mapping[str | None, UpstreamApi] = {
+            form.value: chat_of(_with_form(host, form)) for form in Form if form is not Form.NONE
+        }
 
     def chat_api(self) -> UpstreamApi:
         """The chat completions API of the upstream, in the form that its answers have shown."""
-        if not self._host.is_learning:
-            return self._apis[self._host.form]
-        known = self._forms.get(self._base_url)
-        return self._apis[Form(known) if known in _LEARNABLE else self._host.form]
+        known = self._forms.get(self._base_url) if self._host.is_learning else None
+        return self._apis.get(known, self._default)
 
     def learn(self, reply: Reply) -> None:
         """Learn the form of the reasoning in an answer; without effect if the host is known."""
-        if self._host.is_learning and (form := self._form_of(reply)) is not None:
+        if not self._host.is_learning:
+            return
+        known = self._forms.get(self._base_url)
+        # Most answers teach nothing: they are as the last one was.
+        if (reply.is_foreign or known != _CONTENT) and (form := self._form_of(reply, known)) is not None:
             self._forms.learn(self._base_url, form.value)
 
-    def _form_of(self, reply: Reply) -> Form | None:
+    def _form_of(self, reply: Reply, known: str | None) -> Form | None:
         if Form.DETAILS.value in reply.foreign_names:
             return Form.DETAILS
         if reply.foreign_names and not reply.has_mixed_names:
             return Form.REASONING
-        known = self._forms.get(self._base_url)
         message = reply.message()
         if message.reasoning:
             # In THINK it came from the content.
@@ -56,7 +60,7 @@ class HostChoice:
         return None
 
 
-_LEARNABLE = frozenset(form.value for form in Form if form is not Form.NONE)
+_CONTENT = Form.CONTENT.value
 
 
 def _with_form(host: Host, form: Form) -> Host:

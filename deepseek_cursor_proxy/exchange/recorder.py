@@ -73,8 +73,9 @@ class TurnRecorder:
 
     def _is_known(self, choice: int) -> bool:
         """Whether the reasoning of a choice is known, if only that it has none."""
-        is_silent = not self.is_silence_empty and not self._reply.message(choice).reasoning
-        return not is_silent or self._reply.has_empty_reasoning(choice)
+        if self.is_silence_empty or self._reply.message(choice).reasoning:
+            return True
+        return self._reply.has_empty_reasoning(choice)
 
     def _record(self, turns: Sequence[Message], shown: Sequence[str | None], prepared: PreparedRequest) -> None:
         """Store the reasoning of turns; `shown` is the part of each that a client may have seen, None where it is all.

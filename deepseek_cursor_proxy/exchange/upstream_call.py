@@ -186,9 +186,9 @@ class UpstreamCall:
     def _check_size(self, prepared: PreparedRequest) -> None:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
         most = max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes)
-        messages = prepared.request.messages
-        size = sum([len(each.reasoning) for each in messages if each.reasoning])
-        size += sum([len(each.details) for each in messages if each.details])
+        size = sum(
+            [len(each.reasoning) + len(each.details or "") for each in prepared.request.messages if each.reasoning]
+        )
         # The calls of all choices are made at once.
         if size * prepared.request.choices > most:
             raise TooLarge(
