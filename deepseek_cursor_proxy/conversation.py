@@ -79,7 +79,7 @@ class ChatRequest(NamedTuple):
     custom_tools: frozenset[str] = frozenset()
     # Tools of a namespace, by their names upstream: the namespace, and the name that the client knows.
     tool_namespaces: Mapping[str, tuple[str, str]] = _NOTHING
-    # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tool_names).
+    # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tools/tool_names).
     sent_names: Mapping[str, str] = _NOTHING
 
 

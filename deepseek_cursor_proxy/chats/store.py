@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chats.divergence import RequestOutline, nearest
-from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.faults import FaultGuard
-from deepseek_cursor_proxy.storage.pruner import Pruner
+from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
+from deepseek_cursor_proxy.storage.engine.pruner import Pruner
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.resource_limits import raise_limits
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
-from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api, request_json
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader, ThinkReader
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
-from deepseek_cursor_proxy.deepseek.think_tags import ThinkSplitter
+from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
-from deepseek_cursor_proxy.deepseek import tool_names, tool_schemas
-from deepseek_cursor_proxy.deepseek.call_indexes import CallIndexes
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
+from deepseek_cursor_proxy.deepseek.hosts.reasoning_names import read_reasoning
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
-from deepseek_cursor_proxy.deepseek.reasoning_names import read_reasoning
 from deepseek_cursor_proxy.deepseek.rules import FILLER
+from deepseek_cursor_proxy.deepseek.tools import tool_names, tool_schemas
+from deepseek_cursor_proxy.deepseek.tools.call_indexes import CallIndexes
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 

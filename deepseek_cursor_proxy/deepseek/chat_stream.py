@@ -10,9 +10,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.call_indexes import CallIndexes
+from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
 from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate
-from deepseek_cursor_proxy.deepseek.think_tags import ThinkSplitter
+from deepseek_cursor_proxy.deepseek.tools.call_indexes import CallIndexes
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import decode_upstream_json

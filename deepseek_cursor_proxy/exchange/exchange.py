@@ -13,8 +13,9 @@ from contextlib import closing
 
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
-from deepseek_cursor_proxy.deepseek import forced_tools, rules
+from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.services import Services

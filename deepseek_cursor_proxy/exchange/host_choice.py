@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.conversation import Reply
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.api import UpstreamApi, chat_of
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
-from deepseek_cursor_proxy.deepseek.think_tags import begins_with_block
+from deepseek_cursor_proxy.deepseek.hosts.think_tags import begins_with_block
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 
 

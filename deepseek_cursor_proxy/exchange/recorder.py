@@ -11,7 +11,8 @@ the reasoning we sent    with any of these, or when the exchange closes: DeepSee
 from collections.abc import Iterable, Sequence
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek import forced_tools, rules
+from deepseek_cursor_proxy.deepseek import rules
+from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.reasoning.identity import details_key
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias, PreparedRequest

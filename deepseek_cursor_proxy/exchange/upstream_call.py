@@ -15,9 +15,9 @@ from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import explain
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
+from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.services import Services

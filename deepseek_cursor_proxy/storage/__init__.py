@@ -3,14 +3,12 @@
     reasonings, responses, token_ratios    the stores: what is kept, and how long
     reasoning_forms                        the smallest of them
     reasoning_rows, response_rows          the rows of the first two, and their SQL
-    database, schema, sqlite_connection    the engine: connections, transactions, tables and migrations
-    faults, file_check, reopener           a file that is locked, full, damaged or gone, and how the proxy goes on
-    pending_writes, group_commit, pruner   writes that wait, writes that share a commit, and deletion of old rows
+    engine/                                the SQLite file: transactions, migrations, faults, writes that wait, pruning
     event_log, installation_secret         packed streams, and the secret.key beside the file; no SQL
 
-Other folders import the stores, the last two and, for a table of its own in `chats/store`, database, faults, pruner.
-Another engine takes over all tables at once. It replaces `database`, `schema`, `sqlite_connection`, `file_check`,
-`faults.fault_of`, every statement (`reasoning_rows`, `response_rows`, `token_ratios`, `reasoning_forms`,
+Other folders import the stores, the last two and, for a table of its own in `chats/store`, the engine.
+Another engine takes over all tables at once. It replaces `database`, `schema`, `sqlite_connection`, `file_check` and
+`faults.fault_of` in `engine/`, every statement (`reasoning_rows`, `response_rows`, `token_ratios`, `reasoning_forms`,
 `chats/store`), and `sqlite3` in annotations and `FaultGuard`. `Database` has to offer: `transaction` (durable or
 nothing), `reader` (never waits for a writer), `open`, `reopen`, `request_reopen`, `on_reopen` (writes that waited),
 `shrink`, `close`, `path`; and Unusable.

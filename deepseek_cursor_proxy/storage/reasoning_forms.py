@@ -7,8 +7,8 @@ that fails is learned again from the next answer. No answer ever fails because o
 import logging
 import threading
 
-from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.faults import FaultGuard
+from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.storage.pending_writes import PendingReasoning
+from deepseek_cursor_proxy.storage.engine.pending_writes import PendingReasoning
 
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 _KEYS_PER_QUERY = 900

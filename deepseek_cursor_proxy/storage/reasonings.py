@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.steady_clock import SteadyClock
-from deepseek_cursor_proxy.storage import reasoning_rows, schema
-from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
-from deepseek_cursor_proxy.storage.group_commit import GroupCommit
-from deepseek_cursor_proxy.storage.pending_writes import PendingReasoning, PendingReasonings
-from deepseek_cursor_proxy.storage.pruner import Pruner
+from deepseek_cursor_proxy.storage import reasoning_rows
+from deepseek_cursor_proxy.storage.engine import schema
+from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.engine.group_commit import GroupCommit
+from deepseek_cursor_proxy.storage.engine.pending_writes import PendingReasoning, PendingReasonings
+from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
 from deepseek_cursor_proxy.storage.reasoning_rows import StoreStats, Timing
-from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.faults import FaultGuard
+from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 
 _log = logging.getLogger(__name__)
 

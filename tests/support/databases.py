@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.engine.database import Database
 from tests.support.polling import PATIENCE
 
 

@@ -26,8 +26,8 @@ _SCALED_SECONDS = {
     "deepseek_cursor_proxy.server.client_connection._RECHECK_SECONDS": 0.05,
     "deepseek_cursor_proxy.server.stream_loop._IDLE_SECONDS": 0.05,
     "deepseek_cursor_proxy.upstream.response._LINGER_SECONDS": 0.05,
-    "deepseek_cursor_proxy.storage.database._BUSY_SECONDS": 0.03,
-    "deepseek_cursor_proxy.storage.reopener._FIRST_DELAY_SECONDS": 0.02,
+    "deepseek_cursor_proxy.storage.engine.database._BUSY_SECONDS": 0.03,
+    "deepseek_cursor_proxy.storage.engine.reopener._FIRST_DELAY_SECONDS": 0.02,
     "deepseek_cursor_proxy.cli.tunnel._POLL": 0.02,
 }
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
-from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, rules, tool_names
+from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, rules
+from deepseek_cursor_proxy.deepseek.tools import tool_names
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools

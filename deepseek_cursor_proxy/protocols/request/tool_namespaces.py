@@ -1,7 +1,7 @@
 """Upstream names for tools inside a namespace.
 
 Codex (0.166) groups tools, and a call has both a `name` and a `namespace`. DeepSeek has functions only. So each tool
-gets an upstream name, which deepseek/tool_names would accept:
+gets an upstream name, which deepseek/tools/tool_names would accept:
 
     multi_agent_v1__spawn_agent     both names, if that is valid and no other tool of the request has it
     clock_v1__now_d18367a464        else, as for `now` of `clock.v1`, the beginnings of both and a hash of the whole
@@ -12,7 +12,7 @@ the same bytes every time, and a call in its history has a name even if its tool
 
 from collections.abc import Collection, Iterable
 
-from deepseek_cursor_proxy.deepseek import tool_names
+from deepseek_cursor_proxy.deepseek.tools import tool_names
 
 # The namespace and the name in it.
 QualifiedName = tuple[str, str]

@@ -23,8 +23,8 @@ from unittest import mock
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
-from deepseek_cursor_proxy.storage import schema
-from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID
+from deepseek_cursor_proxy.storage.engine import schema
+from deepseek_cursor_proxy.storage.engine.file_check import APPLICATION_ID
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.polling import eventually

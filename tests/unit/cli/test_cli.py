@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.settings import DECLARATIONS, SETTINGS
 from deepseek_cursor_proxy.lab import bench
-from deepseek_cursor_proxy.storage import database
+from deepseek_cursor_proxy.storage.engine import database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 

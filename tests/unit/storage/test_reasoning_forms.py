@@ -1,5 +1,5 @@
 from deepseek_cursor_proxy.storage import reasoning_forms
-from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from tests.support.databases import StoreTestCase
 

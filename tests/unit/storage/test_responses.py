@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import responses, schema
-from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage import responses
+from deepseek_cursor_proxy.storage.engine import schema
+from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.response_rows import pack
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
@@ -63,7 +64,7 @@ class TestPutAndGet(ResponseStoreTestCase):
     def test_a_stored_response_survives_a_killed_process(self) -> None:
         program = (
             "import os, sys\n"
-            "from deepseek_cursor_proxy.storage.database import Database\n"
+            "from deepseek_cursor_proxy.storage.engine.database import Database\n"
             "from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse\n"
             "database = Database(sys.argv[1]); database.open()\n"
             "ResponseStore(database).put(b'm' * 32, StoredResponse({'id': 'r', 'status': 'in_progress'}, []))\n"

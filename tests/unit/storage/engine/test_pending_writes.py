@@ -1,6 +1,6 @@
 import unittest
 
-from deepseek_cursor_proxy.storage.pending_writes import PendingReasoning, PendingReasonings
+from deepseek_cursor_proxy.storage.engine.pending_writes import PendingReasoning, PendingReasonings
 
 
 def entry(text: str, *keys: bytes, previous: str | None = None) -> PendingReasoning:

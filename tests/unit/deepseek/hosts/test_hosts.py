@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import chat_api, hosts
 from deepseek_cursor_proxy.deepseek.api import CHAT, chat_of
 from deepseek_cursor_proxy.deepseek.hosts import Form, choose
-from deepseek_cursor_proxy.deepseek.reasoning_names import read_reasoning
+from deepseek_cursor_proxy.deepseek.hosts.reasoning_names import read_reasoning
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 
 URLS = {

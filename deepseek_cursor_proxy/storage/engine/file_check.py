@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
+from deepseek_cursor_proxy.storage.engine.faults import Damaged, Unusable
 
 # Identifies the file as ours ("DScp").
 APPLICATION_ID = 0x44536370

@@ -7,7 +7,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
-from deepseek_cursor_proxy.deepseek import forced_tools
+from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from tests.support.generated_answers import parts
 from tests.support.width import width
 

@@ -7,8 +7,8 @@ and a new entry of _TABLES; a step that was released never changes.
 
 import sqlite3
 
-from deepseek_cursor_proxy.storage.faults import Damaged
-from deepseek_cursor_proxy.storage.file_check import APPLICATION_ID, check_ownership
+from deepseek_cursor_proxy.storage.engine.faults import Damaged
+from deepseek_cursor_proxy.storage.engine.file_check import APPLICATION_ID, check_ownership
 
 # One row per reasoning; the keys that lead to it are small rows of their own.
 _REASONINGS = (

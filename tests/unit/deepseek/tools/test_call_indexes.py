@@ -3,7 +3,7 @@
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
-from deepseek_cursor_proxy.deepseek.call_indexes import CallIndexes
+from deepseek_cursor_proxy.deepseek.tools.call_indexes import CallIndexes
 
 
 def assign(*pieces: CallPiece, choice: int = 0, indexes: CallIndexes | None = None) -> list[int]:

@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import database, file_check, schema
-from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Unusable
-from deepseek_cursor_proxy.storage.sqlite_connection import Rows
+from deepseek_cursor_proxy.storage.engine import database, file_check, schema
+from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Lost, Unusable
+from deepseek_cursor_proxy.storage.engine.sqlite_connection import Rows
 from tests.support.databases import StoreFileTestCase
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 from tests.support.threads import run_at_once

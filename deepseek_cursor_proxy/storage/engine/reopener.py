@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.threads import start_thread
 
 _FIRST_DELAY_SECONDS = 0.25

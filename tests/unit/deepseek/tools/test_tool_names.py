@@ -3,9 +3,9 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api, responses_api
-from deepseek_cursor_proxy.deepseek.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
-from deepseek_cursor_proxy.deepseek.tool_names import is_accepted, sent_name, sent_names
+from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
+from deepseek_cursor_proxy.deepseek.tools.tool_names import is_accepted, sent_name, sent_names
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.unit.protocols.request.test_tool_namespaces import LEGAL, PIECES
 

@@ -3,7 +3,7 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.tool_schemas import normalize, normalize_tool
+from deepseek_cursor_proxy.deepseek.tools.tool_schemas import normalize, normalize_tool
 from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
 

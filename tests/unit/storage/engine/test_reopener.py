@@ -5,9 +5,9 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import reopener
-from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.reopener import OutageLog, Reopener
+from deepseek_cursor_proxy.storage.engine import reopener
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
 from tests.support.polling import PATIENCE, wait_until
 
 LOG = logging.getLogger("tests.reopener")

@@ -1,0 +1,9 @@
+"""Tools of a request as DeepSeek accepts them, and its calls as the client knows them.
+
+    tool_names       names that it accepts; call_names: the client's names in its answers
+    tool_schemas     schemas that it accepts
+    forced_tools     turns text that means a forced tool call into the call
+    call_indexes     tells the calls of an answer apart, whatever their indexes say
+
+Other folders import all but tool_schemas and call_indexes.
+"""

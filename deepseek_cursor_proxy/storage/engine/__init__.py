@@ -1,0 +1,8 @@
+"""The SQLite engine below the stores: transactions that last or do nothing, and a proxy that goes on without its file.
+
+    database, schema, sqlite_connection    connections, transactions, tables and migrations
+    faults, file_check, reopener           a file that is locked, full, damaged or gone, and how the proxy goes on
+    pending_writes, group_commit, pruner   writes that wait, writes that share a commit, and deletion of old rows
+
+Other folders import database, faults and pruner, each for a table of its own.
+"""
