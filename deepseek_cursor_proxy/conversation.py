@@ -44,11 +44,15 @@ class Message(NamedTuple):
     prefix: bool = False
     # The JSON of the list that a host sent as `reasoning_details`, for a host that takes it back.
     details: str | None = None
+    # An answer for which DeepSeek ran tools of its own, as the client's API has it: see `pack_items`. Its text is
+    # `content` as well, its reasoning `reasoning`.
+    server_items: str | None = None
 
     @property
     def byte_size(self) -> int:
         """About how many bytes it takes."""
         size = _BYTES_PER_MESSAGE + size_of(self.content) + len(self.reasoning or "") + len(self.details or "")
+        size += len(self.server_items or "")
         if not isinstance(self.content, str):
             size += sum(len(repr(part)) for part in self.content)
         for call in self.tool_calls:
@@ -81,6 +85,11 @@ class ChatRequest(NamedTuple):
     tool_namespaces: Mapping[str, tuple[str, str]] = _NOTHING
     # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tools/tool_names).
     sent_names: Mapping[str, str] = _NOTHING
+    # The API that the client uses; see deepseek/tools/server_tools for its name.
+    client_api: str = "chat"
+    # Tools that DeepSeek runs itself, as the client declares them, and the choice of one that it forces.
+    server_tools: tuple[Mapping[str, Any], ...] = ()
+    server_choice: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,45 @@ class ForeignReasoning(NamedTuple):
     details: tuple[Mapping[str, Any], ...] = ()
     # `reasoning_content` came as well, and its text counts.
     is_native: bool = False
+
+
+class ServerPiece(NamedTuple):
+    """A step of an item that a tool of DeepSeek's own makes; `item` is as much of it as DeepSeek has sent by now."""
+
+    # The same for all steps of an item.
+    key: int | str
+    item: Mapping[str, Any]
+    # in_progress, searching, completed: the last one has the whole item, and may be the only one.
+    step: str = "completed"
+
+    @property
+    def is_whole(self) -> bool:
+        return self.step == "completed"
+
+
+class ServerDelta(NamedTuple):
+    """What a chunk says about tools that DeepSeek runs itself, and about sources of the text."""
+
+    pieces: tuple[ServerPiece, ...] = ()
+    # Sources of the text block that is open, as DeepSeek's API has them.
+    citations: tuple[Mapping[str, Any], ...] = ()
+    # The text that follows is a block of its own.
+    begins_text: bool = False
+
+
+def pack_items(api: str, items: Sequence[Mapping[str, Any]]) -> str:
+    """Message.server_items: the items or blocks of an answer in the form of an API, in their order.
+
+    A reasoning among them is replaced by its length, because the client may not send it: {"type": "thinking",
+    "length": 12} stands for the next 12 characters of `Message.reasoning`.
+    """
+    return json.dumps({api: items}, ensure_ascii=False, separators=(",", ":"))
+
+
+def unpack_items(message: Message, api: str) -> list[dict[str, Any]]:
+    """The items of a message in the form of this API; none if it has them in the form of another."""
+    found: list[dict[str, Any]] = json.loads(message.server_items).get(api, []) if message.server_items else []
+    return found
 
 
 class RunTemplate(Protocol):
@@ -136,6 +184,8 @@ class Delta(NamedTuple):
     run: Run | None = None
     # None in everything that DeepSeek itself sends.
     foreign: ForeignReasoning | None = None
+    # None in answers without tools that DeepSeek runs itself.
+    server: ServerDelta | None = None
 
     @property
     def may_end_call(self) -> bool:
@@ -188,6 +238,8 @@ class Reply:
             if delta.foreign is not None:
                 self.is_foreign = True
                 self.size += size_of_details(delta.foreign.details)
+            if delta.server is not None:
+                self.size += sum(len(repr(piece.item)) for piece in delta.server.pieces if piece.is_whole)
 
     @property
     def choices(self) -> list[int]:
@@ -248,6 +300,7 @@ class _Choice:
         self._calls: dict[int, _ToolCallPieces] = {}
         self._thoughts_before_calls: int | None = None
         self._details: list[dict[str, Any]] = []
+        self._server_items: list[Mapping[str, Any]] = []
         # In the order they came.
         self.foreign_names: dict[str, None] = {}
         self.has_empty_reasoning = False
@@ -266,6 +319,8 @@ class _Choice:
             self._add_foreign(delta.foreign, bool(delta.reasoning))
         if delta.text:
             self._text.append(delta.text)
+        if delta.server is not None:
+            self._server_items += [piece.item for piece in delta.server.pieces if piece.is_whole]
         if delta.calls and self._thoughts_before_calls is None:
             self._thoughts_before_calls = len(self._reasoning)
         for piece in delta.calls:
@@ -285,7 +340,7 @@ class _Choice:
 
     @property
     def has_content(self) -> bool:
-        return bool(self._reasoning or self._text or self._calls)
+        return bool(self._reasoning or self._text or self._calls or self._server_items)
 
     def reasoning_before_calls(self) -> str | None:
         count = self._thoughts_before_calls
@@ -298,6 +353,8 @@ class _Choice:
             if self._details:
                 details = json.dumps(self._details, ensure_ascii=False, separators=(",", ":"))
                 self._message = self._message._replace(details=details)
+            if self._server_items:
+                self._message = self._message._replace(server_items=pack_items("answer", self._server_items))
         return self._message
 
 

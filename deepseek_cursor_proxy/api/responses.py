@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.api.stored_responses import EventsAfter
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
@@ -120,7 +121,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             [*inherited, *own], Opener(sealer, config.max_request_body_bytes), self._services.memory
         )
         chat_body = compaction.summary_request if options.compacts else envelope.chat_body
-        chat = parse(chat_body(body, items), config, self._services.memory)
+        chat = parse(chat_body(body, items), config, self._services.memory, server_tools.RESPONSES)
         if options.background:
             # So that its events can be followed while it runs.
             chat = chat._replace(stream=True)

@@ -106,6 +106,11 @@ class ProxyConfig:
         "how tools go out, for DeepSeek's prefix cache: as last sent, by name, or as they come",
         choices=("sticky", "sorted", "client"),
     )
+    server_tools: str = setting(
+        "pass",
+        "tools that DeepSeek runs itself, as web search: pass them on, or leave them out",
+        choices=("pass", "drop"),
+    )
     request_timeout: float = _seconds(
         300.0, "seconds DeepSeek may stay silent before the answer is given up", group="calls to DeepSeek"
     )

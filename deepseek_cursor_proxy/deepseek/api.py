@@ -29,6 +29,8 @@ class UpstreamApi:
     read_answer: Callable[[Mapping[str, Any]], list[Delta]]
     open_reader: Callable[[], EventReader]
     host: Host = DEEPSEEK
+    # Whether it sends `server_tools` and reads the items that come of them.
+    runs_server_tools: bool = False
 
 
 CHAT = UpstreamApi("/chat/completions", chat_api.payload, request_json.encode, chat_api.completion_deltas, StreamReader)

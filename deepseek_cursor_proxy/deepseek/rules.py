@@ -42,7 +42,7 @@ class ReasoningNeed(Enum):
 def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
     if not request.thinking:
         return [ReasoningNeed.NONE] * len(request.messages)
-    otherwise = ReasoningNeed.SOFT if request.tools else ReasoningNeed.NONE
+    otherwise = ReasoningNeed.SOFT if request.tools or request.server_tools else ReasoningNeed.NONE
     found: list[ReasoningNeed] = []
     in_tool_loop = False
     for message in request.messages:

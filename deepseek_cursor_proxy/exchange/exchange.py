@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
-from deepseek_cursor_proxy.deepseek.tools import forced_tools
+from deepseek_cursor_proxy.deepseek.tools import forced_tools, server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.services import Services
@@ -100,6 +100,8 @@ class Exchange:
 
     def __init__(self, context: CallContext, generation: GenerationRequest, services: Services) -> None:
         """Sends nothing yet; see `open`."""
+        if generation.request.server_tools and not generation.upstream_api.runs_server_tools:
+            generation = generation._replace(request=server_tools.leave_out(generation.request))
         self.is_closed = False
         self._services = services
         self._context = context

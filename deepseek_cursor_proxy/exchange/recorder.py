@@ -91,6 +91,8 @@ class TurnRecorder:
         }
         converted = [forced_tools.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
         turns = [*turns, *filter(None, converted)]
+        # Many clients send no search back.
+        turns += [turn._replace(server_items=None) for turn in turns if turn.server_items is not None]
         has_calls = any(turn.tool_calls for turn in turns)
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         echoes = [echoed_message(turn, prepared.request.custom_tools, names) for turn in turns]

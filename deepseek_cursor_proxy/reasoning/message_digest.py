@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks
 
@@ -77,6 +78,9 @@ def _fields(message: Message, blocks: Sequence[thinking_blocks.Block]) -> list[b
         fields += (b"answers", text_bytes(message.tool_call_id))
     if message.name is not None:
         fields += (b"name", text_bytes(message.name))
+    if message.server_items is not None:
+        # Their kinds alone: some clients drop ids and parts of a search when they send it back.
+        fields += (b"server", *map(text_bytes, server_tools.item_kinds(message.server_items)))
     return fields
 
 

@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_resolver
+from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
@@ -78,7 +79,7 @@ def parse(
         raise bad_field("thinking.type", "enabled, adaptive or disabled")
     chat_body = _chat_body(body, kind, Opener(sealer, config.max_request_body_bytes), memory)
     chat_body["model"] = model_resolver.resolve_claude(model, config)
-    chat = chat_request.parse(chat_body, config, memory)
+    chat = chat_request.parse(chat_body, config, memory, MESSAGES)
     chat = chat._replace(requested_model=model, messages=_sort_results(chat.messages))
     return MessageRequest(
         chat,

@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_names
+from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
@@ -45,14 +46,15 @@ _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 _prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.byte_size)
 
 
-def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> ChatRequest:
-    """The canonical request for a body of any shape."""
+def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: str = CHAT) -> ChatRequest:
+    """The canonical request for a body of any shape, sent to the endpoint of this API."""
     requested_model = optional_name(body, "model") or config.upstream_model
     model = model_resolver.resolve(requested_model, config)
     is_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
     source = _find_history(body)
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
-    tool_set = tools.read(body, declared, keep_strict=is_beta)
+    server_api = api if config.server_tools == "pass" else None
+    tool_set = tools.read(body, declared, keep_strict=is_beta, server_api=server_api)
     history = _read_history(body, source, tool_set.upstream_names, memory)
     names = tool_set.names()
     messages = tuple([wrap_custom_calls(message, tool_set.custom, names) for message in history.messages])
@@ -77,7 +79,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> Ch
         stream=optional(body, "stream", bool, "true or false") or False,
         include_usage=_includes_usage(body),
         choices=_choices(body),
-        thinking=thinking and not rules.is_forced(tool_set.choice),
+        thinking=thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None,
         # An unknown effort, perhaps of a newer client, counts as none.
         effort=rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
         params=_params(body),
@@ -86,6 +88,9 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY) -> Ch
         custom_tools=frozenset(tool_set.custom),
         tool_namespaces={name: inner for inner, name in tool_set.upstream_names.items()},
         sent_names=tool_names.sent_names(names),
+        client_api=api,
+        server_tools=tuple(tool_set.server),
+        server_choice=tool_set.server_choice,
     )
 
 

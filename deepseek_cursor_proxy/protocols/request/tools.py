@@ -7,7 +7,8 @@
                                                                     function with one string field
     namespace   {type: namespace, name, description, tools}         Codex: each tool inside is one of the above and
                                                                     gets an upstream name (see tool_namespaces)
-    others      web_search, tool_search, …                          DeepSeek cannot run them: left out, in `dropped`
+    server      web_search, …                                       DeepSeek runs them itself: as they are
+    others      file_search, tool_search, …                         DeepSeek cannot run them: left out, in `dropped`
 
 A tool_choice may name any of them; one that forces a tool of the last kind is a 400. A namespace inside a namespace is
 of the last kind as well: a call names one namespace, so its calls could not be translated back.
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import tool_namespaces
 from deepseek_cursor_proxy.protocols.request.field_checks import (
@@ -46,16 +48,28 @@ class ToolSet:
     dropped: list[str] = field(default_factory=list)
     # Kinds and names of tools that DeepSeek cannot run.
     unsupported: set[str] = field(default_factory=set)
+    # Tools that DeepSeek runs itself, and the choice of one of them that forces it.
+    server: list[Json] = field(default_factory=list)
+    server_choice: Json | None = None
     # The names upstream of tools inside namespaces.
     upstream_names: dict[tool_namespaces.QualifiedName, str] = field(default_factory=dict)
+
+    # The API whose endpoint may run them; None if they are left out.
+    server_api: str | None = None
 
     def names(self) -> set[str]:
         return {tool["function"]["name"] for tool in self.tools}
 
 
-def read(body: Json, declared: Sequence[tuple[Any, str]] = (), *, keep_strict: bool = False) -> ToolSet:
+def read(
+    body: Json,
+    declared: Sequence[tuple[Any, str]] = (),
+    *,
+    keep_strict: bool = False,
+    server_api: str | None = None,
+) -> ToolSet:
     """The tools and the choice of a body; `declared` are tools inside its history, each with its path."""
-    tool_set = ToolSet()
+    tool_set = ToolSet(server_api=server_api)
     if _FIELDS.isdisjoint(body) and not declared:
         return tool_set
     tools = optional(body, "tools", list, "a list") or []
@@ -168,6 +182,10 @@ def _read_tool(tool: Any, param: str, tool_set: ToolSet) -> Json | None:
         nested = tool.get("custom")
         return _custom(nested, f"{param}.custom") if isinstance(nested, dict) else _custom(tool, param)
     name = optional_string(tool, "name", param)
+    if tool_set.server_api is not None and server_tools.is_run_by_deepseek(kind, tool_set.server_api):
+        if tool not in tool_set.server:
+            tool_set.server.append(tool)
+        return None
     tool_set.unsupported |= {kind} if name is None else {kind, name}
     tool_set.dropped.append(f"tool {safe_text(kind, 60)}")
     return None
@@ -249,18 +267,29 @@ def _choice(body: Json, tool_set: ToolSet) -> str | Json | None:
         if isinstance(choice, dict):
             choice = {"type": "function", "function": choice}
     if isinstance(choice, dict):
+        if _is_server_choice(choice, tool_set):
+            tool_set.server_choice = choice
+            return None
         choice = _choice_object(choice, tool_set)
     if isinstance(choice, dict):
         return choice
     if choice is not None and not (isinstance(choice, str) and choice in _CHOICES):
         raise bad_field("tool_choice", "none, auto, required or an object that names a tool")
     chosen = None if choice is None else _CHOICES[choice]
-    if not tool_set.tools:
+    if not tool_set.tools and not tool_set.server:
         if chosen == "required" and tool_set.unsupported:
             raise _cannot_force(" and ".join(sorted(tool_set.unsupported)))
         # DeepSeek refuses "required" without tools.
         return None
     return chosen
+
+
+def _is_server_choice(choice: Json, tool_set: ToolSet) -> bool:
+    """Whether a choice forces a tool that DeepSeek runs itself: by its type or, as Messages do, by its name."""
+    kind, name = choice.get("type"), choice.get("name")
+    if any(tool["type"] == kind for tool in tool_set.server):
+        return True
+    return kind == "tool" and name not in tool_set.names() and any(tool.get("name") == name for tool in tool_set.server)
 
 
 def _choice_object(choice: Json, tool_set: ToolSet) -> str | Json:
@@ -275,6 +304,8 @@ def _choice_object(choice: Json, tool_set: ToolSet) -> str | Json:
         tool_set.dropped.append("tool_choice allowed_tools")
         return optional_string(nested if isinstance(nested, dict) else choice, "mode", "tool_choice") or "auto"
     if kind not in _NAMED_CHOICES:
+        if tool_set.server_api and server_tools.is_run_by_deepseek(kind, tool_set.server_api):
+            raise _unknown_choice(kind)
         raise _cannot_force(kind)
     nested = choice.get("custom" if kind == "custom" else "function")
     source, at = (nested, f"tool_choice.{kind}") if isinstance(nested, dict) else (choice, "tool_choice")
@@ -287,13 +318,17 @@ def _choice_object(choice: Json, tool_set: ToolSet) -> str | Json:
     if upstream_name is None and name in tool_set.unsupported:
         raise _cannot_force(name)
     if upstream_name is None:
-        full_name = safe_text(f"{namespace}.{name}" if namespace else name, 60)
-        raise BadRequest(f"tool_choice names {full_name}, which is not among the tools.", param="tool_choice")
+        raise _unknown_choice(f"{namespace}.{name}" if namespace else name)
     return {"type": "function", "function": {"name": upstream_name}}
+
+
+def _unknown_choice(name: str) -> BadRequest:
+    return BadRequest(f"tool_choice names {safe_text(name, 60)}, which is not among the tools.", param="tool_choice")
 
 
 def _cannot_force(name: str) -> BadRequest:
     return BadRequest(
-        f"tool_choice forces {safe_text(name, 60)}, which DeepSeek cannot run; it runs function and custom tools.",
+        f"tool_choice forces {safe_text(name, 60)}, which DeepSeek cannot run here. Leave the choice out, or force a "
+        "function.",
         param="tool_choice",
     )

@@ -25,6 +25,43 @@ def function(tool: Any) -> Any:
     return read(tool).tools[0]["function"]
 
 
+class TestServerTools(unittest.TestCase):
+    def test_tools_that_deepseek_runs_stay_as_they_are(self) -> None:
+        tool_set = request_tools.read({"tools": [SEARCH, FLAT, SEARCH, FINDER]}, server_api="responses")
+        self.assertEqual(
+            ([SEARCH], ["Read"], ["tool tool_search"]), (tool_set.server, names(tool_set), tool_set.dropped)
+        )
+
+    def test_they_are_left_out_at_another_api(self) -> None:
+        tool_set = request_tools.read({"tools": [SEARCH]}, server_api="chat")
+        self.assertEqual(([], ["tool web_search"]), (tool_set.server, tool_set.dropped))
+
+    def test_a_choice_forces_one_by_type_or_by_name(self) -> None:
+        named = {"type": "web_search_20250305", "name": "web_search"}
+        for tool, choice, api in (
+            (SEARCH, {"type": "web_search"}, "responses"),
+            (named, {"type": "tool", "name": "web_search"}, "messages"),
+        ):
+            with self.subTest(api):
+                tool_set = request_tools.read({"tools": [tool], "tool_choice": choice}, server_api=api)
+                self.assertEqual((choice, None), (tool_set.server_choice, tool_set.choice))
+
+    def test_a_function_of_the_same_name_is_the_one_that_is_forced(self) -> None:
+        named = {"type": "web_search_20250305", "name": "Write"}
+        choice = {"type": "tool", "name": "Write"}
+        tool_set = request_tools.read({"tools": [named, BARE], "tool_choice": choice}, server_api="messages")
+        self.assertIsNone(tool_set.server_choice)
+        self.assertEqual({"type": "function", "function": {"name": "Write"}}, tool_set.choice)
+
+    def test_a_choice_of_one_that_is_not_there_is_refused(self) -> None:
+        with self.assertRaises(BadRequest):
+            request_tools.read({"tools": [FLAT], "tool_choice": {"type": "web_search"}}, server_api="responses")
+
+    def test_any_tool_may_be_required_where_deepseek_runs_all_of_them(self) -> None:
+        tool_set = request_tools.read({"tools": [SEARCH], "tool_choice": "required"}, server_api="responses")
+        self.assertEqual("required", tool_set.choice)
+
+
 class TestShapes(unittest.TestCase):
     def test_tools_of_all_shapes_become_functions_in_their_order(self) -> None:
         tool_set = read(NESTED, FLAT, BARE, CUSTOM)

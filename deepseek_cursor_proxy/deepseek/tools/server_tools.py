@@ -1,0 +1,51 @@
+"""The tools that DeepSeek runs itself: which of its APIs runs which, and how their items take part in a history.
+
+    chat        deepseek_web_search, deepseek_read_url
+    responses   these, web_search and web_search_preview (with or without a date)
+    messages    these, and web_search_20250305 or a later version
+
+A request with one goes to DeepSeek's own endpoint of the client's API. What none of them runs (file search, code
+interpreter, computer use, image generation, remote MCP servers) is left out, like every hosted tool elsewhere.
+"""
+
+import json
+import re
+
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.redaction import safe_text
+
+CHAT, RESPONSES, MESSAGES = "chat", "responses", "messages"
+
+_DEEPSEEK = "deepseek_web_search|deepseek_read_url"
+_KINDS = {
+    CHAT: re.compile(_DEEPSEEK),
+    RESPONSES: re.compile(rf"{_DEEPSEEK}|web_search(?:_preview)?(?:_\d{{4}}_\d{{2}}_\d{{2}})?"),
+    MESSAGES: re.compile(rf"{_DEEPSEEK}|web_search_\d{{8}}"),
+}
+# Parts of an answer that other fields of a message have as well.
+_PLAIN_ITEMS = frozenset({"text", "thinking", "message", "reasoning"})
+
+
+def is_run_by_deepseek(kind: str, api: str) -> bool:
+    """Whether DeepSeek runs a tool of this type at its endpoint of this API."""
+    return _KINDS[api].fullmatch(kind) is not None
+
+
+def leave_out(request: ChatRequest) -> ChatRequest:
+    """The request for an upstream that runs no such tools; BadRequest if it forces one."""
+    if request.server_choice is not None or (request.tool_choice == "required" and not request.tools):
+        raise BadRequest(
+            "tool_choice forces a tool that DeepSeek runs itself, and this upstream does not run it. Leave the choice "
+            "out, or force a function.",
+            param="tool_choice",
+        )
+    kinds = {f"tool {safe_text(tool['type'], 60)}" for tool in request.server_tools}
+    choice = request.tool_choice if request.tools else None
+    return request._replace(server_tools=(), tool_choice=choice, dropped=tuple(sorted({*request.dropped, *kinds})))
+
+
+def item_kinds(server_items: str) -> list[str]:
+    """The types of a message's items that its other fields do not have; see conversation.pack_items."""
+    items = (item for group in json.loads(server_items).values() for item in group)
+    return [str(item.get("type")) for item in items if item.get("type") not in _PLAIN_ITEMS]

@@ -1,0 +1,91 @@
+import unittest
+
+from deepseek_cursor_proxy.conversation import (
+    ChatRequest,
+    Delta,
+    Message,
+    Reply,
+    ServerDelta,
+    ServerPiece,
+    pack_items,
+    unpack_items,
+)
+from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.reasoning.message_digest import digest_message
+
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+
+
+class TestKinds(unittest.TestCase):
+    def test_each_api_runs_the_tools_of_the_table(self) -> None:
+        for kind, apis in {
+            "deepseek_web_search": "chat messages responses",
+            "deepseek_read_url": "chat messages responses",
+            "web_search": "responses",
+            "web_search_preview": "responses",
+            "web_search_preview_2025_03_11": "responses",
+            "web_search_2025_08_26": "responses",
+            "web_search_20250305": "messages",
+            "web_search_20260209": "messages",
+            "web_fetch_20250910": "",
+            "file_search": "",
+            "code_interpreter": "",
+            "code_execution_20250825": "",
+            "computer_use_preview": "",
+            "image_generation": "",
+            "mcp": "",
+            "function": "",
+        }.items():
+            with self.subTest(kind):
+                every = (server_tools.CHAT, server_tools.MESSAGES, server_tools.RESPONSES)
+                found = [api for api in every if server_tools.is_run_by_deepseek(kind, api)]
+                self.assertEqual(apis.split(), found)
+
+
+class TestLeaveOut(unittest.TestCase):
+    def test_an_upstream_that_runs_none_gets_none_and_each_kind_is_named(self) -> None:
+        request = ChatRequest("m", "m", (), tool_choice="auto", dropped=("a",), server_tools=(SEARCH, SEARCH))
+        left = server_tools.leave_out(request)
+        self.assertEqual(
+            ((), None, ("a", "tool web_search_20250305")), (left.server_tools, left.tool_choice, left.dropped)
+        )
+
+    def test_the_choice_among_functions_stays(self) -> None:
+        request = ChatRequest("m", "m", (), tools=({},), tool_choice="required", server_tools=(SEARCH,))
+        self.assertEqual("required", server_tools.leave_out(request).tool_choice)
+
+    def test_a_forced_one_is_refused(self) -> None:
+        request = ChatRequest("m", "m", (), server_tools=(SEARCH,))
+        for forced in (
+            request._replace(server_choice={"type": "web_search"}),
+            request._replace(tool_choice="required"),
+        ):
+            with self.subTest(forced), self.assertRaises(BadRequest):
+                server_tools.leave_out(forced)
+
+
+class TestItems(unittest.TestCase):
+    def test_a_reply_has_the_whole_items_alone(self) -> None:
+        reply = Reply()
+        begun, whole = {"type": "web_search_call"}, {"type": "web_search_call", "id": "ws_1"}
+        reply.add(Delta(server=ServerDelta((ServerPiece(0, begun, "in_progress"),))))
+        self.assertTrue(reply.is_empty)
+        reply.add(Delta(server=ServerDelta((ServerPiece(0, whole),))))
+        reply.add(Delta(text="Found."))
+        self.assertFalse(reply.is_empty)
+        self.assertEqual([whole], unpack_items(reply.message(), "answer"))
+
+    def test_items_of_another_api_are_not_found(self) -> None:
+        message = Message("assistant", "", server_items=pack_items("messages", [{"type": "text"}]))
+        self.assertEqual([], unpack_items(message, "responses"))
+        self.assertEqual([], unpack_items(Message("assistant", ""), "responses"))
+
+    def test_a_history_is_told_apart_by_the_kinds_of_items_but_not_by_their_ids(self) -> None:
+        def digest(*items: dict[str, str]) -> bytes:
+            return digest_message(Message("assistant", "Found.", server_items=pack_items("x", items))).digest
+
+        plain = digest_message(Message("assistant", "Found.")).digest
+        search = {"type": "web_search_call", "id": "ws_1"}
+        self.assertEqual(digest(search), digest({"type": "web_search_call"}, {"type": "text", "text": "Found."}))
+        self.assertEqual(3, len({plain, digest(search), digest(search, search)}))
