@@ -5,6 +5,7 @@
     ├ #12 sent       231 kB · accepted after 0.42 s
     └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s
 
+A picture that another model describes is a line of its own before them.
 The second line reports what was repaired or replayed as text, the last where a chat diverged from its previous request.
 A new figure is a field of its event (see `events`), which `exchange` or `api` sets. Lines contain no prompt, answer or
 key; `verbose` logs the bodies, never a key. All goes to the log: a program that embeds the proxy can keep it quiet.
@@ -15,7 +16,16 @@ from collections.abc import Mapping
 from typing import Any, assert_never
 
 from deepseek_cursor_proxy.json_codec import as_object
-from deepseek_cursor_proxy.observers.events import Event, Finished, PassedThrough, Received, Refused, Restored, Sent
+from deepseek_cursor_proxy.observers.events import (
+    Event,
+    Finished,
+    PassedThrough,
+    PictureDescribed,
+    Received,
+    Refused,
+    Restored,
+    Sent,
+)
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
 
@@ -25,6 +35,8 @@ _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[
 
 # More tokens than any request has.
 _PLENTY = 10**15
+# Names come from the network: so many are remembered as said once.
+_MAX_REPORTED = 1000
 
 
 class Console:
@@ -60,6 +72,8 @@ class Console:
                 if event.message is not None:
                     answer = {"reasoning": event.message.reasoning, "content": event.message.content}
                     self._print_body("DeepSeek said", answer)
+            case PictureDescribed():
+                self._report_picture(event)
             case Refused():
                 self._write(safe_text(f"{event.route} refused: {event.status} {event.message}", 1000))
             case PassedThrough():
@@ -79,6 +93,19 @@ class Console:
         if self._verbose:
             _log.info("│ %s: %s", what, readable_json(body))
 
+    def _report_picture(self, event: PictureDescribed) -> None:
+        if event.status == 200:
+            tokens = [format_tokens(event.usage)] if event.usage else []
+            parts = [f"picture described by {safe_text(event.model, 60)}", *tokens, f"{event.seconds:.1f} s"]
+            self._write(safe_text(f"─ {' · '.join(parts)}", 1000))
+            return
+        name = f"picture {event.caller} {event.picture}"
+        if name not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED:
+            self._reported_fields.add(name)
+            why = f"{safe_text(event.model, 60)}: {safe_text(event.outcome)} ({event.status})"
+            then = "named in the request, and tried again with the next one (said once)"
+            self._write(safe_text(f"─ picture not described by {why} · {then}", 1000))
+
     def _report_mixed(self, names: tuple[str, ...]) -> None:
         mixed = "reasoning_content and " + " and ".join(names)
         if names and mixed not in self._reported_fields:
@@ -87,9 +114,9 @@ class Console:
 
     def _report_dropped(self, names: tuple[str, ...]) -> None:
         for name in names:
-            # Names come from the network, so length and number are limited.
+            # Names come from the network, so their length is limited.
             text = safe_text(name, 60)
-            if text not in self._reported_fields and len(self._reported_fields) < 1000:
+            if text not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED:
                 self._reported_fields.add(text)
                 _log.info("not forwarded to DeepSeek: %s (said once)", text)
 

@@ -68,6 +68,21 @@ class Finished(NamedTuple):
     mixed_names: tuple[str, ...] = ()
 
 
+class PictureDescribed(NamedTuple):
+    """A call to put a picture into words, for a model that sees none, is over: `outcome` is "described" or an error.
+
+    `caller` and `picture` are digests; one call may serve several requests of the caller.
+    """
+
+    caller: str
+    picture: str
+    model: str
+    outcome: str
+    status: int
+    seconds: float
+    usage: Mapping[str, Any] | None = None
+
+
 class Refused(NamedTuple):
     """A request was refused before an exchange began; `route` is the name of its route, or its method and path."""
 
@@ -86,7 +101,7 @@ class PassedThrough(NamedTuple):
     seconds: float
 
 
-Event = Received | Restored | Sent | Finished | Refused | PassedThrough
+Event = Received | Restored | Sent | Finished | PictureDescribed | Refused | PassedThrough
 
 
 class Observer(Protocol):

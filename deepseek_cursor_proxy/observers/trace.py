@@ -15,7 +15,16 @@ from typing import Any, assert_never
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.observers.events import Event, Finished, PassedThrough, Received, Refused, Restored, Sent
+from deepseek_cursor_proxy.observers.events import (
+    Event,
+    Finished,
+    PassedThrough,
+    PictureDescribed,
+    Received,
+    Refused,
+    Restored,
+    Sent,
+)
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.redaction import redact_keys
@@ -56,8 +65,8 @@ class Trace:
                 if trace is not None:
                     timing = {"first_delta_seconds": event.first_delta_seconds, "total_seconds": event.seconds}
                     self._write({**trace, **_finished_fields(event), "timing": {**trace["timing"], **timing}})
-            case Refused() | PassedThrough():
-                # Nothing was restored or sent to DeepSeek.
+            case PictureDescribed() | Refused() | PassedThrough():
+                # No exchange, so nothing was restored.
                 pass
             case _:
                 assert_never(event)

@@ -44,7 +44,20 @@ _TOKEN_RATIOS = (
 _REASONING_FORMS = (
     "CREATE TABLE reasoning_forms (base_url TEXT PRIMARY KEY, form TEXT NOT NULL) STRICT, WITHOUT ROWID",
 )
-MIGRATIONS: list[tuple[str, ...]] = [_REASONINGS, _TOOL_ORDERS, _RESPONSES, _TOKEN_RATIOS, _REASONING_FORMS]
+# By caller and picture, the text in its place for models that see none.
+_PICTURE_DESCRIPTIONS = (
+    "CREATE TABLE picture_descriptions (id INTEGER PRIMARY KEY, caller BLOB NOT NULL, picture BLOB NOT NULL, "
+    "text BLOB NOT NULL, used_at REAL NOT NULL, UNIQUE (caller, picture)) STRICT",
+    "CREATE INDEX picture_descriptions_by_use ON picture_descriptions (used_at)",
+)
+MIGRATIONS: list[tuple[str, ...]] = [
+    _REASONINGS,
+    _TOOL_ORDERS,
+    _RESPONSES,
+    _TOKEN_RATIOS,
+    _REASONING_FORMS,
+    _PICTURE_DESCRIPTIONS,
+]
 # The tables that each step adds; version 0 has none.
 _TABLES: tuple[set[str], ...] = (
     set(),
@@ -53,6 +66,7 @@ _TABLES: tuple[set[str], ...] = (
     {"responses"},
     {"token_ratios"},
     {"reasoning_forms"},
+    {"picture_descriptions"},
 )
 
 
@@ -97,12 +111,17 @@ def version(connection: sqlite3.Connection) -> int:
 
 def newest_time(connection: sqlite3.Connection) -> float | None:
     """The latest time in any table; None when all are empty."""
-    columns = (("used_at", "reasonings"), ("used_at", "tool_orders"), ("created_at", "responses"))
+    columns = (
+        ("used_at", "reasonings"),
+        ("used_at", "tool_orders"),
+        ("created_at", "responses"),
+        ("used_at", "picture_descriptions"),
+    )
     times = [connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] for column, table in columns]
     return max((time for time in times if time is not None), default=None)
 
 
 def delete_rows(connection: sqlite3.Connection) -> None:
     """Delete all that was stored for callers; token ratios and reasoning forms stay."""
-    for table in ("keys", "tool_orders", "responses", "reasonings"):
+    for table in ("keys", "tool_orders", "responses", "picture_descriptions", "reasonings"):
         connection.execute(f"DELETE FROM {table}")
