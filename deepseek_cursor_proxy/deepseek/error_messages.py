@@ -66,17 +66,17 @@ def early_end(finish_reason: str | None) -> UpstreamFailed | None:
     return UpstreamFailed(why, code=finish_reason) if why is not None else None
 
 
-def read_refusal(status: int, raw: bytes, retry_after: int | None) -> UpstreamRefused:
-    """The error in a response of DeepSeek or of a gateway in front of it."""
+def read_refusal(status: int, raw: bytes, retry_after: int | None, name: str = "DeepSeek") -> UpstreamRefused:
+    """The error in a response of the upstream of this name or of a gateway in front of it."""
     try:
         body = decode_upstream_json(raw)
     except ValueError:
         body = None
     if isinstance(body, dict) and "error" in body:
-        message = chat_api.error_message(body) or f"DeepSeek answered {status}: no explanation"
+        message = chat_api.error_message(body) or f"{name} answered {status}: no explanation"
         return UpstreamRefused(status, message, body, retry_after)
     text = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
-    return UpstreamRefused(status, f"DeepSeek answered {status}: {text or 'no explanation'}", None, retry_after)
+    return UpstreamRefused(status, f"{name} answered {status}: {text or 'no explanation'}", None, retry_after)
 
 
 def explain(refusal: UpstreamRefused, tool_count: int = 0) -> UpstreamRefused:

@@ -5,7 +5,8 @@
     recorder           its second stage: stores each turn that is complete
     choices            several answers (n > 1), with the same interface
     upstream_call      CallContext and GenerationRequest; sends, retries and reads a call
-    host_choice        which host of the models the upstream is, and its API
+    upstreams          the servers that calls go to
+    host_choice        the API of one of them, as its host has it
     background_jobs    work without a client: Job, Jobs
     services           everything that exchanges and endpoints share
 

@@ -173,7 +173,7 @@ class Exchange:
             upstream_call.close(was_complete=is_complete)
         self._services.observers.emit(self._finished_event())
         if is_complete:
-            self._services.host_choice.learn(self._reply)
+            upstream_call.learn(self._reply)
         if is_complete and upstream_call.prepared is not None:
             self._services.counter.learn(upstream_call.prepared.request, self._reply.usage)
 

@@ -1,16 +1,14 @@
-"""HostChoice: which host the upstream is, and the API to call it with.
+"""HostChoice: the API to call an upstream with, as its host has it.
 
-The configuration names the host, or its base URL does. For any other the answers decide: the form in which reasoning
-came is learned by base URL, kept in the store, and the next requests send reasoning back in it. A form of fields is
+For a host that is not known by name (`hosts.choose`) the answers decide: the form in which reasoning came is learned by
+base URL, kept in the store, and the next requests send reasoning back in it. A form of fields is
 never unlearned in favour of <think> in the text, because a model may write that tag about anything.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Reply
-from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.api import UpstreamApi, chat_of
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import begins_with_block
@@ -18,14 +16,11 @@ from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 
 
 class HostChoice:
-    """The host of one upstream. Called by handler threads; nothing in it changes but the learned forms."""
+    """The API of one upstream. Called by handler threads; nothing in it changes but the learned forms."""
 
-    def __init__(self, config: ProxyConfig, forms: ReasoningForms) -> None:
-        self._base_url = config.upstream_base_url
+    def __init__(self, host: Host, base_url: str, forms: ReasoningForms) -> None:
+        self._base_url = base_url
         self._forms = forms
-        host = hosts.choose(config.upstream_host, config.upstream_base_url)
-        if config.host_options:
-            host = replace(host, options=config.host_options)
         self._host = host
         self._default = chat_of(host)
         self._apis: Mapping[str | None, UpstreamApi] = {

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.chats.store import ChatStore
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
-from deepseek_cursor_proxy.exchange.host_choice import HostChoice
+from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observer, Observers
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
-from deepseek_cursor_proxy.upstream.client import Upstream
+from deepseek_cursor_proxy.upstream.client import UpstreamClient
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ class Services:
     responses: ResponseStore
     jobs: Jobs
     counter: TokenCounter
-    upstream: Upstream
-    host_choice: HostChoice
-    # Learned by the host choice, and taken over by the next one.
+    upstream: UpstreamClient
+    upstreams: Upstreams
+    # Learned from answers of the upstreams, and taken over by the next ones.
     reasoning_forms: ReasoningForms
     # New ones after SIGHUP. One that an endpoint reads, or that must survive, is also a field, created like a store.
     observers: Observers
@@ -64,8 +64,8 @@ class Services:
                 former,
                 config=config,
                 access=access,
-                upstream=Upstream(config),
-                host_choice=HostChoice(config, former.reasoning_forms),
+                upstream=UpstreamClient(config),
+                upstreams=Upstreams(config, former.reasoning_forms),
                 observers=Observers(observers),
             )
         forms = ReasoningForms(reasoning_store.database)
@@ -82,8 +82,8 @@ class Services:
             responses=_open_responses(config, reasoning_store),
             jobs=Jobs(config.background_workers, config.background_queue),
             counter=TokenCounter(config, reasoning_store.database),
-            upstream=Upstream(config),
-            host_choice=HostChoice(config, forms),
+            upstream=UpstreamClient(config),
+            upstreams=Upstreams(config, forms),
             reasoning_forms=forms,
             observers=Observers(observers),
             secret=InstallationSecret(Path(reasoning_store.database.path)),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
-from deepseek_cursor_proxy.conversation import ChatRequest, Delta
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.error_messages import explain
@@ -64,8 +64,8 @@ class UpstreamCall:
         self._number = number
         self._context = context
         self._request = generation.request
-        is_chat = generation.upstream_api is CHAT
-        self._upstream_api = services.host_choice.chat_api() if is_chat else generation.upstream_api
+        self._upstream = services.upstreams.choose()
+        self._upstream_api = self._upstream.api(generation.upstream_api)
         self._services = services
         self._started = time.monotonic()
         self._slot = context.slot
@@ -86,6 +86,10 @@ class UpstreamCall:
     @property
     def host(self) -> Host:
         return self._upstream_api.host
+
+    def learn(self, reply: Reply) -> None:
+        """Learn from a complete answer how its upstream writes reasoning."""
+        self._upstream.host_choice.learn(reply)
 
     @property
     def retries(self) -> int:
@@ -208,9 +212,8 @@ class UpstreamCall:
         while True:
             try:
                 context, slot = self._context, self._acquire_slot()
-                return self._services.upstream.send(
-                    body, context.credential, context.peer, slot, self._upstream_api.path
-                )
+                destination = self._upstream.destination(self._upstream_api.path)
+                return self._services.upstream.send(destination, body, context.credential, context.peer, slot)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._wait_for_retry(error):
                     raise self._explain(error) if isinstance(error, UpstreamRefused) else error from None

@@ -24,15 +24,12 @@ from deepseek_cursor_proxy.upstream.pool import ConnectionPool
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.response_head import ClosedBeforeResponse
 
-_CHAT = "/chat/completions"
 
-
-class Upstream:
+class UpstreamClient:
     """Called by handler threads; they share the pool and the call limits."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
-        self._deepseek = config.upstream_base_url.rstrip("/")
         self.call_limits = CallLimits(config.most_calls, config.queue_timeout)
         connect = Connector(config).open
         # A kept connection may turn out to be dead after a request was sent on it, which then has to be sent again: not
@@ -42,10 +39,10 @@ class Upstream:
         self._opener.add_handler(_PoolHandler(self._pool, config))
 
     def send(
-        self, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None, path: str = _CHAT
+        self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
     ) -> UpstreamResponse:
-        """Make the call; ProxyError or ClientGone unless DeepSeek accepts it. The slot ends with the response."""
-        answer = self.send_to(Destination(self._deepseek + path), body, credential, peer, slot)
+        """Make the call; ProxyError or ClientGone unless upstream accepts it. The slot ends with the response."""
+        answer = self.send_to(destination, body, credential, peer, slot)
         try:
             _raise_for_status(answer)
         except BaseException:
@@ -56,7 +53,7 @@ class Upstream:
     def send_to(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
     ) -> UpstreamResponse:
-        """The same call to any destination; returns a response of any status."""
+        """The same call; returns a response of any status."""
         request = _PooledRequest(destination, body, peer)
         request.add_unredirected_header("Authorization", f"Bearer {credential}")
         try:
@@ -146,8 +143,8 @@ def _raise_for_status(answer: UpstreamResponse) -> None:
     if answer.status == 200:
         return
     if not 400 <= answer.status < 600:
-        raise UpstreamFailed(f"DeepSeek answered with the unexpected status {answer.status}.")
-    raise read_refusal(answer.status, answer.read_refusal(), answer.retry_after)
+        raise UpstreamFailed(f"{answer.destination.name} answered with the unexpected status {answer.status}.")
+    raise read_refusal(answer.status, answer.read_refusal(), answer.retry_after, answer.destination.name)
 
 
 class _StaleConnection(Exception):

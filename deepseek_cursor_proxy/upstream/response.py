@@ -104,7 +104,7 @@ class UpstreamResponse:
                 if isinstance(body, dict):
                     chat_api.chunk_deltas(body)
         raise UpstreamFailed(
-            f"DeepSeek answered with {safe_text(kind, 60)}, which is not an event stream. Check "
+            f"{self.destination.name} answered with {safe_text(kind, 60)}, which is not an event stream. Check "
             f"{self.destination.setting}."
         )
 
@@ -199,7 +199,7 @@ class UpstreamResponse:
             return
         if self._keep_alive_at > self._progress_at and now < self._keep_alive_at + self._config.request_timeout:
             raise self._queue_error()
-        raise UpstreamTimeout("DeepSeek went silent in the middle of the answer. Try again.")
+        raise UpstreamTimeout(f"{self.destination.name} went silent in the middle of the answer. Try again.")
 
     def _allow_for_stop(self) -> None:
         """Move the deadlines by the time in which this process was stopped, which is no silence of DeepSeek's."""

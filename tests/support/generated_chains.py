@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Com
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
+from deepseek_cursor_proxy.upstream.destination import Destination
 from tests.support.harness import chat_text
 from tests.support.histories import TOOLS
 from tests.support.responses_client import Json, check_stream, events, output, question
@@ -39,7 +40,7 @@ class Upstream:
         # Slots are not released here.
         self.call_limits = CallLimits(lambda model: 10**9, 0)
 
-    def send(self, body: bytes, *_: Any) -> "_FakeResponse":
+    def send(self, destination: Destination, body: bytes, *_: Any) -> "_FakeResponse":
         self.payload = json.loads(body)
         refusal = contract.refusal(self.payload)
         assert refusal is None, f"DeepSeek would refuse this: {refusal}"

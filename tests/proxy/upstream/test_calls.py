@@ -12,7 +12,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.lab.fake_deepseek import Failure, Raw
-from deepseek_cursor_proxy.upstream.client import Upstream
+from deepseek_cursor_proxy.upstream.client import UpstreamClient
+from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.support.harness import PATIENCE, SocketTestCase
 from tests.support.raw_upstream import KEEP, RawUpstream, ScriptedReply
@@ -28,11 +29,12 @@ def raw(body: bytes, *headers: str, status: str = "200 OK") -> Raw:
 
 
 class UpstreamTestCase(SocketTestCase):
-    def upstream(self, url: str | None = None, **settings: Any) -> Upstream:
-        return self.enterContext(closing(Upstream(ProxyConfig(upstream_base_url=url or self.fake.url, **settings))))
+    def upstream(self, url: str | None = None, **settings: Any) -> UpstreamClient:
+        self.destination = Destination((url or self.fake.url) + "/chat/completions")
+        return self.enterContext(closing(UpstreamClient(ProxyConfig(**settings))))
 
-    def send(self, upstream: Upstream | None = None, body: bytes = BODY) -> UpstreamResponse:
-        answer = (upstream or self.upstream()).send(body, "sk-test", None)
+    def send(self, upstream: UpstreamClient | None = None, body: bytes = BODY) -> UpstreamResponse:
+        answer = (upstream or self.upstream()).send(self.destination, body, "sk-test", None)
         self.addCleanup(answer.close)
         return answer
 
@@ -114,7 +116,7 @@ class TestKeepAlive(UpstreamTestCase):
         self.addCleanup(hung_up.set)
         upstream = self.upstream(f"http://127.0.0.1:{listener.getsockname()[1]}")
         with self.assertRaises(UpstreamRefused) as caught:
-            upstream.send(b"x" * 30_000_000, "sk-test", None)
+            upstream.send(self.destination, b"x" * 30_000_000, "sk-test", None)
         self.assertEqual(413, caught.exception.status)
 
     def test_a_new_connection_without_a_response_is_not_retried_silently(self) -> None:

@@ -17,9 +17,9 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.upstream import connect, pool
-from deepseek_cursor_proxy.upstream.client import Upstream
+from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connect import Attempt, Connector, ConnectTimeout, Resolver
-from deepseek_cursor_proxy.upstream.destination import Origin
+from deepseek_cursor_proxy.upstream.destination import Destination, Origin
 from deepseek_cursor_proxy.upstream.pool import Connection
 from tests.support.harness import SocketTestCase
 from tests.support.polling import wait_until
@@ -59,8 +59,11 @@ class ConnectingTestCase(SocketTestCase):
     ) -> bytes:
         """What a call with our secret brings back; the environment is this one and nothing else."""
         with mock.patch.dict(os.environ, environment or {}, clear=True):
-            config = ProxyConfig(upstream_base_url=url, **{"connect_timeout": PATIENCE, **settings})
-            with closing(Upstream(config)) as upstream, closing(upstream.send(BODY, SECRET, peer)) as answer:
+            config = ProxyConfig(**{"connect_timeout": PATIENCE, **settings})
+            with (
+                closing(UpstreamClient(config)) as upstream,
+                closing(upstream.send(Destination(f"{url}/chat/completions"), BODY, SECRET, peer)) as answer,
+            ):
                 return answer.read()
 
     def failure(self, url: str, kind: type[ProxyError], **details: Any) -> str:
@@ -169,9 +172,11 @@ class TestTls(ConnectingTestCase):
 
         port = self.secured_server(refuse_early)
         with mock.patch.dict(os.environ, TRUSTED, clear=True):
-            upstream = self.enterContext(closing(Upstream(ProxyConfig(upstream_base_url=f"https://localhost:{port}"))))
+            upstream = self.enterContext(closing(UpstreamClient(ProxyConfig())))
             with self.assertRaises(ProxyError) as caught:
-                upstream.send(b"x" * 30_000_000, SECRET, None)
+                upstream.send(
+                    Destination(f"https://localhost:{port}/chat/completions"), b"x" * 30_000_000, SECRET, None
+                )
         self.assertEqual(413, caught.exception.status)
 
     def secured_server(self, serve: Callable[[ssl.SSLSocket], None]) -> int:

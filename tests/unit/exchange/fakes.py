@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import retry
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
+from deepseek_cursor_proxy.upstream.destination import Destination
 
 ME = b"m" * 32
 DONE = b"data: [DONE]\n\n"
@@ -71,7 +72,7 @@ class FakeUpstream:
         self.payloads: list[dict[str, Any]] = []
         self.call_limits = CallLimits(lambda model: 100, 0)
 
-    def send(self, body: bytes, *_: Any) -> FakeResponse:
+    def send(self, destination: Destination, body: bytes, *_: Any) -> FakeResponse:
         self.payloads.append(json.loads(body))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):

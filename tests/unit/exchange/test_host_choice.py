@@ -7,6 +7,7 @@ from deepseek_cursor_proxy.conversation import Delta, ForeignReasoning, Reply
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.exchange.host_choice import HostChoice
+from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from tests.support.databases import DatabaseTestCase
 
@@ -28,7 +29,7 @@ def reply(delta: Delta) -> Reply:
 class TestHostChoice(DatabaseTestCase):
     def choice(self, **settings: Any) -> HostChoice:
         config = ProxyConfig(**{"upstream_base_url": "http://127.0.0.1:1", **settings})
-        return HostChoice(config, ReasoningForms(self.database))
+        return Upstream.of_settings(config, ReasoningForms(self.database)).host_choice
 
     def test_deepseek_is_called_with_the_plain_api_and_teaches_nothing(self) -> None:
         choice = self.choice(upstream_base_url="https://api.deepseek.com")
