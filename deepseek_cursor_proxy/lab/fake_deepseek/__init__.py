@@ -2,10 +2,10 @@
 
 `answer` queues steps. Each accepted request takes the next one; the responder answers when the queue is empty. The next
 request gets a fault (Failure, Raw) whatever it asks; an Answer is only spent on a request that keeps the contract, and
-every other request gets DeepSeek's refusal. `contract` decides what is refused, `completion` writes an answer, and
-`native` does both for the Responses API, `dialects` for other hosts of the models; this file has the socket and the
-script. Rule: `seen` has a request before the first byte of its response leaves, so a test that has the response need
-not wait. Nothing outlives `close`.
+every other request gets DeepSeek's refusal. A description of a picture is no part of the script. `contract` decides
+what is refused, `completion` writes an answer, and `native` does both for the Responses API, `dialects` for other hosts
+of the models; this file has the socket and the script. Rule: `seen` has a request before the first byte of its response
+leaves, so a test that has the response need not wait. Nothing outlives `close`.
 """
 
 import selectors
@@ -25,7 +25,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, native
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, native, picture_rules
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, model_entry
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
@@ -90,6 +90,8 @@ class FakeDeepSeek:
         self.hang_ups: SimpleQueue[float] = SimpleQueue()
         self.closing = threading.Event()
         self.cache = PrefixCache()
+        # Answers a request that is about one picture and nothing else, in place of the script; None for any other.
+        self.describe: Callable[[dict[str, Any]], Step | None] = _describe
         self._rules = {"rule": rule, "refuse_empty": refuse_empty_reasoning}
         self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
         self._keys = keys
@@ -164,7 +166,7 @@ class FakeDeepSeek:
             refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(parsed, **rules)
         if refused is not None:
             step = _to_failure(refused)
-        step = step or self._take(Answer, Failure, Raw) or self._responder(payload)
+        step = step or self.describe(payload) or self._take(Answer, Failure, Raw) or self._responder(payload)
         status = step.status if isinstance(step, Failure) else 200 if isinstance(step, Answer) else 0
         self.seen.append(ReceivedRequest(path, headers, payload, status, refused.message if refused else None, body))
         return _Reply(step, payload, endpoint.writer)
@@ -183,6 +185,11 @@ class FakeDeepSeek:
     def _take(self, *kinds: type[Step]) -> Step | None:
         with self._lock:
             return self._queue.popleft() if self._queue and isinstance(self._queue[0], kinds) else None
+
+
+def _describe(payload: dict[str, Any]) -> Step | None:
+    text = picture_rules.describe(payload)
+    return None if text is None else Answer(content=text)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 `refusal` judges one chat-completions body the way the server does: first as a typed value (the server is written in
 Rust, so those words are serde's), then field by field, then as a history, and last as a history of thoughts.
-`tool_rules` judges the functions. The first thing wrong is the one reported. Where no capture shows DeepSeek's words,
-the sentence is ours.
+`tool_rules` judges the functions, `picture_rules` the pictures. The first thing wrong is the one reported. Where no
+capture shows DeepSeek's words, the sentence is ours.
 Rule: every check may trust what the checks before it established. This file knows no socket, clock or script.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import decode_json_object
-from deepseek_cursor_proxy.lab.fake_deepseek import tool_rules
+from deepseek_cursor_proxy.lab.fake_deepseek import picture_rules, tool_rules
 
 DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
 MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -212,6 +212,7 @@ def _message_problems(payload: Mapping[str, Any], beta: bool) -> Problems:
             yield f"Invalid messages[{index}]: the id of a tool call must not be empty"
         if message.get("prefix") and not (beta and message is payload["messages"][-1]):
             yield "prefix needs the /beta path, and works on the last message only"
+    yield from picture_rules.problems(payload["messages"])
 
 
 def _part_problems(where: str, parts: list[Any], model: str) -> Problems:

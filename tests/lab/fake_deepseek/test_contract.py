@@ -12,7 +12,7 @@ Payload = dict[str, Any]
 USER = {"role": "user", "content": "Hello?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 NAMED = {"type": "function", "function": {"name": "look"}}
 OFF = {"type": "disabled"}
 

@@ -38,7 +38,7 @@ def refused(asked: Any) -> str | None:
 
 class TestRefusals(unittest.TestCase):
     def test_native_bodies_of_a_careful_client_are_accepted(self) -> None:
-        picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
         for name, asked in {
             "a question": body(),
             "a string": {"model": "deepseek-flash", "input": "Hello?"},

@@ -15,7 +15,7 @@ THOUGHT = "First look. \n\n\u2028 思 </details>"
 CALLING = Answer(reasoning=THOUGHT, content="Looking.", calls=(CALL, OTHER_CALL))
 DONE = Answer(reasoning="Now I know.", content="Done.")
 RESULTS = (result(CALL.id, "one"), result(OTHER_CALL.id, "two"))
-PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
 FOREIGN = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds"
 
 
@@ -289,10 +289,10 @@ class TestResults(HistoryTestCase):
 
     def test_images_reach_vision_models_and_become_text_for_others(self) -> None:
         blind = self.results(result(CALL.id, [PICTURE]), RESULTS[1])
-        self.assertRegex(blind[0]["content"], r"^\[image: image/png, 3 B, [0-9a-f]{12}\]$")
+        self.assertRegex(blind[0]["content"], r"^\[image: image/png, 8 B, [0-9a-f]{12}\]$")
         seeing = self.results(result(CALL.id, [PICTURE]), RESULTS[1], model="deepseek-flash")
         self.assertEqual(["tool", "tool", "user"], [each["role"] for each in seeing])
-        self.assertEqual("data:image/png;base64,AAAA", seeing[2]["content"][-1]["image_url"]["url"])
+        self.assertEqual("data:image/png;base64,iVBORw0KGgo=", seeing[2]["content"][-1]["image_url"]["url"])
 
     def test_images_of_users_reach_vision_models(self) -> None:
         said = user(PICTURE, {"type": "text", "text": "What is it?"})

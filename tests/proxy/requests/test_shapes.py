@@ -20,7 +20,7 @@ APPLY_PATCH = {"type": "custom", "name": "ApplyPatch", "description": "Patches f
 FLAT = {"type": "function", "name": "Shell", "description": "d", "parameters": {"type": "object"}, "strict": False}
 BARE = {"name": "Grep", "description": "d", "input_schema": {"type": "object"}}
 PATCH = '*** Begin Patch\n*** Update File: a.py\n@@\n-x = "\\n"\n+x = "é 思 \U0001f600"\n*** End Patch\n'
-PNG = "data:image/png;base64," + "A" * 16000
+PNG = "data:image/png;base64,iVBORw0KGgo" + "A" * 15989
 
 
 class ShapesTestCase(SocketTestCase):
@@ -188,7 +188,7 @@ class TestImages(ShapesTestCase):
 
     def history(self) -> list[dict[str, Any]]:
         call = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
-        shot = {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "A" * 4000}}
+        shot = {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "/9j/" + "A" * 3996}}
         return [
             {"role": "user", "content": list(self.PARTS)},
             {"role": "assistant", "content": None, "reasoning_content": "r", "tool_calls": [call]},

@@ -1,0 +1,67 @@
+"""Pictures at DeepSeek: which requests are refused for theirs, and what Flash says that a picture shows.
+
+The limits are those of the vision guide (September 2026); no capture shows the words, so these are ours. A description
+depends on the digest of the picture alone, so that a test knows it beforehand.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_MIB = 1024 * 1024
+_MAX_BYTES = 32 * _MIB
+_MAX_BYTES_TOGETHER = 64 * _MIB
+_MAX_PICTURES = 600
+_LONGEST_URL = 8192
+# JPEG, PNG, GIF and WebP are told by their first bytes, whatever the media type says.
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF")
+
+
+def problems(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    urls = [part["image_url"]["url"] for part in _parts(messages) if part["type"] == "image_url"]
+    if len(urls) > _MAX_PICTURES:
+        yield f"Too many images: {len(urls)}, at most {_MAX_PICTURES}"
+    sizes = []
+    for url in urls:
+        if not url.startswith("data:"):
+            if not url.startswith(("http://", "https://")) or len(url) > _LONGEST_URL:
+                yield "Invalid image URL"
+            continue
+        data = _decode(url)
+        if data is None or not data.startswith(_SIGNATURES):
+            yield "Unsupported image format: expected JPEG, PNG, GIF or WebP"
+            return
+        sizes.append(len(data))
+    if any(size > _MAX_BYTES for size in sizes) or sum(sizes) > _MAX_BYTES_TOGETHER:
+        yield "The images are too large"
+
+
+def describe(payload: Mapping[str, Any]) -> str | None:
+    """The answer to a request that is about one picture and nothing else; None for any other request."""
+    pictures = [part for part in _parts(payload["messages"]) if part["type"] != "text"]
+    is_thinking = (payload.get("thinking") or {}).get("type") != "disabled"
+    if is_thinking or payload.get("tools") or len(pictures) != 1 or len(payload["messages"]) > 2:
+        return None
+    return description_of(pictures[0])
+
+
+def description_of(part: Mapping[str, Any]) -> str:
+    """What Flash says about an `image_url` or `file` part."""
+    source = part["image_url"]["url"] if part["type"] == "image_url" else "".join(part["file"].values())
+    data = _decode(source) if source.startswith("data:") else None
+    digest = hashlib.sha256(source.encode() if data is None else data).hexdigest()[:12]
+    return f"A window with the title {digest}."
+
+
+def _parts(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for message in messages:
+        if isinstance(message["content"], list):
+            yield from message["content"]
+
+
+def _decode(url: str) -> bytes | None:
+    try:
+        return base64.b64decode(url.partition(",")[2], validate=True)
+    except ValueError:
+        return None
