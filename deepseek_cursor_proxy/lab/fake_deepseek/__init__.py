@@ -29,8 +29,9 @@ from deepseek_cursor_proxy.lab.fake_deepseek import contract, native, picture_ru
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, model_entry
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
+from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
 
-__all__ = ["Answer", "Call", "Failure", "FakeDeepSeek", "Raw", "Seen", "Step"]
+__all__ = ["Answer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "Search", "Seen", "Step"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class FakeDeepSeek:
         keys: Collection[str] | None = None,
         idle_seconds: float | None = None,
         host: str = "deepseek",
+        runs_server_tools: bool = True,
     ) -> None:
         self.seen: list[ReceivedRequest] = []
         self.release = threading.Event()
@@ -95,6 +97,8 @@ class FakeDeepSeek:
         self._rules = {"rule": rule, "refuse_empty": refuse_empty_reasoning}
         self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
         self._keys = keys
+        # If not, tools that DeepSeek runs itself are ignored, as it ignores what it does not know.
+        self._runs_server_tools = runs_server_tools
         self._chat = _CHAT if host == "deepseek" else _foreign_chat(host)
         self.idle_seconds = idle_seconds
         self._lock = threading.Lock()
@@ -160,10 +164,12 @@ class FakeDeepSeek:
         endpoint = endpoint_at(path, self._chat)
         parsed = endpoint.read(body)
         payload = {} if isinstance(parsed, Refusal) else parsed
+        if not self._runs_server_tools:
+            payload = {name: value for name, value in payload.items() if name not in ("server_tools", "server_choice")}
         step, refused = None, self.request_refusal(path, endpoint.path, headers)
         if refused is None and (step := self._take(Failure, Raw)) is None:
             rules = {**self._rules, "beta": path.startswith("/beta/")}
-            refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(parsed, **rules)
+            refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(payload, **rules)
         if refused is not None:
             step = _to_failure(refused)
         step = step or self.describe(payload) or self._take(Answer, Failure, Raw) or self._responder(payload)

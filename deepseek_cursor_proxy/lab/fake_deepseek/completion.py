@@ -15,6 +15,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import VISION_MODELS, is_thinking
+from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Answer:
     comments: int = 0
     cut_after: int | None = None
     stall_after: int | None = None
+    # Played before the rest of the answer, if the request has a tool for them; and the sources of `content`.
+    searches: tuple[Search, ...] = ()
+    citations: tuple[Citation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,9 @@ class PrefixCache:
         """The tokens of this prompt; from now on it is a cached prefix itself."""
         # Another model or user is another cache, and with tool_choice none the tools never reach the prompt.
         digest = hashlib.sha256(encode_json([payload["model"], payload.get("user_id")])).digest()
-        tools = payload.get("tools") if payload.get("tool_choice") != "none" else None
+        names = ("tools", "server_tools") if payload.get("tool_choice") != "none" else ()
         tokens = hit = 0
-        for part in ({"tools": tools}, *payload["messages"]):
+        for part in ({name: payload.get(name) for name in names}, *payload["messages"]):
             data = _normal(part)
             digest = hashlib.sha256(digest + data).digest()
             tokens += _tokens(data)

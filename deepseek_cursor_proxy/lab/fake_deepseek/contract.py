@@ -249,7 +249,7 @@ def _reasoning_problems(payload: Mapping[str, Any], rule: str, refuse_empty: boo
         first_call = next((i for i, message in enumerate(turn) if message.get("tool_calls")), len(turn))
         if rule == "april":
             owing = turn if first_call < len(turn) else []
-        elif payload.get("tools"):
+        elif payload.get("tools") or payload.get("server_tools"):
             owing = turn
         else:
             # Without `tools` only the tool loop the history ends in is checked, none that a user message closed.

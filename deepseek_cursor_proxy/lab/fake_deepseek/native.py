@@ -2,8 +2,10 @@
 
 A body is translated to chat completions, `contract` judges that, and its refusal is translated back. Of a history only
 what DeepSeek joins counts: items of unknown types are skipped, calls belong to the reasoning right before them, and
-reasoning that is empty, summarised or encrypted counts as absent. This translation shares nothing with the proxy's own,
-so that the two can disagree. This file knows no socket or script.
+reasoning that is empty, summarised or encrypted counts as absent. Tools that DeepSeek runs itself (see `searches`) have
+no field in chat completions: here they are `server_tools`, their choice is `server_choice`, and the searches of a turn
+are its `steps`. This translation shares nothing with the proxy's own, so that the two can disagree. This file knows no
+socket or script.
 """
 
 import uuid
@@ -12,15 +14,24 @@ from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion, pieces
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import DESERIALIZE, MISSING_REASONING, UNANSWERED_CALLS, Refusal
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, searches
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Completion, PrefixCache, pieces
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import (
+    DESERIALIZE,
+    FORCED_TOOL,
+    MISSING_REASONING,
+    UNANSWERED_CALLS,
+    Refusal,
+    is_thinking,
+)
+from deepseek_cursor_proxy.lab.fake_deepseek.searches import Search
 
 MISSING_REASONING_TEXT = "The `reasoning_text` in the thinking mode must be passed back to the API."
 NO_OUTPUT = "No tool output found for tool call"
 _WORDS = {MISSING_REASONING: MISSING_REASONING_TEXT, UNANSWERED_CALLS: NO_OUTPUT}
 _NAMES = {"max_output_tokens": "max_tokens", "user": "user_id"}
 _SAME_NAMES = ("model", "stream", "temperature", "top_p", "top_logprobs")
+_KINDS = ("message", "reasoning", "function_call", "function_call_output", searches.CALL)
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -38,6 +49,11 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
 
 def refusal(payload: Mapping[str, Any], rule: str, *, refuse_empty: bool, beta: bool) -> Refusal | None:
     """The 400 that a body earns which `read` has put into the words of chat completions."""
+    choice = payload.get("server_choice")
+    if choice is not None and choice["type"] not in [tool["type"] for tool in payload.get("server_tools", ())]:
+        return Refusal(f"tool_choice: {choice['type']} is not among the tools")
+    if choice is not None and is_thinking(payload):
+        return Refusal(FORCED_TOOL)
     # Whether chats may have an empty one makes no difference: here it is as good as none.
     found = contract.refusal(payload, rule, refuse_empty=True, beta=beta)
     return found if found is None else replace(found, message=_WORDS.get(found.message, found.message))
@@ -61,17 +77,25 @@ def _chat(body: Mapping[str, Any]) -> dict[str, Any]:
         chat["reasoning_effort"] = effort
     if body.get("tools") is not None:
         chat["tools"] = [_tool(tool) for tool in body["tools"] if tool.get("type") in ("function", "custom")]
-    if body.get("tool_choice") is not None:
-        choice = body["tool_choice"]
-        if not isinstance(choice, str):
-            choice = {"type": choice.get("type"), "function": {"name": choice.get("name")}}
-        chat["tool_choice"] = choice
+        if server_tools := [tool for tool in body["tools"] if searches.is_tool(tool)]:
+            chat["server_tools"] = server_tools
+    chat |= _choice(body.get("tool_choice"))
     form = (body.get("text") or {}).get("format")
     if form is not None:
         _fit(form.get("type") in ("text", "json_object", "json_schema"), "text.format.type: unknown variant")
         _fit(form["type"] != "json_schema" or isinstance(form.get("schema"), dict), "text.format: missing `schema`")
         chat["response_format"] = {"type": "text" if form["type"] == "text" else "json_object"}
     return chat
+
+
+def _choice(choice: Any) -> dict[str, Any]:
+    if choice is None:
+        return {}
+    if not isinstance(choice, str):
+        if searches.is_tool(choice):
+            return {"server_choice": choice}
+        choice = {"type": choice.get("type"), "function": {"name": choice.get("name")}}
+    return {"tool_choice": choice}
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,15 +126,28 @@ class _History:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self._turn: dict[str, Any] | None = None
+        # The turn goes on after a search, whatever comes.
+        self._is_after_search = False
 
     def take(self, item: Mapping[str, Any], where: str) -> None:
+        kind = item.get("type", "message")
+        self._take(item, where)
+        if kind in _KINDS:
+            self._is_after_search = kind == searches.CALL and self._turn is not None
+
+    def _take(self, item: Mapping[str, Any], where: str) -> None:
         match item.get("type", "message"):
             case "reasoning":
                 self._think(item, where)
             case "message" if item.get("role") == "assistant":
                 content = _content(item.get("content"), where)
                 self._end_if_spoken()
-                self._open()["content"] = content
+                self._open()["content"] += content
+            case searches.CALL if "action" in item:
+                _fit(isinstance(item["action"], dict), f"{where}.action: expected a map")
+                _fit(item.get("id", "") is not None, f"{where}.id: invalid type: null, expected a string")
+                turn = self._open()
+                turn.setdefault("steps", []).append(_step(turn, item["action"]))
             case "message":
                 self.end_turn()
                 role = {"developer": "user"}.get(item.get("role", ""), item.get("role"))
@@ -132,7 +169,9 @@ class _History:
 
     def _end_if_spoken(self) -> None:
         """Thoughts or text after the text or calls of a turn belong to the next turn."""
-        if self._turn is not None and (self._turn["content"] or "tool_calls" in self._turn):
+        if self._turn is None or self._is_after_search:
+            return
+        if self._turn["content"] or "tool_calls" in self._turn:
             self.end_turn()
 
     def _open(self) -> dict[str, Any]:
@@ -148,6 +187,11 @@ class _History:
         text = "".join(part["text"] for part in parts if part.get("type") == "reasoning_text")
         turn = self._open()
         turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+
+
+def _step(turn: Mapping[str, Any], action: Mapping[str, Any]) -> dict[str, Any]:
+    """A search of a turn, after so much of its reasoning and its text."""
+    return {"reasoning": len(turn.get("reasoning_content", "")), "text": len(turn["content"]), "action": action}
 
 
 def _content(content: Any, where: str) -> Any:
@@ -174,6 +218,12 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 class Response(Completion):
     """One answer to one accepted request, as a response object or as its events."""
+
+    def __init__(self, answer: Answer, payload: Mapping[str, Any], cache: PrefixCache, id: str, created: int) -> None:
+        forced = (Search(),) if payload.get("server_choice") and not answer.searches else ()
+        can_search = payload.get("server_tools") and payload.get("tool_choice") != "none"
+        self._searches = [(each, each.item()) for each in (answer.searches or forced) if can_search]
+        super().__init__(answer, payload, cache, id, created)
 
     def body(self) -> bytes:
         self._cache.keep(self._prompt, self._message())
@@ -205,15 +255,39 @@ class Response(Completion):
     def _items(self) -> Iterator[tuple[dict[str, Any], str]]:
         """The items of the output, each with the text that is streamed of it."""
         answer = self._answer
-        if self._thinking and answer.reasoning:
-            part = {"type": "reasoning_text", "text": answer.reasoning}
-            yield self._item("reasoning", summary=[], content=[part]), answer.reasoning
-        if answer.content:
-            part = {"type": "output_text", "text": answer.content}
-            yield self._item("message", role="assistant", content=[{**part, "annotations": []}]), answer.content
+        for search, item in self._searches:
+            yield from self._words(search.reasoning, search.text, [])
+            yield item, ""
+        annotations = [citation.annotation() for citation in answer.citations]
+        yield from self._words(answer.reasoning, answer.content, annotations)
         for call in answer.calls:
             item = self._item("function_call", call_id=call.id, name=call.name, arguments=call.arguments)
             yield item, call.arguments
+
+    def _words(
+        self, reasoning: str | None, text: str | None, annotations: list[dict[str, Any]]
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        if self._thinking and reasoning:
+            part = {"type": "reasoning_text", "text": reasoning}
+            yield self._item("reasoning", summary=[], content=[part]), reasoning
+        if text:
+            written = {"type": "output_text", "text": text, "annotations": annotations}
+            yield self._item("message", role="assistant", content=[written]), text
+
+    def _message(self) -> dict[str, Any]:
+        """The answer as it is in a history."""
+        message = super()._message()
+        if not self._searches:
+            return message
+        turn: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "", "steps": []}
+        for search, item in self._searches:
+            turn["reasoning_content"] += search.reasoning if self._thinking else ""
+            turn["content"] += search.text
+            if item["type"] == searches.CALL:
+                turn["steps"].append(_step(turn, item["action"]))
+        turn["reasoning_content"] += message.get("reasoning_content", "")
+        turn["content"] += message["content"] or ""
+        return {**message, **turn}
 
     def _item(self, kind: str, **fields: Any) -> dict[str, Any]:
         return {"id": str(uuid.uuid4()), "type": kind, "status": "completed", **fields}
@@ -253,16 +327,23 @@ _EVENT_PREFIXES = {
 
 
 def _item_events(item: dict[str, Any], text: str, size: int) -> Iterator[dict[str, Any]]:
+    if item["type"] not in _EVENT_PREFIXES:
+        yield from searches.events(item)
+        return
     is_call = item["type"] == "function_call"
     nothing: dict[str, Any] = {"arguments": ""} if is_call else {"content": []}
     yield {"type": "response.output_item.added", "item": {**item, **nothing, "status": "in_progress"}}
     at = {"item_id": item["id"]} if is_call else {"item_id": item["id"], "content_index": 0}
     part = {} if is_call else {"part": item["content"][0]}
     if not is_call:
-        yield {"type": "response.content_part.added", **at, "part": {**part["part"], "text": ""}}
+        nothing = {"annotations": []} if "annotations" in part["part"] else {}
+        yield {"type": "response.content_part.added", **at, "part": {**part["part"], **nothing, "text": ""}}
     prefix = _EVENT_PREFIXES[item["type"]]
     for piece in pieces(text, size):
         yield {"type": f"{prefix}.delta", **at, "delta": piece}
+    for index, annotation in enumerate(part.get("part", {}).get("annotations", ())):
+        kind = "response.output_text.annotation.added"
+        yield {"type": kind, **at, "annotation_index": index, "annotation": annotation}
     yield {"type": f"{prefix}.done", **at, "arguments" if is_call else "text": text}
     if not is_call:
         yield {"type": "response.content_part.done", **at, **part}
