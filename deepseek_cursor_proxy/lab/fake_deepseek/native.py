@@ -31,7 +31,7 @@ NO_OUTPUT = "No tool output found for tool call"
 _WORDS = {MISSING_REASONING: MISSING_REASONING_TEXT, UNANSWERED_CALLS: NO_OUTPUT}
 _NAMES = {"max_output_tokens": "max_tokens", "user": "user_id"}
 _SAME_NAMES = ("model", "stream", "temperature", "top_p", "top_logprobs")
-_KINDS = ("message", "reasoning", "function_call", "function_call_output", searches.CALL)
+_ENDS_OF_SEARCHES = ("message", "function_call", "function_call_output")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -126,14 +126,15 @@ class _History:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self._turn: dict[str, Any] | None = None
-        # The turn goes on after a search, whatever comes.
+        # The turn goes on after a search, with reasoning and one more text.
         self._is_after_search = False
 
     def take(self, item: Mapping[str, Any], where: str) -> None:
-        kind = item.get("type", "message")
         self._take(item, where)
-        if kind in _KINDS:
-            self._is_after_search = kind == searches.CALL and self._turn is not None
+        if item.get("type") == searches.CALL:
+            self._is_after_search = self._turn is not None
+        elif item.get("type", "message") in _ENDS_OF_SEARCHES:
+            self._is_after_search = False
 
     def _take(self, item: Mapping[str, Any], where: str) -> None:
         match item.get("type", "message"):
