@@ -135,12 +135,19 @@ class ServerDelta(NamedTuple):
     # The text that follows is a block of its own.
     begins_text: bool = False
 
+    @property
+    def size(self) -> int:
+        """About how many characters are kept of it."""
+        kept = [piece.item for piece in self.pieces if piece.is_whole]
+        return sum(len(repr(each)) for each in (*kept, *self.citations))
+
 
 def pack_items(api: str, items: Sequence[Mapping[str, Any]]) -> str:
     """Message.server_items: the items or blocks of an answer in the form of an API, in their order.
 
     A reasoning among them is replaced by its length, because the client may not send it: {"type": "thinking",
-    "length": 12} stands for the next 12 characters of `Message.reasoning`.
+    "length": 12} stands for the next 12 characters of `Message.reasoning`. In an answer, and in the form of APIs that
+    have no more to say about a text, {"type": "text", "length": 12} stands for those of `Message.content`.
     """
     return json.dumps({api: items}, ensure_ascii=False, separators=(",", ":"))
 
@@ -239,7 +246,7 @@ class Reply:
                 self.is_foreign = True
                 self.size += size_of_details(delta.foreign.details)
             if delta.server is not None:
-                self.size += sum(len(repr(piece.item)) for piece in delta.server.pieces if piece.is_whole)
+                self.size += delta.server.size
 
     @property
     def choices(self) -> list[int]:
@@ -300,7 +307,8 @@ class _Choice:
         self._calls: dict[int, _ToolCallPieces] = {}
         self._thoughts_before_calls: int | None = None
         self._details: list[dict[str, Any]] = []
-        self._server_items: list[Mapping[str, Any]] = []
+        # Each with the pieces of reasoning and of text before it.
+        self._server_items: list[tuple[Mapping[str, Any], int, int]] = []
         # In the order they came.
         self.foreign_names: dict[str, None] = {}
         self.has_empty_reasoning = False
@@ -320,7 +328,8 @@ class _Choice:
         if delta.text:
             self._text.append(delta.text)
         if delta.server is not None:
-            self._server_items += [piece.item for piece in delta.server.pieces if piece.is_whole]
+            before = len(self._reasoning), len(self._text)
+            self._server_items += [(piece.item, *before) for piece in delta.server.pieces if piece.is_whole]
         if delta.calls and self._thoughts_before_calls is None:
             self._thoughts_before_calls = len(self._reasoning)
         for piece in delta.calls:
@@ -354,8 +363,19 @@ class _Choice:
                 details = json.dumps(self._details, ensure_ascii=False, separators=(",", ":"))
                 self._message = self._message._replace(details=details)
             if self._server_items:
-                self._message = self._message._replace(server_items=pack_items("answer", self._server_items))
+                self._message = self._message._replace(server_items=pack_items("answer", self._all_items()))
         return self._message
+
+    def _all_items(self) -> list[Mapping[str, Any]]:
+        """The items, with the lengths of the reasoning and of the text in their places."""
+        found: list[Mapping[str, Any]] = []
+        thoughts = texts = 0
+        for item, reasoning_end, text_end in [*self._server_items, ({}, len(self._reasoning), len(self._text))]:
+            words = {"thinking": self._reasoning[thoughts:reasoning_end], "text": self._text[texts:text_end]}
+            found += [{"type": kind, "length": len(join_pieces(each))} for kind, each in words.items() if each]
+            found += [item] if item else []
+            thoughts, texts = reasoning_end, text_end
+        return found
 
 
 # The fields of a detail that a stream sends in pieces.

@@ -14,6 +14,7 @@ from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
+from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import details_key
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias, PreparedRequest
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -84,11 +85,14 @@ class TurnRecorder:
         Each turn is stored as the client will echo it: a call written as text becomes a call, unless the stream ended
         before that.
         """
-        details = {
-            details_key(self._namespace, turn.reasoning): turn.details
+        extras: list[_Entry] = [
+            ((details_key(self._namespace, turn.reasoning),), turn.details)
             for turn in turns
             if turn.details is not None and turn.reasoning
-        }
+        ]
+        for turn in turns:
+            if turn.server_items is not None and (own := server_turns.record_keys(self._namespace, turn)):
+                extras.append((own, turn.server_items))
         converted = [forced_tools.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
         turns = [*turns, *filter(None, converted)]
         # Many clients send no search back.
@@ -97,7 +101,9 @@ class TurnRecorder:
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         echoes = [echoed_message(turn, prepared.request.custom_tools, names) for turn in turns]
         keys = [prepared.history.answer_keys(echo) for echo in echoes]
-        entries = [(each.record_keys(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)]
+        entries: list[_Entry] = [
+            (each.record_keys(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)
+        ]
         partial = [
             KeyAlias(each.exact, each.partial_key(part), reasoning)
             for each, part, (_, reasoning) in zip(keys, shown, entries, strict=False)
@@ -106,7 +112,7 @@ class TurnRecorder:
         # Most turns with calls are stored with the first of them, and get no reasoning after that.
         new = [entry for entry in entries if self._stored.get(entry[0][0]) != entry[1]]
         if new:
-            new += [((key,), text) for key, text in details.items()]
+            new += extras
             self._store.record(_merge(new), (*prepared.aliases, *partial), self._stored)
             self._has_stored_aliases = True
             self._stored.update((keys[0], reasoning) for keys, reasoning in new)

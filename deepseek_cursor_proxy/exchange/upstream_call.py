@@ -23,6 +23,7 @@ from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Restored, Sent
+from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
 from deepseek_cursor_proxy.upstream.call_limit import Slot
@@ -180,6 +181,8 @@ class UpstreamCall:
         if self.host.form is Form.DETAILS:
             find, memory = self._services.reasoning_store.find, self._services.memory
             prepared = add_details(prepared, self._context.namespace, find, memory)
+        if self._upstream_api.runs_server_tools:
+            prepared = server_turns.complete(prepared, self._context.namespace, self._services.reasoning_store.find)
         self._check_size(prepared)
         self.prepared = self._tracker.order_tools(prepared)
         self._services.observers.emit(
@@ -191,7 +194,11 @@ class UpstreamCall:
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
         most = max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes)
         size = sum(
-            [len(each.reasoning) + len(each.details or "") for each in prepared.request.messages if each.reasoning]
+            [
+                len(each.reasoning or "") + len(each.details or "") + len(each.server_items or "")
+                for each in prepared.request.messages
+                if each.role == "assistant"
+            ]
         )
         # The calls of all choices are made at once.
         if size * prepared.request.choices > most:

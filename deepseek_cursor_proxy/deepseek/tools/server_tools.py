@@ -10,6 +10,9 @@ interpreter, computer use, image generation, remote MCP servers) is left out, li
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.errors import BadRequest
@@ -48,4 +51,17 @@ def leave_out(request: ChatRequest) -> ChatRequest:
 def item_kinds(server_items: str) -> list[str]:
     """The types of a message's items that its other fields do not have; see conversation.pack_items."""
     items = (item for group in json.loads(server_items).values() for item in group)
-    return [str(item.get("type")) for item in items if item.get("type") not in _PLAIN_ITEMS]
+    return [str(item.get("type")) for item in items if is_made_by_tool(item)]
+
+
+def is_made_by_tool(item: Mapping[str, Any]) -> bool:
+    """Whether a tool of DeepSeek's own made an item of an answer; the others are its reasoning and its text."""
+    return item.get("type") not in _PLAIN_ITEMS
+
+
+def split_words(words: str, lengths: Sequence[int], *, whole_at: int) -> list[str]:
+    """The reasoning or the text of a turn, in its places; all of it in one place if the lengths do not fit it."""
+    if sum(lengths) != len(words):
+        return [words if place == whole_at % len(lengths) else "" for place in range(len(lengths))]
+    ends = list(accumulate(lengths, initial=0))
+    return [words[start:end] for start, end in pairwise(ends)]

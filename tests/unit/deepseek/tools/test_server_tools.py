@@ -74,7 +74,37 @@ class TestItems(unittest.TestCase):
         reply.add(Delta(server=ServerDelta((ServerPiece(0, whole),))))
         reply.add(Delta(text="Found."))
         self.assertFalse(reply.is_empty)
-        self.assertEqual([whole], unpack_items(reply.message(), "answer"))
+        self.assertEqual([whole, {"type": "text", "length": 6}], unpack_items(reply.message(), "answer"))
+
+    def test_an_answer_has_the_lengths_of_its_words_in_their_places(self) -> None:
+        reply = Reply()
+        search = {"type": "web_search_call", "id": "ws_1"}
+        for delta in (
+            Delta(reasoning="Where"),
+            Delta(reasoning="? "),
+            Delta(server=ServerDelta((ServerPiece(0, search),))),
+            Delta(text="It "),
+            Delta(server=ServerDelta((ServerPiece(1, search), ServerPiece(2, search)))),
+            Delta(reasoning="So."),
+            Delta(text="rains."),
+        ):
+            reply.add(delta)
+        first, text, second = ({"type": "thinking", "length": 7}, {"type": "text", "length": 3}, search)
+        last = [{"type": "thinking", "length": 3}, {"type": "text", "length": 6}]
+        self.assertEqual([first, search, text, second, search, *last], unpack_items(reply.message(), "answer"))
+        self.assertEqual(("Where? So.", "It rains."), (reply.message().reasoning, reply.message().content))
+
+    def test_words_are_split_by_their_lengths_or_stay_in_one_place(self) -> None:
+        for words, lengths, whole_at, places in (
+            ("abcd", [1, 3], 0, ["a", "bcd"]),
+            ("abcd", [0, 4, 0], 0, ["", "abcd", ""]),
+            ("abcd", [1, 2], 0, ["abcd", ""]),
+            ("abcd", [1, 2, 3], -1, ["", "", "abcd"]),
+            ("", [], 0, []),
+            ("", [0], -1, [""]),
+        ):
+            with self.subTest(words=words, lengths=lengths):
+                self.assertEqual(places, server_tools.split_words(words, lengths, whole_at=whole_at))
 
     def test_items_of_another_api_are_not_found(self) -> None:
         message = Message("assistant", "", server_items=pack_items("messages", [{"type": "text"}]))

@@ -1,0 +1,102 @@
+"""Turns for which DeepSeek ran tools of its own, as it sent them, when the client sends them again.
+
+Codex drops the ids of searches, other clients drop fields of them or the reasoning between them. DeepSeek finds the
+results of a search by its item, and its prefix cache hits only on an equal beginning, so the turn shall go back as it
+came. The recorder stores the items of an answer with the places of its reasoning (see conversation.pack_items), under
+keys made of its words. An item counts as a stored one if none of its fields says otherwise; if one of a turn does not,
+the turn stays as the client sent it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message, is_blank
+from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
+from deepseek_cursor_proxy.reasoning.message_digest import digest, text_bytes
+from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
+
+# Fields that do not tell which item it is.
+_CHANGING_FIELDS = frozenset({"status"})
+
+
+def record_keys(namespace: bytes, turn: Message) -> tuple[bytes, ...]:
+    """The keys to record the items of an answer under; a client may send its reasoning or its text alone."""
+    return tuple(_key(namespace, words) for words in _words(turn))
+
+
+def complete(prepared: PreparedRequest, namespace: bytes, find: FindTexts) -> PreparedRequest:
+    """The request with the items of every turn as DeepSeek sent them, where the store has these."""
+    messages = prepared.request.messages
+    keys = {
+        at: _key(namespace, words[0])
+        for at, each in enumerate(messages)
+        if each.server_items is not None and (words := _words(each))
+    }
+    if not keys or not (stored := find([*keys.values()])):
+        return prepared
+    completed = list(messages)
+    for at, key in keys.items():
+        completed[at] = _complete(messages[at], stored.get(key, ()))
+    return prepared._replace(request=prepared.request._replace(messages=tuple(completed)))
+
+
+def _words(turn: Message) -> list[str]:
+    content = turn.content if isinstance(turn.content, str) else ""
+    # Clients trim the text, and the reasoning is the original by now.
+    words = ["" if is_blank(turn.reasoning) else turn.reasoning or "", content.strip()]
+    return [each for each in words if each]
+
+
+def _key(namespace: bytes, words: str) -> bytes:
+    return digest(namespace, b"server items", text_bytes(words))
+
+
+def _complete(message: Message, stored: Sequence[str]) -> Message:
+    assert message.server_items is not None
+    ((api, sent),) = json.loads(message.server_items).items()
+    # Of several that fit the oldest: the one that was sent before.
+    for text in reversed(stored):
+        ((_, whole),) = json.loads(text).items()
+        if _is_same_turn(sent, whole):
+            items = _put_in_places(sent, whole)
+            return message._replace(server_items=json.dumps({api: items}, ensure_ascii=False, separators=(",", ":")))
+    return message
+
+
+def _is_same_turn(sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> bool:
+    own, stored = list(filter(is_made_by_tool, sent)), list(filter(is_made_by_tool, whole))
+    return len(own) == len(stored) and all(_is_part(*pair) for pair in zip(own, stored, strict=True))
+
+
+def _is_part(sent: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
+    """Whether a client may have made one item of the other, by dropping fields."""
+    for name, value in sent.items():
+        if value is None or name in _CHANGING_FIELDS:
+            continue
+        stored = whole.get(name)
+        if isinstance(value, dict) and isinstance(stored, dict):
+            if not _is_part(value, stored):
+                return False
+        elif value != stored:
+            return False
+    return True
+
+
+def _put_in_places(sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The stored items and reasoning, with the texts that the client sent between them."""
+    gaps: list[list[Mapping[str, Any]]] = [[]]
+    for item in sent:
+        if is_made_by_tool(item):
+            gaps.append([])
+        elif item.get("type") != "thinking":
+            gaps[-1].append(item)
+    items: list[Mapping[str, Any]] = []
+    place = 0
+    for item in whole:
+        if is_made_by_tool(item):
+            items += [*gaps[place], item]
+            place += 1
+        elif item.get("type") == "thinking":
+            items.append(item)
+    return [*items, *gaps[place]]
