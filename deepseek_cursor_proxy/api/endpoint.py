@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
@@ -53,15 +54,21 @@ _FIELDS_ONLY = Display()
 
 
 class Endpoint:
-    """Any route with services; one that generates nothing needs no more. Called by handler threads; never changes."""
+    """Any route with services, for one request; one that generates nothing needs no more. Never changes.
 
-    def __init__(self, services: Services) -> None:
+    Called by the thread of the client and, for a background response, by that of its job.
+    """
+
+    def __init__(self, services: Services, report: RequestReport) -> None:
         self._services = services
+        self._report = report
 
     def context(self, caller: Caller, peer: Peer | None) -> CallContext:
         namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
+        self._report.add_caller(namespace)
         held_key = self._services.access.held_key
-        return CallContext(namespace, held_key or caller.credential, peer, is_held=held_key is not None)
+        credential, is_held = held_key or caller.credential, held_key is not None
+        return CallContext(namespace, credential, peer, is_held, report=self._report)
 
 
 class GenerationEndpoint(Endpoint):
@@ -78,12 +85,14 @@ class GenerationEndpoint(Endpoint):
         body = incremental_json.decode(raw, self._services.memory)
         if model is not None:
             body = {**body, "model": model}
+        self._report.add_body(body, len(raw))
         key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
+        context = self.context(caller, request.peer)
         if api is None or key is None:
-            return create(ClientRequest(request, caller, self.context(caller, request.peer), body, len(raw)))
+            return create(ClientRequest(request, caller, context, body, len(raw)))
         self._services.access.check_spender(caller)
         sent = raw if model is None else encode_json(body)
-        return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services)
+        return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services, self._report)
 
     def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         """The exchange of a call that DeepSeek accepted; `access` learns what DeepSeek thinks of the key."""
@@ -104,7 +113,7 @@ class GenerationEndpoint(Endpoint):
         """The answer to a client's request, streamed or plain as it wants."""
         batches = show(exchange, chat, display, with_lulls=chat.stream)
         if chat.stream:
-            return stream_reply(exchange, write_events(batches, writer))
+            return stream_reply(exchange, write_events(exchange, batches, writer))
         return plain_reply(exchange, batches, writer, self._services.config.heartbeat_interval)
 
 

@@ -7,7 +7,6 @@ restored, recorded or tried again. Of the response head only the status, Content
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -15,10 +14,11 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
+from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
-from deepseek_cursor_proxy.observers.events import PassedThrough
+from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
 from deepseek_cursor_proxy.upstream.destination import Destination
@@ -63,7 +63,12 @@ class PassthroughRequest(NamedTuple):
         return self.api.stream if self.body.get("stream") is True else None
 
 
-def relay(request: PassthroughRequest, services: Services, environment: Mapping[str, str] = os.environ) -> HttpReply:
+def relay(
+    request: PassthroughRequest,
+    services: Services,
+    report: RequestReport,
+    environment: Mapping[str, str] = os.environ,
+) -> HttpReply:
     """The reply of the upstream that the route names; raises ProxyError or ClientGone with nothing left open."""
     route = services.config.passthrough[request.key]
     setting = f'[passthrough."{request.key}"]'
@@ -74,7 +79,7 @@ def relay(request: PassthroughRequest, services: Services, environment: Mapping[
             f"variable {route.key_env} holds no key. Set it where the proxy is started."
         )
     destination = Destination(route.base_url + request.api.path, _host(route.base_url), f"base_url of {setting}")
-    outcome = _Outcome(services, request.model, destination.name)
+    outcome = _Outcome(report, destination.name)
     try:
         (slot,) = services.upstream.call_limits.of(setting).acquire(request.peer)
         response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
@@ -82,8 +87,8 @@ def relay(request: PassthroughRequest, services: Services, environment: Mapping[
             headers = (*_headers(response), ("X-Accel-Buffering", "no"))
             return HttpReply(200, _Stream(response, outcome, request.stream), headers)
         return _plain(response, credential, outcome)
-    except (ProxyError, ClientGone) as error:
-        outcome.failure(error)
+    except BaseException as error:
+        outcome.fail(error)
         raise
 
 
@@ -94,7 +99,7 @@ def _plain(response: UpstreamResponse, credential: str, outcome: "_Outcome") -> 
     if response.status >= 400:
         # An error may quote the key, which the client does not have.
         body = body.replace(credential.encode(), b"***")
-    outcome.end(str(response.status))
+    outcome.end(response.status)
     return HttpReply(response.status, body, _headers(response))
 
 
@@ -125,20 +130,20 @@ class _Stream:
         yield BLOCKING
         try:
             yield from self._lines()
-            self._outcome.end("200")
+            self._outcome.end(200)
         except ClientGone:
             raise
         except Exception as error:
             if self._is_done:
                 # All of the answer was sent; only the end of the connection was missing.
-                self._outcome.end("200")
+                self._outcome.end(200)
                 return
             yield b"\n" + self._fail(error)
 
     def _fail(self, error: Exception) -> bytes:
         # Not in __iter__: an error that is held by the frame it was raised in is freed by the collector only.
         failure = error if isinstance(error, ProxyError) else internal_error(error)
-        self._outcome.failure(failure)
+        self._outcome.fail(failure)
         return self._ends.failure_events(failure)
 
     def _lines(self) -> Iterator[bytes]:
@@ -158,25 +163,22 @@ class _Stream:
 
     def close(self) -> None:
         self._response.close(was_complete=self._is_done)
-        self._outcome.end("client left")
+        self._outcome.fail(ClientGone())
 
 
 class _Outcome:
-    """How a passed-through request ended, which is emitted once. Used by one thread."""
+    """How a passed-through request ended; the report emits it once. Used by one thread."""
 
-    def __init__(self, services: Services, model: str, host: str) -> None:
-        self._emit = services.observers.emit
-        self._number = next(services.numbers)
-        self._model = model
+    def __init__(self, report: RequestReport, host: str) -> None:
+        self._report = report
         self._host = host
-        self._started = time.monotonic()
-        self._is_emitted = False
 
-    def failure(self, error: ProxyError | ClientGone) -> None:
-        self.end(f"{error.message} ({error.status})" if isinstance(error, ProxyError) else "client left")
+    def fail(self, error: BaseException) -> None:
+        self._end(End.of(error))
 
-    def end(self, outcome: str) -> None:
-        if not self._is_emitted:
-            self._is_emitted = True
-            seconds = time.monotonic() - self._started
-            self._emit(PassedThrough(self._number, self._model, self._host, outcome, seconds))
+    def end(self, status: int) -> None:
+        self._end(End(Result.PASSED_THROUGH, status, str(status)))
+
+    def _end(self, end: End) -> None:
+        if not self._report.has_ended:
+            self._report.end(PassedThrough(self._report.facts(), self._host, end, self._report.seconds))

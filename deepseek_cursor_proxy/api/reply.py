@@ -37,6 +37,9 @@ class OpenExchange(Protocol):
 
     def deltas(self, *, with_lulls: bool) -> Batches: ...
 
+    # Ends it with an error of its consumer, before the deltas are closed as if the client had left.
+    def fail(self, error: Exception) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -65,17 +68,21 @@ def stream_reply(exchange: OpenExchange, events: Events) -> HttpReply:
     return HttpReply.events(_StreamedBody(exchange, events))
 
 
-def write_events(batches: Batches, writer: Writer) -> Events:
+def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Events:
     """A whole streamed answer, with the lulls in it."""
     if beginning := writer.begin():
         yield beginning
     try:
         with closing(batches):
-            for batch in batches:
-                if isinstance(batch, Lull):
-                    yield batch
-                elif written := writer.write(batch):
-                    yield written
+            try:
+                for batch in batches:
+                    if isinstance(batch, Lull):
+                        yield batch
+                    elif written := writer.write(batch):
+                        yield written
+            except Exception as error:
+                exchange.fail(error)
+                raise
         last = writer.end()
     except ClientGone:
         raise
@@ -86,7 +93,7 @@ def write_events(batches: Batches, writer: Writer) -> Events:
 
 def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
     """The reply, as soon as it is known whether it is the value or begins with a blank."""
-    blanks = _take_all(batches, writer, blank_seconds)
+    blanks = _take_all(exchange, batches, writer, blank_seconds)
     try:
         is_late = next(blanks, False)
         body = b"" if is_late else writer.end()
@@ -116,19 +123,25 @@ def internal_error(error: Exception) -> InternalError:
     return InternalError()
 
 
-def _take_all(batches: Batches, writer: Writer, blank_seconds: float) -> Generator[bool, None, None]:
+def _take_all(
+    exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float
+) -> Generator[bool, None, None]:
     """Write every batch of an answer; yields True each time the client has waited `blank_seconds`."""
     due = monotonic() + blank_seconds
     with closing(batches):
-        for batch in batches:
-            if isinstance(batch, Lull):
-                continue
-            writer.write(batch)
-            # After the finish_reason the reply follows at once; it may be a failure, which needs its own status.
-            is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
-            if not is_over and monotonic() >= due:
-                due = monotonic() + blank_seconds
-                yield True
+        try:
+            for batch in batches:
+                if isinstance(batch, Lull):
+                    continue
+                writer.write(batch)
+                # After the finish_reason the reply follows at once; it may be a failure, which needs its own status.
+                is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
+                if not is_over and monotonic() >= due:
+                    due = monotonic() + blank_seconds
+                    yield True
+        except Exception as error:
+            exchange.fail(error)
+            raise
 
 
 class _StreamedBody:

@@ -66,8 +66,6 @@ class ResponsePlan:
 
 
 class ResponsesEndpoint(GenerationEndpoint):
-    """Called by handler threads and those of background jobs; see Endpoint."""
-
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 
@@ -93,7 +91,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         chat, writer = plan.generation.request, self._writer(plan)
         if not options.stream:
             return self.reply(exchange, chat, PlainResponseWriter(writer))
-        events = write_events(show(exchange, chat, with_lulls=True), writer)
+        events = write_events(exchange, show(exchange, chat, with_lulls=True), writer)
         return stream_reply(exchange, _cancel_if_left(events, writer))
 
     def _count_tokens(self, request: ClientRequest) -> HttpReply:
@@ -164,10 +162,13 @@ class ResponsesEndpoint(GenerationEndpoint):
         try:
             last = self._generate(plan, writer, job)
         except ProxyError as error:
+            self._report.refuse("background response", error)
             last = writer.fail(error)
-        except ClientGone:
+        except ClientGone as error:
+            self._report.refuse("background response", error)
             last = writer.cancel()
-        except BaseException:
+        except BaseException as error:
+            self._report.refuse("background response", error)
             last = writer.fail(UpstreamFailed("The proxy failed unexpectedly while making this response."))
             raise
         finally:
@@ -190,9 +191,13 @@ class ResponsesEndpoint(GenerationEndpoint):
             closing(self.open(request, plan.generation)) as exchange,
             closing(show(exchange, plan.generation.request, with_lulls=False)) as batches,
         ):
-            for batch in batches:
-                if not isinstance(batch, Lull):
-                    job.append(writer.write(batch))
+            try:
+                for batch in batches:
+                    if not isinstance(batch, Lull):
+                        job.append(writer.write(batch))
+            except Exception as error:
+                exchange.fail(error)
+                raise
         return writer.end()
 
 

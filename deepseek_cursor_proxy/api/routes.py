@@ -22,20 +22,17 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     MethodNotAllowed,
-    MissingReasoning,
     NotFound,
     ProxyError,
-    TooManyAttempts,
     UpgradeRefused,
-    UpstreamFailed,
     UpstreamRefused,
-    UpstreamTimeout,
     WrongKey,
 )
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.request_report import RequestReport
     from deepseek_cursor_proxy.exchange.services import Services
 
 _log = logging.getLogger(__name__)
@@ -48,9 +45,6 @@ _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Headers", "Authorization, Content-Type, api-key, *"),
     ("Access-Control-Max-Age", "86400"),
 )
-
-# The last is logged by `access`, once; the others fail an exchange, which emits its own event.
-_EMITTED_ELSEWHERE = (MissingReasoning, UpstreamFailed, UpstreamRefused, UpstreamTimeout, TooManyAttempts)
 
 
 def _health(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
@@ -95,16 +89,21 @@ class Route(NamedTuple):
     method: str
     path: re.Pattern[str]
     endpoint: str | SmallEndpoint
+    # The API that it belongs to, as events name it.
+    api: str
 
     @property
     def methods(self) -> tuple[str, ...]:
         return ("GET", "HEAD") if self.method == "GET" else (self.method,)
 
 
-ROUTES = tuple(
-    Route(name, method, re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)")), endpoint)
-    for name, method, path, endpoint in _TABLE
-)
+def _route(name: str, method: str, path: str, endpoint: str | SmallEndpoint) -> Route:
+    pattern = re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)"))
+    api = next((api for api in ("chat", "responses", "messages") if f"/{api}" in path), "other")
+    return Route(name, method, pattern, endpoint, api)
+
+
+ROUTES = tuple(_route(*row) for row in _TABLE)
 
 
 class App:
@@ -115,44 +114,45 @@ class App:
         self._services = services
 
     def __call__(self, request: HttpRequest) -> HttpReply:
-        name = None
+        name, report = None, None
         try:
             if request.method == "OPTIONS":
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
             found = _find(request.method, request.path)
             if found is None:
                 raise NotFound(_remedy(request))
-            name = found.route.name
-            reply = self._reply(found, request)
+            name, endpoint = found.route.name, found.route.endpoint
+            if isinstance(endpoint, str):
+                # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
+                services = self._services()
+                endpoint_class, method = _load_endpoint(endpoint)
+                report = services.open_report(found.route.api)
+                reply = method(endpoint_class(services, report), request, found.group)
+            else:
+                reply = endpoint(self._config, request, found.group)
         except ProxyError as error:
-            if not isinstance(error, _EMITTED_ELSEWHERE):
-                self._emit_refused(name or _loggable(request), error)
+            self._report_refused(report, name or _loggable(request), error)
             if isinstance(error, WrongKey) or (isinstance(error, UpstreamRefused) and error.status == 401):
                 error.add(key_setting(request))
             reply = _error_reply(error, request)
         except RecursionError:
-            reply = _error_reply(BadRequest("The request is nested too deeply."), request)
+            nested = BadRequest("The request is nested too deeply.")
+            self._report_refused(report, name or _loggable(request), nested)
+            reply = _error_reply(nested, request)
+        except BaseException as error:
+            # The client left, or a bug of ours, which the server answers.
+            self._report_refused(report, name or _loggable(request), error)
+            raise
         return self._with_cors(reply)
 
-    def _reply(self, found: "_Match", request: HttpRequest) -> HttpReply:
-        endpoint = found.route.endpoint
-        if not isinstance(endpoint, str):
-            return endpoint(self._config, request, found.group)
-        # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
-        services = self._services()
-        endpoint_class, method = _load_endpoint(endpoint)
-        reply: HttpReply = method(endpoint_class(services), request, found.group)
-        return reply
-
-    def _emit_refused(self, route: str, error: ProxyError) -> None:
+    def _report_refused(self, report: "RequestReport | None", route: str, error: BaseException) -> None:
+        """Report a request that ends with this error, unless its exchange has reported it."""
         try:
-            # Only here: the first small answer does not wait for this import.
-            from deepseek_cursor_proxy.observers.events import Refused
-
-            self._services().observers.emit(Refused(route, error.status, error.message))
+            (report or self._services().open_report("other")).refuse(route, error)
         except Exception:
             # Where the services cannot be built, there are no observers either.
-            _log.info("%s refused: %s %s", route, error.status, error.message)
+            if isinstance(error, ProxyError):
+                _log.info("%s refused: %s %s", route, error.status, error.message)
 
     def _with_cors(self, reply: HttpReply) -> HttpReply:
         if not self._config.cors:

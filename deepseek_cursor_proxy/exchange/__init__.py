@@ -8,6 +8,7 @@
     upstreams          the servers that calls go to
     host_choice        the API of one of them, as its host has it
     background_jobs    work without a client: Job, Jobs
+    request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
 Other folders import all but the two stages and host_choice.

@@ -2,7 +2,7 @@
 
 DeepSeek answers with one choice per call, so each choice is a call of its own on a thread of its own; this file numbers
 their deltas and adds up their usage. The client's own thread watches the client, and ends all choices at once when it
-leaves or when one of them fails.
+leaves or when one of them fails. Observers see one request: the events of its first choice, and one end.
 """
 
 import queue
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
-from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
+from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -25,6 +26,7 @@ from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
 from deepseek_cursor_proxy.threads import start_thread
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 
@@ -51,10 +53,11 @@ class _Output(NamedTuple):
 class ChoicesExchange:
     """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
 
-    def __init__(self, client: Peer | None) -> None:
+    def __init__(self, client: Peer | None, outcome: "_Outcome") -> None:
         """Raises Overloaded when there are no descriptors left."""
         self.is_closed = False
         self._client = client
+        self._outcome = outcome
         with ExitStack() as stack:
             try:
                 # The client of every choice: set, it interrupts whatever they wait for.
@@ -76,10 +79,12 @@ class ChoicesExchange:
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         _check_size(generation, services.config.max_request_body_bytes)
+        outcome = _Outcome(context.report or open_report(context, generation, services))
         limit = services.upstream.call_limits.of(generation.request.model)
         slots = limit.acquire(context.peer, generation.request.choices)
+        outcome.queue_seconds = outcome.report.seconds
         try:
-            exchange = cls(context.peer)
+            exchange = cls(context.peer, outcome)
             try:
                 exchange._start(slots, context, generation, services)
             except BaseException as error:
@@ -128,6 +133,9 @@ class ChoicesExchange:
         finally:
             self.close()
 
+    def fail(self, error: Exception) -> None:
+        self.close(error)
+
     def close(self, error: BaseException | None = None) -> None:
         """Idempotent. Ends every exchange, for that reason if there is one, and waits for its thread."""
         if self.is_closed:
@@ -143,6 +151,7 @@ class ChoicesExchange:
         self._outputs = queue.Queue()
         for each in (self._shared_peer, self._wakeup):
             each.close()
+        self._outcome.emit(error)
 
     # By the client's thread …
 
@@ -150,7 +159,9 @@ class ChoicesExchange:
         self, slots: tuple[Slot, ...], context: CallContext, generation: GenerationRequest, services: Services
     ) -> None:
         for choice, slot in enumerate(slots):
-            open_one = partial(Exchange.open, context._replace(slot=slot, peer=self._shared_peer), generation, services)
+            report = self._outcome.report.copy_for(_ChoiceObserver(self._outcome, choice))
+            own = context._replace(slot=slot, peer=self._shared_peer, report=report)
+            open_one = partial(Exchange.open, own, generation, services)
             thread = start_thread(partial(self._run, choice, open_one), f"choice-{choice}")
             if thread is None:
                 raise _overload_error()
@@ -196,6 +207,63 @@ class ChoicesExchange:
             self._wakeup.notify()
             return True
         return False
+
+
+class _Outcome:
+    """How a request with several choices ended. Its choices' threads append to `finished`, which is atomic."""
+
+    def __init__(self, report: RequestReport) -> None:
+        self.report = report
+        self.queue_seconds = 0.0
+        self.progress: list[Callable[[], Progress]] = []
+        self.finished: list[Finished] = []
+
+    def emit(self, error: BaseException | None) -> None:
+        """Emit the one end of all choices, as soon as all of them ended."""
+        if self.finished:
+            self.report.end(self._merge(error))
+
+    def all_progress(self) -> Progress:
+        found = [progress() for progress in self.progress]
+        first = [each.first_delta_seconds for each in found if each.first_delta_seconds is not None]
+        return Progress(sum(each.characters for each in found), min(first, default=None))
+
+    def _merge(self, error: BaseException | None) -> Finished:
+        """The end of the choice that decided: the one with this error, else one that was not completed, else any."""
+        end = End.of(error) if error is not None else None
+        decided = max(self.finished, key=lambda each: (each.end == end, each.end is not COMPLETED))
+        if end is not None and decided.end in (COMPLETED, CLIENT_LEFT):
+            decided = decided._replace(end=end)
+        usage: dict[str, Any] = {}
+        for each in self.finished:
+            usage = _add_usage(usage, each.usage or {})
+        first = [each.timing.first_delta for each in self.finished if each.timing.first_delta is not None]
+        messages = [each.message for each in self.finished if each.message is not None]
+        timing = decided.timing._replace(first_delta=min(first, default=None), queue=self.queue_seconds)
+        return decided._replace(
+            timing=timing._replace(total=max(each.timing.total for each in self.finished)),
+            message=messages[0] if messages else None,
+            other_messages=tuple(messages[1:]),
+            usage=usage or None,
+            retries=sum(each.retries for each in self.finished),
+        )
+
+
+class _ChoiceObserver:
+    """The observer of one choice, called by its thread: the end is for the outcome, other events only of the first."""
+
+    def __init__(self, outcome: _Outcome, choice: int) -> None:
+        self._outcome = outcome
+        self._choice = choice
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Received):
+            self._outcome.progress.append(event.progress)
+            event = event._replace(progress=self._outcome.all_progress)
+        if isinstance(event, Finished):
+            self._outcome.finished.append(event)
+        elif self._choice == 0:
+            self._outcome.report.emit(event)
 
 
 def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | None:

@@ -16,21 +16,19 @@ from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.tools import forced_tools, server_tools
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
+from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest, UpstreamCall
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
-from deepseek_cursor_proxy.observers.events import Finished, Received
+from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Finished, Progress, Received, Timing
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import look_up, prepare
 from deepseek_cursor_proxy.redaction import redact_keys
 
 # A shorter key may be a word that an error message contains anyway.
 _SHORTEST_SECRET = 8
-
-COMPLETED = "completed"
-CLIENT_LEFT = "client left"
 
 
 class Exchange:
@@ -91,8 +89,8 @@ class Exchange:
                         # Here, not there: an error that is an argument of the frame it is raised in keeps itself
                         # alive, with megabytes of a broken answer, until the collector comes by.
                         raise
-            self._outcome, self._status = COMPLETED, 200
-        except (ProxyError, ClientGone) as error:
+            self._end = COMPLETED
+        except BaseException as error:
             self._fail(error)
             raise
         finally:
@@ -106,22 +104,25 @@ class Exchange:
         self._services = services
         self._context = context
         self._request = generation.request
-        self._number = next(services.numbers)
+        self._report = context.report or open_report(context, generation, services)
         self._started = time.monotonic()
         self._first_delta: float | None = None
         # The id of a forced call that DeepSeek writes as text.
         self._tool_call_id = f"call_{secrets.token_hex(12)}" if rules.is_forced(self._request.tool_choice) else ""
-        self._upstream_call = UpstreamCall(self._number, context, generation, services)
+        self._upstream_call = UpstreamCall(self._report, context, generation, services)
         self._reply = Reply()
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id, context.namespace)
         self._recorder.is_silence_empty = self._upstream_call.host.requires_reasoning
         # Whether anything of a stream was handed on, if only a heartbeat.
         self._has_output = False
-        self._outcome, self._status = CLIENT_LEFT, 499
-        caller = context.namespace.hex()[:12]
-        services.observers.emit(
-            Received(self._number, caller, generation.request, generation.body, generation.body_bytes)
+        self._end = CLIENT_LEFT
+        self._report.emit(
+            Received(self._report.facts(generation.request), generation.request, generation.body, self.progress)
         )
+
+    def progress(self) -> Progress:
+        """How far the answer is; any thread may ask."""
+        return Progress(self._reply.size, self._first_delta)
 
     def notice(self, choice: int = 0) -> str:
         """The notice before the answer; known for sure once the answer has begun."""
@@ -148,46 +149,64 @@ class Exchange:
         if events.batch and self._request.stream:
             self._has_output = True
 
+    def fail(self, error: Exception) -> None:
+        """End the exchange for a reason that lies behind it: the answer could not be written for the client."""
+        if not self.is_closed:
+            self._fail(error)
+            self.close()
+
     def _fail(self, error: BaseException) -> None:
+        self._end = End.of(error)
         if isinstance(error, ProxyError):
             credential = self._context.credential
             # Upstream's own words may quote the key it was called with.
             if self._context.is_held or len(credential) >= _SHORTEST_SECRET:
                 error.hide(credential)
-            self._outcome, self._status = redact_keys(error.message.replace(credential, "***")), error.status
-        elif not isinstance(error, (ClientGone, GeneratorExit)):
-            self._outcome, self._status = f"unexpected {type(error).__name__}", 500
+            self._end = self._end._replace(message=redact_keys(error.message.replace(credential, "***")))
 
     def close(self) -> None:
         """Idempotent. Also ends an exchange whose deltas were never read."""
         if self.is_closed:
             return
         self.is_closed = True
-        upstream_call, is_complete = self._upstream_call, self._outcome == COMPLETED
+        upstream_call, is_complete = self._upstream_call, self._end is COMPLETED
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
             if upstream_call.is_accepted and upstream_call.prepared is not None:
                 self._recorder.record_rest(upstream_call.prepared)
         finally:
-            # A bug of ours costs an answer, not a slot for the next one.
-            upstream_call.close(was_complete=is_complete)
-        self._services.observers.emit(self._finished_event())
+            try:
+                # A bug of ours costs an answer, not a slot for the next one.
+                upstream_call.close(was_complete=is_complete)
+            finally:
+                self._report.end(self._finished_event())
         if is_complete:
             upstream_call.learn(self._reply)
         if is_complete and upstream_call.prepared is not None:
             self._services.counter.learn(upstream_call.prepared.request, self._reply.usage)
 
     def _finished_event(self) -> Finished:
+        upstream_call, prepared = self._upstream_call, self._upstream_call.prepared
+        queue, connect = upstream_call.queue_seconds, upstream_call.connect_seconds
+        facts = self._report.facts(self._request)
         return Finished(
-            number=self._number,
-            outcome=self._outcome,
-            status=self._status,
-            seconds=time.monotonic() - self._started,
-            first_delta_seconds=self._first_delta,
+            facts=facts.with_session(prepared.history.conversation) if prepared is not None else facts,
+            end=self._end,
+            timing=Timing(time.monotonic() - self._started, self._first_delta, queue, connect),
             message=None if self._reply.is_empty else self._reply.message(),
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
-            retries=self._upstream_call.retries,
-            divergence=self._upstream_call.divergence,
+            upstream=upstream_call.upstream_name,
+            prepared=prepared,
+            retries=upstream_call.retries,
+            divergence=upstream_call.divergence,
             mixed_names=self._reply.foreign_names if self._reply.is_foreign and self._reply.has_mixed_names else (),
         )
+
+
+def open_report(context: CallContext, generation: GenerationRequest, services: Services) -> RequestReport:
+    """The report of an exchange that no endpoint opened."""
+    report = services.open_report("chat")
+    report.add_caller(context.namespace)
+    report.add_body(generation.body, generation.body_bytes)
+    return report

@@ -11,9 +11,11 @@ from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.chats.store import ChatStore
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
+from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observer, Observers
+from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
@@ -42,9 +44,10 @@ class Services:
     reasoning_forms: ReasoningForms
     # New ones after SIGHUP. One that an endpoint reads, or that must survive, is also a field, created like a store.
     observers: Observers
+    request_log: RequestLog
     # Seals the reasoning that clients hold for us.
     secret: InstallationSecret
-    # Numbers exchanges for the log; next() on a count is atomic.
+    # Numbers requests for the log; next() on a count is atomic.
     numbers: Iterator[int]
 
     @classmethod
@@ -52,7 +55,8 @@ class Services:
         cls, config: ProxyConfig, reasoning_store: ReasoningStore, former: "Services | None" = None
     ) -> "Services":
         """New services, which take over from `former` ones whatever survives a change of the configuration."""
-        observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours())]
+        request_log = former.request_log if former is not None else RequestLog()
+        observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours()), request_log]
         if config.trace_dir is not None:
             # Only here: most proxies write no trace, and are smaller without the module.
             from deepseek_cursor_proxy.observers.trace import Trace
@@ -86,9 +90,14 @@ class Services:
             upstreams=Upstreams(config, forms),
             reasoning_forms=forms,
             observers=Observers(observers),
+            request_log=request_log,
             secret=InstallationSecret(Path(reasoning_store.database.path)),
             numbers=itertools.count(1),
         )
+
+    def open_report(self, api: str) -> RequestReport:
+        """The report of a new request, which came by this API."""
+        return RequestReport(self.observers, self.numbers, api)
 
     def close_upstream(self) -> None:
         """New services have taken over: running exchanges may finish, then their connections are closed."""

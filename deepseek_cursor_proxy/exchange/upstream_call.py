@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import upstream_events
+from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import Restored, Sent
@@ -43,6 +44,8 @@ class CallContext(NamedTuple):
     is_held: bool = False
     # The slot of the first call, if it was acquired with those of other choices; each retry acquires its own.
     slot: Slot | None = None
+    # The report of the client's request; an exchange without one opens its own.
+    report: RequestReport | None = None
 
     def __repr__(self) -> str:
         """Without the key."""
@@ -61,8 +64,10 @@ class GenerationRequest(NamedTuple):
 class UpstreamCall:
     """The calls of one exchange, and the response of the last. Used by the thread that runs the exchange."""
 
-    def __init__(self, number: int, context: CallContext, generation: GenerationRequest, services: Services) -> None:
-        self._number = number
+    def __init__(
+        self, report: RequestReport, context: CallContext, generation: GenerationRequest, services: Services
+    ) -> None:
+        self._report = report
         self._context = context
         self._request = generation.request
         self._upstream = services.upstreams.choose()
@@ -78,6 +83,13 @@ class UpstreamCall:
         self._sent: Sent | None = None
         self.prepared: PreparedRequest | None = None
         self._response: UpstreamResponse | None = None
+        # Waited for slots, by all calls; None as long as none was asked for.
+        self.queue_seconds: float | None = None
+
+    @property
+    def connect_seconds(self) -> float | None:
+        """How long the connection of the accepted call took; 0 if it was open already."""
+        return self._response.connect_seconds if self._response is not None else None
 
     @property
     def divergence(self) -> Divergence | None:
@@ -91,6 +103,10 @@ class UpstreamCall:
     def learn(self, reply: Reply) -> None:
         """Learn from a complete answer how its upstream writes reasoning."""
         self._upstream.host_choice.learn(reply)
+
+    @property
+    def upstream_name(self) -> str:
+        return self._upstream.name
 
     @property
     def retries(self) -> int:
@@ -163,7 +179,7 @@ class UpstreamCall:
         if self._sent is not None and self._tracker is not None:
             sent, self._sent = self._sent, None
             self._tracker.record()
-            self._services.observers.emit(sent)
+            self._report.emit(sent)
 
     def close(self, *, was_complete: bool = False) -> None:
         self.record_sent()
@@ -185,9 +201,8 @@ class UpstreamCall:
             prepared = server_turns.complete(prepared, self._context.namespace, self._services.reasoning_store.find)
         self._check_size(prepared)
         self.prepared = self._tracker.order_tools(prepared)
-        self._services.observers.emit(
-            Restored(self._number, self.prepared, self._is_second_attempt, self._upstream_api, self.divergence)
-        )
+        number, is_second_attempt = self._report.number, self._is_second_attempt
+        self._report.emit(Restored(number, self.prepared, is_second_attempt, self._upstream_api, self.divergence))
         self._transmit(self.prepared)
 
     def _check_size(self, prepared: PreparedRequest) -> None:
@@ -213,7 +228,7 @@ class UpstreamCall:
         if prepared.request.stream:
             self._response.raise_unless_stream()
         payload = partial(self._upstream_api.payload, prepared.request)
-        self._sent = Sent(self._number, payload, len(body), time.monotonic() - self._started, self.retries)
+        self._sent = Sent(self._report.number, payload, len(body), time.monotonic() - self._started, self.retries)
 
     def _send_with_retries(self, body: bytes) -> UpstreamResponse:
         while True:
@@ -227,9 +242,13 @@ class UpstreamCall:
 
     def _acquire_slot(self) -> Slot:
         slot, self._slot = self._slot, None
-        if slot is None:
-            (slot,) = self._services.upstream.call_limits.of(self._request.model).acquire(self._context.peer)
-        return slot
+        started = time.monotonic()
+        try:
+            if slot is None:
+                (slot,) = self._services.upstream.call_limits.of(self._request.model).acquire(self._context.peer)
+            return slot
+        finally:
+            self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
 
     def _explain(self, refusal: UpstreamRefused) -> ProxyError:
         if refusal.status == 401 and self._context.is_held:

@@ -15,8 +15,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any, assert_never
 
-from deepseek_cursor_proxy.json_codec import as_object
+from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.observers.events import (
+    COMPLETED,
+    End,
     Event,
     Finished,
     PassedThrough,
@@ -24,6 +26,7 @@ from deepseek_cursor_proxy.observers.events import (
     Received,
     Refused,
     Restored,
+    Result,
     Sent,
 )
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
@@ -33,8 +36,6 @@ _log = logging.getLogger(__name__)
 
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
-# More tokens than any request has.
-_PLENTY = 10**15
 # Names come from the network: so many are remembered as said once.
 _MAX_REPORTED = 1000
 
@@ -66,18 +67,20 @@ class Console:
                 if self._verbose:
                     self._print_body("sent to DeepSeek", event.payload())
             case Finished():
-                is_good = event.status == 200
+                is_good = event.end is COMPLETED
                 self._report_mixed(event.mixed_names)
                 self._print("└", event.number, _format_finished(event), _GREEN if is_good else _RED)
-                if event.message is not None:
-                    answer = {"reasoning": event.message.reasoning, "content": event.message.content}
+                for message in filter(None, (event.message, *event.other_messages)):
+                    answer = {"reasoning": message.reasoning, "content": message.content}
                     self._print_body("DeepSeek said", answer)
             case PictureDescribed():
                 self._report_picture(event)
             case Refused():
-                self._write(safe_text(f"{event.route} refused: {event.status} {event.message}", 1000))
+                if not event.is_quiet:
+                    line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
+                    self._write(safe_text(line, 1000))
             case PassedThrough():
-                model, outcome = safe_text(event.model, 60), safe_text(event.outcome)
+                model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
                 line = f"─ #{event.number} {model} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
                 self._write(safe_text(line, 1000))
             case _:
@@ -129,7 +132,7 @@ def _format_received(event: Received) -> str:
         "stream" if request.stream else "plain",
         _count(len(request.messages), "message"),
         _count(len(request.tools), "tool"),
-        _size(event.body_bytes),
+        _size(event.facts.body_bytes),
     ]
     return " · ".join(parts)
 
@@ -161,10 +164,16 @@ def _format_finished(event: Finished) -> str:
         parts.append(f"diverged at {event.divergence.words()}")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
-    if event.status != 200:
-        parts[:0] = [f"{safe_text(event.outcome)} ({event.status})", *_retries(event.retries)]
-    parts.append(f"{event.seconds:.1f} s")
-    return f"{'completed' if event.status == 200 else 'ended':<10} " + " · ".join(parts)
+    if event.end is not COMPLETED:
+        parts[:0] = [_format_end(event.end), *_retries(event.retries)]
+    parts.append(f"{event.timing.total:.1f} s")
+    return f"{'completed' if event.end is COMPLETED else 'ended':<10} " + " · ".join(parts)
+
+
+def _format_end(end: End) -> str:
+    if end.result is Result.PASSED_THROUGH:
+        return str(end.status)
+    return f"{safe_text(end.message)} ({end.status})"
 
 
 def format_repairs(counts: Mapping[str, int]) -> str:
@@ -174,16 +183,10 @@ def format_repairs(counts: Mapping[str, int]) -> str:
 
 def format_tokens(usage: Mapping[str, Any]) -> str:
     """The tokens of an answer: `12,345 in (98 % cached) · 812 out (600 thinking)`."""
-    prompt, completion = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
-    cached = _number(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
-    reasoning = _number(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
-    share = f" ({100 * cached // prompt} % cached)" if prompt else ""
-    return f"{prompt:,} in{share} · {completion:,} out" + (f" ({reasoning:,} thinking)" if reasoning else "")
-
-
-def _number(value: object) -> int:
-    # From DeepSeek: a number of thousands of digits would fill the terminal, and Python refuses to format some.
-    return value if isinstance(value, int) and abs(value) < _PLENTY else 0
+    tokens = read_usage(usage)
+    share = f" ({100 * tokens.hit // tokens.prompt} % cached)" if tokens.prompt else ""
+    thinking = f" ({tokens.thinking:,} thinking)" if tokens.thinking else ""
+    return f"{tokens.prompt:,} in{share} · {tokens.output:,} out{thinking}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,4 +1,11 @@
-"""The events of an exchange (received, restored, sent, finished), and of requests that become no exchange.
+"""The events of a request: received, restored, sent, and how it ended.
+
+    Finished         an exchange ended: completed, failed, or its client left
+    Refused          the request ended before an exchange began
+    PassedThrough    the request went to another upstream
+
+Every request that asks for a generation, or is refused, ends in exactly one of these three. One that is answered
+without a generation (a list of models, a count of tokens, a stored response) has no event.
 
 Logic emits these events; only observers print, count or write files. An observer never influences an answer: its
 exceptions are logged here and go no further.
@@ -6,26 +13,108 @@ exceptions are logged here and go no further.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.errors import (
+    ClientGone,
+    InternalError,
+    ProxyError,
+    ProxyStopping,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 
 _log = logging.getLogger(__name__)
 
-# Named tuples, because every request makes four, and a frozen dataclass takes three times as long.
+# Hexadecimal digits of a digest that tell callers and chats apart.
+DIGEST_LENGTH = 12
+
+
+class Result(Enum):
+    """How a request ended, in one word."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CLIENT_LEFT = "client_left"
+    # By this proxy: key, body, size, queue or limit.
+    REFUSED = "refused"
+    PASSED_THROUGH = "passed_through"
+
+
+# Named tuples, because every request makes several, and a frozen dataclass takes three times as long.
+
+
+class End(NamedTuple):
+    """How a request ended, with the status and the words for it: "completed", "client left" or those of an error."""
+
+    result: Result
+    status: int
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> "End":
+        if isinstance(error, (ClientGone, GeneratorExit)):
+            return CLIENT_LEFT
+        if not isinstance(error, ProxyError):
+            return cls(Result.FAILED, 500, f"unexpected {type(error).__name__}")
+        return cls(Result.FAILED if isinstance(error, _FAILURES) else Result.REFUSED, error.status, error.message)
+
+
+_FAILURES = (UpstreamFailed, UpstreamRefused, UpstreamTimeout, InternalError, ProxyStopping)
+COMPLETED = End(Result.COMPLETED, 200, "completed")
+# The status is what nginx calls a request whose client closed the connection.
+CLIENT_LEFT = End(Result.CLIENT_LEFT, 499, "client left")
+
+
+class RequestFacts(NamedTuple):
+    """What is known about a request however it ends; "" and 0 stand for what was not read."""
+
+    number: int
+    # Unix time.
+    started_at: float
+    # chat, responses or messages; other for a path without an API.
+    api: str
+    # Twelve hexadecimal digits of a digest of the caller, never a key; "" if the key was refused.
+    key: str = ""
+    requested_model: str = ""
+    model: str = ""
+    stream: bool = False
+    messages: int = 0
+    tools: int = 0
+    body_bytes: int = 0
+    # Twelve hexadecimal digits that all requests of a chat have in common.
+    session: str = ""
+
+    def with_session(self, conversation: bytes) -> "RequestFacts":
+        """With the session of the chat that has this digest."""
+        return self._replace(session=conversation.hex()[:DIGEST_LENGTH])
+
+
+class Progress(NamedTuple):
+    """How far a running answer is: its characters, and the seconds until the first of them."""
+
+    characters: int = 0
+    first_delta_seconds: float | None = None
 
 
 class Received(NamedTuple):
-    """A client requests a generation. `caller` is a digest, never a key; `body` is what it sent, untouched."""
+    """A client requests a generation. `body` is what it sent, untouched."""
 
-    number: int
-    caller: str
+    facts: RequestFacts
     request: ChatRequest
     body: Mapping[str, Any]
-    body_bytes: int
+    # Reads how far the answer is; any thread may call it until the request has ended.
+    progress: Callable[[], Progress] = Progress
+
+    @property
+    def number(self) -> int:
+        return self.facts.number
 
 
 class Restored(NamedTuple):
@@ -50,22 +139,40 @@ class Sent(NamedTuple):
     retries: int = 0
 
 
-class Finished(NamedTuple):
-    """The exchange ended: `outcome` is "completed", "client left" or the message of an error."""
+class Timing(NamedTuple):
+    """Seconds of a request: in our queue, until connected, until the first delta, in all. None: it came not so far."""
 
-    number: int
-    outcome: str
-    status: int
-    seconds: float
-    first_delta_seconds: float | None
+    total: float
+    first_delta: float | None = None
+    queue: float | None = None
+    # 0 on a connection that was open already.
+    connect: float | None = None
+
+
+class Finished(NamedTuple):
+    """The exchange ended."""
+
+    facts: RequestFacts
+    end: End
+    timing: Timing
     message: Message | None
     finish_reason: str | None
     usage: Mapping[str, Any] | None
+    # The upstream that was called.
+    upstream: str = ""
+    # The request as it was sent last, if it came so far.
+    prepared: PreparedRequest | None = None
     retries: int = 0
     # The first difference from the previous request of the chat, if any: the reason for tokens that were not cached.
     divergence: Divergence | None = None
     # Names of reasoning that upstream used besides `reasoning_content`, if it used both.
     mixed_names: tuple[str, ...] = ()
+    # The further answers of a request with n > 1; `usage` is the sum of all.
+    other_messages: tuple[Message, ...] = ()
+
+    @property
+    def number(self) -> int:
+        return self.facts.number
 
 
 class PictureDescribed(NamedTuple):
@@ -84,23 +191,34 @@ class PictureDescribed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A request was refused before an exchange began; `route` is the name of its route, or its method and path."""
+    """A request ended before an exchange began; `route` is the name of its route, or its method and path."""
 
+    facts: RequestFacts
     route: str
-    status: int
-    message: str
+    end: End
+    seconds: float
+    # Whether it needs no line in the log: `access` has reported it, or nobody is left to fix it.
+    is_quiet: bool = False
+
+    @property
+    def number(self) -> int:
+        return self.facts.number
 
 
 class PassedThrough(NamedTuple):
-    """A request for a model of another upstream is over: `outcome` is its status, "client left" or an error."""
+    """A request for a model of another upstream is over; the words of its end are the status, or those of an error."""
 
-    number: int
-    model: str
+    facts: RequestFacts
     host: str
-    outcome: str
+    end: End
     seconds: float
 
+    @property
+    def number(self) -> int:
+        return self.facts.number
 
+
+Terminal = Finished | Refused | PassedThrough
 Event = Received | Restored | Sent | Finished | PictureDescribed | Refused | PassedThrough
 
 

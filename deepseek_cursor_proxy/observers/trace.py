@@ -63,7 +63,12 @@ class Trace:
                     trace = self._open.pop(event.number, None)
                     self._requests.pop(event.number, None)
                 if trace is not None:
-                    timing = {"first_delta_seconds": event.first_delta_seconds, "total_seconds": event.seconds}
+                    timing = {
+                        "queue_seconds": event.timing.queue,
+                        "connect_seconds": event.timing.connect,
+                        "first_delta_seconds": event.timing.first_delta,
+                        "total_seconds": event.timing.total,
+                    }
                     self._write({**trace, **_finished_fields(event), "timing": {**trace["timing"], **timing}})
             case PictureDescribed() | Refused() | PassedThrough():
                 # No exchange, so nothing was restored.
@@ -80,7 +85,7 @@ class Trace:
             "format": FORMAT,
             "number": event.number,
             "received_at": datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
-            "caller": event.caller,
+            "caller": event.facts.key,
             "client_request": event.body,
             "dropped_fields": event.request.dropped,
             "timing": {},
@@ -122,16 +127,18 @@ def _turn_fields(turn: Turn, message: Message) -> dict[str, Any]:
 
 
 def _finished_fields(event: Finished) -> dict[str, Any]:
-    message = event.message
-    reply = None
-    if message is not None:
-        calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
-        reply = {"reasoning": message.reasoning, "content": message.content, "tool_calls": calls}
+    others = {"other_replies": [*map(_reply_fields, event.other_messages)]} if event.other_messages else {}
     return {
-        "reply": reply,
+        "reply": _reply_fields(event.message) if event.message is not None else None,
+        **others,
         "finish_reason": event.finish_reason,
         "usage": event.usage,
-        "outcome": event.outcome,
-        "status": event.status,
+        "outcome": event.end.message,
+        "status": event.end.status,
         "retries": event.retries,
     }
+
+
+def _reply_fields(message: Message) -> dict[str, Any]:
+    calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+    return {"reasoning": message.reasoning, "content": message.content, "tool_calls": calls}

@@ -27,6 +27,8 @@ class Connection:
     def __init__(self, origin: Origin, sock: socket.socket) -> None:
         self.origin = origin
         self.is_reused = False
+        # How long it took to open.
+        self.connect_seconds = 0.0
         # The rest of a request that was not sent in full: this connection can carry no other.
         self.has_unsent_bytes = False
         self.idle_since = self.idle_since_wall = 0.0
@@ -148,7 +150,10 @@ class ConnectionPool:
                 idle.is_reused = True
                 return idle
             idle.close()
-        return self._connect(origin, peer)
+        started = time.monotonic()
+        connection = self._connect(origin, peer)
+        connection.connect_seconds = time.monotonic() - started
+        return connection
 
     def give_back(self, connection: Connection) -> None:
         connection.idle_since, connection.idle_since_wall = time.monotonic(), time.time()

@@ -76,6 +76,8 @@ class UpstreamResponse:
         self._interruption: Exception | None = None
         self._is_closed = False
         self.slot: Slot | None = None
+        # How long the connection took; 0 if it was open already.
+        self.connect_seconds = 0.0 if connection.is_reused else connection.connect_seconds
         # The rest was received, but not given to the decoder of the body yet.
         head, self._unread = response_head.read(connection, peer, Deadline.after(config.request_timeout))
         self.status, self.headers = head.status, head.headers

@@ -11,6 +11,7 @@ import random
 import unittest
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -113,7 +114,7 @@ def _echo(request: Any, answer: Answer, stream: bool, form: thinking_blocks.Form
     """What Cursor sends back: the text it showed and the calls, without reasoning_content."""
     shown = show_reasoning(chunks(answer, stream), form, lambda choice: notice)
     if stream:
-        events = sse.Parser().feed(b"".join(write_events(shown, ChunkWriter(request, 0))))
+        events = sse.Parser().feed(b"".join(write_events(mock.Mock(), shown, ChunkWriter(request, 0))))
         datas = [event.data for event in events if isinstance(event, sse.Event) and event.data != "[DONE]"]
         content = "".join(json.loads(data)["choices"][0]["delta"].get("content") or "" for data in datas)
     else:

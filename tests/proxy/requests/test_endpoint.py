@@ -23,7 +23,7 @@ class EndpointTestCase(SocketTestCase):
         super().setUp()
         self.other, route = self.route()
         self.services = self.build_services(passthrough={"gpt-*": route}, access_keys=["sk-test"])
-        self.endpoint = GenerationEndpoint(self.services)
+        self.endpoint = GenerationEndpoint(self.services, self.services.open_report("chat"))
         self.received: list[ClientRequest] = []
         self.bodies_read = 0
 

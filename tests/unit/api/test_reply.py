@@ -62,8 +62,11 @@ class Source:
 
 
 class TestStream(unittest.TestCase):
+    def setUp(self) -> None:
+        self.exchange = new_exchange()
+
     def written(self, source: Source, writer: Writer | None = None) -> list[bytes | Lull]:
-        return list(reply.write_events(source(), writer or Writer()))
+        return list(reply.write_events(self.exchange, source(), writer or Writer()))
 
     def test_a_stream_has_a_beginning_its_batches_and_an_end(self) -> None:
         self.assertEqual([b"[", b"a", b"z", b"]"], self.written(Source(SAYS, END)))
@@ -80,21 +83,23 @@ class TestStream(unittest.TestCase):
             self.assertEqual([b"[", b"a", code], self.written(Source(SAYS, error=error)))
 
     def test_a_bug_is_logged_and_told_and_ends_the_exchange(self) -> None:
-        source = Source(SAYS, END)
+        source, bug = Source(SAYS, END), KeyError("x")
         with self.assertLogs(reply.__name__, "ERROR") as logged:
-            self.assertEqual([b"[", b"!internal_error"], self.written(source, Writer(bug=KeyError("x"))))
+            self.assertEqual([b"[", b"!internal_error"], self.written(source, Writer(bug=bug)))
         self.assertTrue(source.is_closed)
+        # With the error, not as if its client had left.
+        self.exchange.fail.assert_called_once_with(bug)
         self.assertIn("unexpected KeyError while streaming an answer", logged.output[0])
 
     def test_a_client_that_left_is_told_nothing(self) -> None:
-        events = reply.write_events(Source(SAYS, error=ClientGone())(), Writer())
+        events = reply.write_events(self.exchange, Source(SAYS, error=ClientGone())(), Writer())
         self.assertEqual([b"[", b"a"], [next(events), next(events)])
         with self.assertRaises(ClientGone):
             next(events)
 
     def test_closing_the_body_closes_events_batches_and_exchange(self) -> None:
         source, exchange = Source(SAYS, END), new_exchange()
-        body = reply.stream_reply(exchange, reply.write_events(source(), Writer())).body
+        body = reply.stream_reply(exchange, reply.write_events(exchange, source(), Writer())).body
         assert not isinstance(body, bytes)
         pieces = iter(body)
         self.assertEqual([b"[", b"a"], [next(pieces), next(pieces)])

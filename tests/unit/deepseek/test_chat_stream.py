@@ -66,7 +66,7 @@ def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple
                 return
 
     shown = show_reasoning(batches(), form, lambda choice: "A notice.\n\n")
-    return b"".join(write_events(shown, ChunkWriter(REQUEST, 1))), reply.message()
+    return b"".join(write_events(mock.Mock(), shown, ChunkWriter(REQUEST, 1))), reply.message()
 
 
 class TestSplits(unittest.TestCase):

@@ -35,6 +35,7 @@ class FakeResponse:
         self._pieces = pieces
         self.notes: list[str] = []
         self.with_lulls: bool | None = None
+        self.connect_seconds = 0.0
 
     def stream(self, *, with_lulls: bool) -> Iterator[bytes | Heartbeat | Lull]:
         self.with_lulls = with_lulls

@@ -6,7 +6,7 @@ from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.lull import Lull
-from deepseek_cursor_proxy.observers.events import Finished
+from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, Finished
 from tests.unit.exchange.fakes import DONE, ExchangeTestCase, FakeResponse, event
 
 THOUGHT = event(reasoning_content="Hm.")
@@ -33,7 +33,8 @@ class TestExchange(ExchangeTestCase):
         response = FakeResponse(*ANSWER)
         self.assertEqual("Yes.", texts(self.read(self.open(response))))
         self.assertEqual(["Hm."], self.stored_texts())
-        self.assertEqual(("completed", 200, "stop"), (*self.finished()[1:3], self.finished().finish_reason))
+        end = self.finished().end
+        self.assertEqual(("completed", 200, "stop"), (end.message, end.status, self.finished().finish_reason))
         self.assertEqual(["end_soon", "complete"], response.notes[-2:])
         names = [type(each).__name__ for each in self.events]
         self.assertEqual(["Received", "Restored", "Sent", "Finished"], names)
@@ -56,11 +57,11 @@ class TestExchange(ExchangeTestCase):
         exchange = self.open(FakeResponse(THOUGHT, DONE))
         with self.assertRaisesRegex(UpstreamDropped, "without finishing"):
             self.read(exchange)
-        self.assertEqual((["Hm."], 502), (self.stored_texts(), self.finished().status))
+        self.assertEqual((["Hm."], 502), (self.stored_texts(), self.finished().end.status))
 
     def test_a_failure_behind_the_finish_reason_is_none(self) -> None:
         self.read(self.open(FakeResponse(*ANSWER[:2], STOP, UpstreamDropped("reset"))))
-        self.assertEqual("completed", self.finished().outcome)
+        self.assertEqual("completed", self.finished().end.message)
 
     def test_a_broken_stream_is_retried_while_the_client_has_no_output(self) -> None:
         broken = FakeResponse(UpstreamDropped("reset"))
@@ -78,15 +79,15 @@ class TestExchange(ExchangeTestCase):
         batches = self.open(response).deltas()
         next(batches)
         batches.close()
-        self.assertEqual((["Hm."], "client left", 499), (self.stored_texts(), *self.finished()[1:3]))
+        self.assertEqual((["Hm."], CLIENT_LEFT), (self.stored_texts(), self.finished().end))
         self.assertEqual("closed", response.notes[-1])
 
     def test_a_call_that_is_refused_is_reported_without_the_key(self) -> None:
         refusal = UpstreamRefused(401, "bad key sk-0123456789", None, None)
         with self.assertRaises(UpstreamRefused):
             self.open(refusal)
-        self.assertEqual(401, self.finished().status)
-        self.assertNotIn("sk-0123456789", self.finished().outcome)
+        self.assertEqual(401, self.finished().end.status)
+        self.assertNotIn("sk-0123456789", self.finished().end.message)
 
     def test_an_answer_without_end_is_a_failure(self) -> None:
         piece = event(content="x" * 1024 * 1024)

@@ -27,7 +27,7 @@ class TestUpstreamCall(ExchangeTestCase):
     def call(self, *answers: FakeResponse | Exception, is_held: bool = False, **settings: Any) -> UpstreamCall:
         self.used = self.services(*answers, **settings)
         generation = self.generation(messages=HISTORY)
-        return UpstreamCall(1, self.context(is_held=is_held), generation, self.used)
+        return UpstreamCall(self.used.open_report("chat"), self.context(is_held=is_held), generation, self.used)
 
     def send(self, call: UpstreamCall) -> UpstreamCall:
         request = self.generation(messages=HISTORY).request

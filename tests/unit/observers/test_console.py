@@ -8,6 +8,9 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import (
+    CLIENT_LEFT,
+    COMPLETED,
+    End,
     Event,
     Finished,
     Observers,
@@ -15,8 +18,11 @@ from deepseek_cursor_proxy.observers.events import (
     PictureDescribed,
     Received,
     Refused,
+    RequestFacts,
     Restored,
+    Result,
     Sent,
+    Timing,
 )
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
@@ -29,6 +35,7 @@ TURNS = (
     Turn(3, ReasoningNeed.SOFT, Source.MISSING, True, False),
     Turn(5, ReasoningNeed.NONE, Source.MISSING, True, False),
 )
+FACTS = RequestFacts(7, 1000.0, "chat", "abc", body_bytes=1234)
 USAGE = {
     "prompt_tokens": 1000,
     "completion_tokens": 50,
@@ -42,13 +49,14 @@ def restored(request: ChatRequest = REQUEST, turns: Any = TURNS, is_second: bool
 
 
 def received(**details: Any) -> Received:
-    return Received(7, "abc", REQUEST._replace(**details), {"messages": ["secret prompt"]}, 1234)
+    return Received(FACTS, REQUEST._replace(**details), {"messages": ["secret prompt"]})
 
 
 def finished(outcome: str = "completed", status: int = 200, **details: Any) -> Finished:
     answer = Message("assistant", "secret answer", "secret thought")
-    fields = {"message": answer, "finish_reason": "stop", "usage": USAGE, "first_delta_seconds": 0.5, **details}
-    return Finished(7, outcome, status, 8.26, **fields)
+    fields = {"message": answer, "finish_reason": "stop", "usage": USAGE, **details}
+    end = COMPLETED if status == 200 else End(Result.FAILED, status, outcome)
+    return Finished(FACTS, end, Timing(8.26, 0.5), **fields)
 
 
 class TestConsole(unittest.TestCase):
@@ -72,14 +80,18 @@ class TestConsole(unittest.TestCase):
 
     def test_a_request_without_an_exchange_has_one_line_without_keys_or_controls(self) -> None:
         key = "sk-0123456789abcdef0123456789abcdef"
+        passed = FACTS._replace(number=8, requested_model="gpt-9\n")
         lines = self.lines(
-            Refused("chat completions", 404, f"There is no \x1b[31m {key}."),
-            PassedThrough(8, "gpt-9\n", "other.example", f"{key} is wrong (401)", 1.26),
+            Refused(FACTS, "chat completions", End(Result.REFUSED, 404, f"There is no \x1b[31m {key}."), 0.1),
+            Refused(FACTS, "chat completions", CLIENT_LEFT, 0.1, is_quiet=True),
+            PassedThrough(passed, "other.example", End(Result.FAILED, 401, f"{key} is wrong"), 1.26),
+            PassedThrough(passed, "other.example", End(Result.PASSED_THROUGH, 200, "200"), 1.26),
         )
         self.assertEqual(
             [
-                "chat completions refused: 404 There is no \\x1b[31m sk-***.",
+                "─ #7 chat completions refused: 404 There is no \\x1b[31m sk-***.",
                 "─ #8 gpt-9\\n passed on to other.example · sk-*** is wrong (401) · 1.3 s",
+                "─ #8 gpt-9\\n passed on to other.example · 200 · 1.3 s",
             ],
             lines,
         )

@@ -2,6 +2,7 @@ import json
 import unittest
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat
@@ -30,7 +31,7 @@ def source(*batches: list[Delta | Heartbeat], error: Exception | None = None) ->
 
 
 def written(*batches: list[Delta | Heartbeat], error: Exception | None = None) -> list[bytes]:
-    return list(write_events(source(*batches, error=error), ChunkWriter(REQUEST, 1234)))
+    return list(write_events(mock.Mock(), source(*batches, error=error), ChunkWriter(REQUEST, 1234)))
 
 
 def events(pieces: list[bytes]) -> list[Any]:
@@ -72,7 +73,7 @@ class TestChatStream(unittest.TestCase):
     def test_usage_of_a_chat_stream_has_the_cached_tokens(self) -> None:
         deltas = chunk_deltas({"content": ""}, "stop", usage={"prompt_cache_hit_tokens": 3})
         with_usage = REQUEST._replace(include_usage=True)
-        chunk = events(list(write_events(source(deltas), ChunkWriter(with_usage, 0))))[1]
+        chunk = events(list(write_events(mock.Mock(), source(deltas), ChunkWriter(with_usage, 0))))[1]
         self.assertEqual([], chunk["choices"])
         self.assertEqual({"prompt_cache_hit_tokens": 3, "prompt_tokens_details": {"cached_tokens": 3}}, chunk["usage"])
 
@@ -92,7 +93,7 @@ class TestChatStream(unittest.TestCase):
 
     def test_closing_a_chat_stream_closes_its_source(self) -> None:
         batches = source([Delta(text="a")], [Delta(text="b")])
-        stream = write_events(batches, ChunkWriter(REQUEST, 0))
+        stream = write_events(mock.Mock(), batches, ChunkWriter(REQUEST, 0))
         next(stream)
         stream.close()
         self.assertEqual([], list(batches))
@@ -106,7 +107,7 @@ class TestCustomCalls(unittest.TestCase):
     CUSTOM = REQUEST._replace(custom_tools=frozenset({"ApplyPatch"}))
 
     def streamed(self, *batches: list[Delta | Heartbeat]) -> list[Any]:
-        return events(list(write_events(source(*batches), ChunkWriter(self.CUSTOM, 0))))[:-1]
+        return events(list(write_events(mock.Mock(), source(*batches), ChunkWriter(self.CUSTOM, 0))))[:-1]
 
     def test_raw_text_of_a_custom_call_streams_chunk_by_chunk(self) -> None:
         first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": ""}}

@@ -1,0 +1,44 @@
+"""The usage of an answer: the object that ends it, read into whole numbers.
+
+It comes from upstream and may have any shape: what is no sensible number counts as 0, so that a figure in a log or a
+sum is never absurd. Server-side searches are counted in the same object, as
+`{"server_tool_use": {"web_search_requests": 1}}`, whatever the API called them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.json_codec import as_object
+
+# More tokens than any request has. A number of thousands of digits would fill a terminal.
+_PLENTY = 10**15
+
+
+class Tokens(NamedTuple):
+    """Tokens of the prompt by whether DeepSeek had them cached, of the answer, and of it those of thinking."""
+
+    hit: int
+    miss: int
+    output: int
+    thinking: int = 0
+    # Server-side searches, each billed by itself.
+    searches: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return self.hit + self.miss
+
+
+def read_usage(usage: Mapping[str, Any]) -> Tokens:
+    prompt, output = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
+    cached = usage.get("prompt_cache_hit_tokens")
+    if not isinstance(cached, int):
+        cached = as_object(usage.get("prompt_tokens_details")).get("cached_tokens")
+    hit = min(_number(cached), prompt)
+    thinking = _number(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
+    searches = _number(as_object(usage.get("server_tool_use")).get("web_search_requests"))
+    return Tokens(hit, prompt - hit, output, min(thinking, output), searches)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _PLENTY else 0

@@ -1,0 +1,108 @@
+"""RequestReport: what is known about one request, and its events; the terminal one is emitted once.
+
+The app opens a report with the request; the endpoint, the exchange, passthrough and a background job add what they
+learn. Whichever of them ends the request first emits the terminal event; any later one is dropped.
+A number is taken with the first event, so that requests without events leave no gaps.
+"""
+
+import copy
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.errors import ClientGone, TooManyAttempts
+from deepseek_cursor_proxy.observers.events import (
+    DIGEST_LENGTH,
+    End,
+    Event,
+    Observer,
+    Refused,
+    RequestFacts,
+    Terminal,
+)
+
+
+class RequestReport:
+    """Used by one thread at a time: the client's, and after it that of a background job."""
+
+    __slots__ = (
+        "_number", "_numbers", "_observers", "api", "body_bytes", "has_ended", "key", "requested_model", "started",
+        "started_at", "stream",
+    )  # fmt: skip
+
+    def __init__(self, observers: Observer, numbers: Iterator[int], api: str) -> None:
+        self._observers = observers
+        self._numbers = numbers
+        self._number = 0
+        self.api = api
+        self.started_at = time.time()
+        self.started = time.monotonic()
+        self.key = ""
+        self.requested_model = ""
+        self.stream = False
+        self.body_bytes = 0
+        self.has_ended = False
+
+    @property
+    def number(self) -> int:
+        if not self._number:
+            self._number = next(self._numbers)
+        return self._number
+
+    @property
+    def seconds(self) -> float:
+        """The age of the request."""
+        return time.monotonic() - self.started
+
+    def add_caller(self, namespace: bytes) -> None:
+        self.key = namespace.hex()[:DIGEST_LENGTH]
+
+    def add_body(self, body: Mapping[str, Any], size: int) -> None:
+        model = body.get("model")
+        self.requested_model = model if isinstance(model, str) else ""
+        self.stream = body.get("stream") is True
+        self.body_bytes = size
+
+    def facts(self, request: ChatRequest | None = None) -> RequestFacts:
+        """All that is known by now."""
+        if request is None:
+            facts = RequestFacts(self.number, self.started_at, self.api, self.key, self.requested_model)
+            return facts._replace(stream=self.stream, body_bytes=self.body_bytes)
+        return RequestFacts(
+            self.number,
+            self.started_at,
+            self.api,
+            self.key,
+            request.requested_model,
+            request.model,
+            self.stream,
+            len(request.messages),
+            len(request.tools),
+            self.body_bytes,
+        )
+
+    def copy_for(self, observer: Observer) -> "RequestReport":
+        """The same report with its events for this observer, which reports on one of several choices."""
+        # Taken now, so that all have the same.
+        assert self.number
+        other = copy.copy(self)
+        other._observers = observer
+        return other
+
+    def emit(self, event: Event) -> None:
+        self._observers.emit(event)
+
+    def end(self, event: Terminal) -> None:
+        """Emit the terminal event, unless there was one."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._observers.emit(event)
+
+    def refuse(self, route: str, error: BaseException) -> None:
+        """End the request with an error that came before an exchange; without effect if it has ended."""
+        if self.has_ended:
+            return
+        # `access` warns about the first, once.
+        is_quiet = isinstance(error, (TooManyAttempts, ClientGone))
+        self.end(Refused(self.facts(), route, End.of(error), self.seconds, is_quiet))

@@ -1,0 +1,288 @@
+"""RequestLog: the requests in flight, and the last thousand that ended, for whoever looks at the proxy.
+
+A RequestRecord has everything that a terminal event carries but texts: no prompt, no answer, no key. Its words are
+short and free of control characters, and all records together take less than 5 MB. Nothing is computed per chunk: the
+progress of a running answer is read when somebody asks for it.
+"""
+
+import logging
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
+from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
+from deepseek_cursor_proxy.observers.events import (
+    Event,
+    PassedThrough,
+    PictureDescribed,
+    Progress,
+    Received,
+    Refused,
+    RequestFacts,
+    Restored,
+    Result,
+    Sent,
+    Terminal,
+    Timing,
+)
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
+from deepseek_cursor_proxy.redaction import safe_text
+
+_log = logging.getLogger(__name__)
+
+_MOST_RECORDS = 1000
+# Four bytes each; the oldest turns of a longer chat are left out.
+_MOST_TURNS = 700
+_MESSAGE_LENGTH = 200
+_NAME_LENGTH = 60
+_MOST_NAMES = 20
+# Of mixed text; only ever shown as an estimate.
+_CHARACTERS_PER_TOKEN = 4
+
+
+class TurnCounts(NamedTuple):
+    """Assistant turns of the history by where their reasoning came from; `recovered` messages were replayed as text."""
+
+    filled: int = 0
+    kept: int = 0
+    empty: int = 0
+    missing: int = 0
+    recovered: int = 0
+
+
+class TurnMark(NamedTuple):
+    """Where the reasoning of one assistant message came from: store, client, display, empty, missing or none."""
+
+    # The index of the message in the request.
+    message: int
+    source: str
+    proof: str
+
+
+_SOURCES = ("none", "store", "client", "display", "empty", "missing")
+_PROOFS = ("", "exact", "linked", "sent", "sent without", "call", "result", "talk", "place", "unknown")
+_NO_REPAIRS: Mapping[str, int] = MappingProxyType({})
+
+
+class RequestRecord(NamedTuple):
+    """A request that ended."""
+
+    facts: RequestFacts
+    result: Result
+    status: int
+    # Why it was not completed, in a few words; None if it was.
+    message: str | None
+    timing: Timing
+    # The upstream that was called; "" if none was.
+    upstream: str = ""
+    tokens: Tokens | None = None
+    finish_reason: str | None = None
+    retries: int = 0
+    turns: TurnCounts = TurnCounts()
+    repairs: Mapping[str, int] = _NO_REPAIRS
+    # Where the chat diverged from its last request, in words.
+    divergence: str | None = None
+    # Names of fields that DeepSeek does not take.
+    dropped: tuple[str, ...] = ()
+    packed_strip: bytes = b""
+
+    @property
+    def number(self) -> int:
+        return self.facts.number
+
+    @property
+    def ended_at(self) -> float:
+        """Unix time; counted from the start, so that no change of the clock makes it earlier."""
+        return self.facts.started_at + self.timing.total
+
+    @property
+    def strip(self) -> list[TurnMark]:
+        """The assistant turns of the history, oldest first."""
+        codes = array("I", self.packed_strip)
+        return [TurnMark(each >> 8, _SOURCES[each >> 4 & 15], _PROOFS[each & 15]) for each in codes]
+
+
+class RunningRequest(NamedTuple):
+    """A request in flight, as it is at this moment."""
+
+    facts: RequestFacts
+    # queued, sent or streaming.
+    phase: str
+    age_seconds: float
+    output_tokens_estimate: int
+    first_token_seconds: float | None
+
+
+class _Entry:
+    """A request in flight."""
+
+    __slots__ = ("facts", "is_sent", "progress", "started")
+
+    def __init__(self, event: Received) -> None:
+        self.facts = event.facts
+        self.progress = event.progress
+        self.started = time.monotonic()
+        self.is_sent = False
+
+
+EndListener = Callable[[RequestRecord], None]
+BeginListener = Callable[[int], None]
+
+
+class RequestLog:
+    """An observer, called by handler threads and read by any. The lock protects all fields."""
+
+    def __init__(self, most_records: int = _MOST_RECORDS) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[int, _Entry] = {}
+        self._ended: deque[RequestRecord] = deque(maxlen=most_records)
+        self._end_listeners: tuple[EndListener, ...] = ()
+        self._begin_listeners: tuple[BeginListener, ...] = ()
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Received):
+            with self._lock:
+                self._running[event.number] = _Entry(event)
+            for begin in self._begin_listeners:
+                _notify(begin, event.number)
+        elif isinstance(event, Restored):
+            if (entry := self._running.get(event.number)) is not None:
+                entry.facts = entry.facts.with_session(event.prepared.history.conversation)
+        elif isinstance(event, Sent):
+            if (entry := self._running.get(event.number)) is not None:
+                entry.is_sent = True
+        elif not isinstance(event, PictureDescribed):
+            record = make_record(event)
+            with self._lock:
+                self._running.pop(event.number, None)
+                self._ended.append(record)
+            for end in self._end_listeners:
+                _notify(end, record)
+
+    # Read …
+
+    def running(self) -> list[RunningRequest]:
+        """The requests in flight, oldest first."""
+        with self._lock:
+            entries = list(self._running.values())
+        return [_running_request(entry) for entry in entries]
+
+    def ended(self, before: int | None = None, limit: int = 50) -> list[RequestRecord]:
+        """The last requests that ended, newest first; those that ended before request number `before`."""
+        with self._lock:
+            records = list(self._ended)
+        records.reverse()
+        if before is not None:
+            at = next((index for index, record in enumerate(records) if record.number == before), None)
+            records = records[at + 1 :] if at is not None else [each for each in records if each.number < before]
+        return records[:limit]
+
+    def find(self, number: int) -> RequestRecord | None:
+        with self._lock:
+            return next((record for record in self._ended if record.number == number), None)
+
+    def find_running(self, number: int) -> RunningRequest | None:
+        with self._lock:
+            entry = self._running.get(number)
+        return _running_request(entry) if entry is not None else None
+
+    def subscribe(self, on_end: EndListener, on_begin: BeginListener | None = None) -> Callable[[], None]:
+        """Have these called, on the thread of the request, which they must not hold up; returns what ends that."""
+        with self._lock:
+            self._end_listeners += (on_end,)
+            self._begin_listeners += (on_begin,) if on_begin is not None else ()
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._end_listeners = tuple(each for each in self._end_listeners if each is not on_end)
+                self._begin_listeners = tuple(each for each in self._begin_listeners if each is not on_begin)
+
+        return unsubscribe
+
+
+def _notify(listener: Callable[[Any], None], value: object) -> None:
+    try:
+        listener(value)
+    except Exception as error:
+        _log.warning("%s failed: %s: %s", getattr(listener, "__qualname__", listener), type(error).__name__, error)
+
+
+def _running_request(entry: _Entry) -> RunningRequest:
+    progress: Progress = entry.progress()
+    phase = "streaming" if progress.first_delta_seconds is not None else "sent" if entry.is_sent else "queued"
+    age, tokens = time.monotonic() - entry.started, progress.characters // _CHARACTERS_PER_TOKEN
+    return RunningRequest(_safe_facts(entry.facts), phase, age, tokens, progress.first_delta_seconds)
+
+
+# Records …
+
+
+def make_record(event: Terminal) -> RequestRecord:
+    message = None if event.end.result is Result.COMPLETED else safe_text(event.end.message, _MESSAGE_LENGTH)
+    facts = _safe_facts(event.facts)
+    if isinstance(event, Refused):
+        return RequestRecord(facts, event.end.result, event.end.status, message, Timing(event.seconds))
+    if isinstance(event, PassedThrough):
+        host = safe_text(event.host, _NAME_LENGTH)
+        return RequestRecord(facts, event.end.result, event.end.status, message, Timing(event.seconds), host)
+    record = RequestRecord(
+        facts,
+        event.end.result,
+        event.end.status,
+        message,
+        event.timing,
+        event.upstream,
+        read_usage(event.usage) if event.usage is not None else None,
+        safe_text(event.finish_reason, _NAME_LENGTH) if event.finish_reason is not None else None,
+        event.retries,
+        divergence=event.divergence.words() if event.divergence is not None else None,
+    )
+    return _with_history(record, event.prepared) if event.prepared is not None else record
+
+
+def _with_history(record: RequestRecord, prepared: PreparedRequest) -> RequestRecord:
+    dropped = tuple(safe_text(name, _NAME_LENGTH) for name in prepared.request.dropped[:_MOST_NAMES])
+    sources = [_source(turn) for turn in prepared.turns]
+    store, client, display, empty, missing = map(sources.count, range(1, len(_SOURCES)))
+    return record._replace(
+        dropped=dropped,
+        turns=TurnCounts(store + display, client, empty, missing, prepared.transcript_count),
+        repairs=prepared.repairs,
+        packed_strip=_pack(prepared.turns[-_MOST_TURNS:], sources[-_MOST_TURNS:]),
+    )
+
+
+def _source(turn: Turn) -> int:
+    """The index in _SOURCES."""
+    if turn.source is Source.CLIENT:
+        return 2
+    if turn.need is ReasoningNeed.NONE:
+        return 0
+    if turn.source is Source.MISSING:
+        return 5
+    if turn.is_empty:
+        return 4
+    return 1 if turn.source is Source.STORE else 3
+
+
+def _pack(turns: Sequence[Turn], sources: Sequence[int]) -> bytes:
+    """Four bytes for each turn: a thousand records of long chats would take ten times that as objects."""
+    codes = [
+        turn.index << 8 | source << 4 | _PROOF_CODES.get(turn.proof, 0)
+        for turn, source in zip(turns, sources, strict=True)
+    ]
+    return array("I", codes).tobytes()
+
+
+_PROOF_CODES = {proof: code for code, proof in enumerate(_PROOFS)}
+
+
+def _safe_facts(facts: RequestFacts) -> RequestFacts:
+    """With names of models that are fit to print, however long those of the client are."""
+    requested = safe_text(facts.requested_model, _NAME_LENGTH)
+    return facts._replace(requested_model=requested, model=safe_text(facts.model, _NAME_LENGTH))

@@ -1,0 +1,35 @@
+"""The usage of an answer, of any shape, as numbers that make sense."""
+
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
+
+
+class TestUsage(unittest.TestCase):
+    def test_a_usage_is_read_in_the_words_of_every_host(self) -> None:
+        details = {"completion_tokens_details": {"reasoning_tokens": 7}, "prompt_tokens": 100, "completion_tokens": 20}
+        cases: dict[str, tuple[dict[str, Any], Tokens]] = {
+            "DeepSeek": ({**details, "prompt_cache_hit_tokens": 60}, Tokens(60, 40, 20, 7)),
+            "others": ({**details, "prompt_tokens_details": {"cached_tokens": 30}}, Tokens(30, 70, 20, 7)),
+            "no cache": ({"prompt_tokens": 5, "completion_tokens": 1}, Tokens(0, 5, 1)),
+            "searches": ({"prompt_tokens": 5, "server_tool_use": {"web_search_requests": 2}}, Tokens(0, 5, 0, 0, 2)),
+            "nothing": ({}, Tokens(0, 0, 0)),
+        }
+        for name, (usage, expected) in cases.items():
+            with self.subTest(name):
+                self.assertEqual(expected, read_usage(usage))
+        self.assertEqual(100, read_usage(cases["DeepSeek"][0]).prompt)
+
+    def test_what_is_no_sensible_number_counts_as_0(self) -> None:
+        for odd in (-1, 10**15, 10**5000, 1.5, True, "7", None, [7], {"a": 7}):
+            fields = ("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens")
+            usage: dict[str, Any] = dict.fromkeys(fields, odd)
+            usage["prompt_tokens_details"] = usage["completion_tokens_details"] = usage["server_tool_use"] = odd
+            with self.subTest(str(type(odd))):
+                self.assertEqual(Tokens(0, 0, 0), read_usage(usage))
+
+    def test_parts_are_never_more_than_the_whole(self) -> None:
+        usage = {"prompt_tokens": 5, "prompt_cache_hit_tokens": 9, "completion_tokens": 2}
+        tokens = read_usage({**usage, "completion_tokens_details": {"reasoning_tokens": 9}})
+        self.assertEqual(Tokens(5, 0, 2, 2), tokens)

@@ -1,0 +1,160 @@
+"""The log of requests: what runs, the last thousand that ended, their listeners, and how much memory they take."""
+
+import logging
+import tracemalloc
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.chats.divergence import Divergence
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
+from deepseek_cursor_proxy.observers.events import (
+    COMPLETED,
+    End,
+    Finished,
+    Progress,
+    Received,
+    Refused,
+    RequestFacts,
+    Restored,
+    Result,
+    Sent,
+    Timing,
+)
+from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, TurnCounts, TurnMark, make_record
+from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
+from tests.support.histories import user
+
+REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (user("secret"),))
+HISTORY = identity.identify(b"me", REQUEST.messages)
+USAGE = {"prompt_tokens": 100, "prompt_cache_hit_tokens": 90, "completion_tokens": 5}
+
+
+def facts(number: int = 1, **fields: Any) -> RequestFacts:
+    return RequestFacts(number, 1000.0, "chat", "0123456789ab", "gpt-5", "deepseek-v4-pro", **fields)
+
+
+def prepared(*turns: Turn, **fields: Any) -> PreparedRequest:
+    return PreparedRequest(REQUEST, HISTORY, turns, **fields)
+
+
+def finished(number: int = 1, **fields: Any) -> Finished:
+    fields = {"message": None, "finish_reason": "stop", "usage": USAGE, **fields}
+    return Finished(facts(number), COMPLETED, Timing(2.5, 0.5, 0.0, 0.1), **fields)
+
+
+def turn(index: int, source: Source, need: ReasoningNeed = ReasoningNeed.HARD, proof: str = "", **fields: Any) -> Turn:
+    return Turn(index, need, source, **{"is_empty": False, "has_notice": False, **fields}, proof=proof)
+
+
+class TestRequestLog(unittest.TestCase):
+    def test_a_request_runs_from_its_first_event_to_its_last(self) -> None:
+        log, so_far = RequestLog(), [Progress()]
+        log.emit(Received(facts(), REQUEST, {}, lambda: so_far[0]))
+        self.assertEqual("queued", log.running()[0].phase)
+        log.emit(Restored(1, prepared(), False))
+        log.emit(Sent(1, dict, 10, 0.1))
+        self.assertEqual("sent", log.running()[0].phase)
+        so_far[0] = Progress(400, 0.3)
+        running = log.find_running(1)
+        assert running is not None
+        self.assertEqual(("streaming", 100, 0.3), (running.phase, *running[3:]))
+        self.assertEqual(HISTORY.conversation.hex()[:12], running.facts.session)
+        log.emit(finished())
+        self.assertEqual(([], None), (log.running(), log.find_running(1)))
+        record = log.find(1)
+        assert record is not None
+        self.assertEqual((1002.5, (90, 10, 5, 0, 0)), (record.ended_at, record.tokens))
+
+    def test_the_newest_come_first_in_pages_and_the_oldest_are_forgotten(self) -> None:
+        log = RequestLog(most_records=10)
+        # Request 12 is overtaken by 13.
+        for number in (*range(1, 12), 13, 12):
+            log.emit(finished(number))
+        first = [each.number for each in log.ended(limit=4)]
+        self.assertEqual([12, 13, 11, 10], first)
+        self.assertEqual([9, 8, 7, 6, 5, 4], [each.number for each in log.ended(before=first[-1])])
+        self.assertEqual([], log.ended(before=3))
+        self.assertIsNone(log.find(1))
+
+    def test_listeners_are_called_until_they_unsubscribe_and_their_failures_stay_theirs(self) -> None:
+        log = RequestLog()
+        begun: list[int] = []
+        ended: list[RequestRecord] = []
+
+        def fail(record: RequestRecord) -> None:
+            raise KeyError("x")
+
+        log.subscribe(fail)
+        unsubscribe = log.subscribe(ended.append, begun.append)
+        with self.assertLogs("deepseek_cursor_proxy.observers.request_log", logging.WARNING) as logs:
+            log.emit(Received(facts(7), REQUEST, {}))
+            log.emit(finished(7))
+            unsubscribe()
+            log.emit(finished(8))
+        self.assertEqual(([7], [7]), (begun, [each.number for each in ended]))
+        self.assertIn("fail failed: KeyError", logs.output[0])
+
+
+class TestRecord(unittest.TestCase):
+    def test_a_record_counts_turns_and_marks_where_each_reasoning_came_from(self) -> None:
+        turns = (
+            turn(1, Source.STORE, proof="exact"),
+            turn(3, Source.CLIENT),
+            turn(5, Source.DISPLAY),
+            turn(7, Source.STORE, is_empty=True, proof="sent"),
+            turn(9, Source.MISSING, proof="unknown"),
+            turn(100_000, Source.MISSING, ReasoningNeed.NONE),
+        )
+        record = make_record(
+            finished(
+                prepared=prepared(*turns, repairs={"moved": 2}, transcript_count=3),
+                divergence=Divergence(message=12, role="user", what="content"),
+                retries=1,
+            )
+        )
+        self.assertEqual(TurnCounts(2, 1, 1, 1, 3), record.turns)
+        self.assertEqual(
+            [
+                TurnMark(1, "store", "exact"),
+                TurnMark(3, "client", ""),
+                TurnMark(5, "display", ""),
+                TurnMark(7, "empty", "sent"),
+                TurnMark(9, "missing", "unknown"),
+                TurnMark(100_000, "none", ""),
+            ],
+            record.strip,
+        )
+        self.assertEqual(
+            ({"moved": 2}, "message 12 (user content)", 1), (record.repairs, record.divergence, record.retries)
+        )
+
+    def test_words_of_strangers_are_short_and_safe_and_without_keys(self) -> None:
+        evil = "\x1b[2J\n sk-0123456789abcdef " + "x" * 100_000
+        asked = facts()._replace(requested_model=evil, model=evil)
+        dropped = prepared()._replace(request=REQUEST._replace(dropped=(evil,) * 5000))
+        events = (
+            Refused(asked, "chat", End(Result.REFUSED, 400, evil), 0.1),
+            finished(finish_reason=evil, prepared=dropped)._replace(facts=asked),
+        )
+        for event in events:
+            text = str(make_record(event))
+            self.assertNotIn("0123456789abcdef", text)
+            self.assertNotIn("\x1b", text)
+            self.assertLess(len(text), 4000)
+
+    def test_a_thousand_records_of_long_chats_take_less_than_five_megabytes(self) -> None:
+        long = prepared(*(turn(n, Source.STORE, proof="sent") for n in range(1000)), repairs={"moved": 2})
+        long = long._replace(request=REQUEST._replace(dropped=tuple(f"field {n}" for n in range(30))))
+        # A tenth of what is kept, because tracing makes it slow.
+        log = RequestLog(most_records=100)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(110):
+            usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens"), 100_000 + number)
+            asked = facts(number, session=f"{number:012x}")._replace(requested_model=f"model-{number}" * 20)
+            log.emit(finished(prepared=long, usage=usage)._replace(facts=asked))
+        self.assertLess(tracemalloc.get_traced_memory()[0] - before, 500_000)
+        self.assertEqual(100, len(log.ended(limit=2000)))
