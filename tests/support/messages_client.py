@@ -21,6 +21,7 @@ _TEXTS = {
     "thinking": {"thinking_delta": "thinking", "signature_delta": "signature"},
     "text": {"text_delta": "text"},
     "tool_use": {"input_json_delta": "partial_json"},
+    "server_tool_use": {"input_json_delta": "partial_json"},
 }
 
 
@@ -69,6 +70,10 @@ def blocks(found: Sequence[Json]) -> list[Json]:
         assert event["index"] == len(content) - 1, event
         if kind == "content_block_delta":
             delta = event["delta"]
+            if delta["type"] == "citations_delta":
+                assert open_block["type"] == "text", event
+                open_block.setdefault("citations", []).append(delta["citation"])
+                continue
             name = _TEXTS[open_block["type"]][delta["type"]]
             assert delta[name], event
             assert "signature" not in written, event
@@ -82,7 +87,7 @@ def blocks(found: Sequence[Json]) -> list[Json]:
 
 
 def close(block: Json, written: Mapping[str, str]) -> None:
-    if block["type"] == "tool_use":
+    if block["type"] in ("tool_use", "server_tool_use"):
         assert block["input"] == {}, block
         block["input"] = json.loads(written.get("partial_json", "") or "{}")
     else:

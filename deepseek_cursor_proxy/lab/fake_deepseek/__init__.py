@@ -25,13 +25,20 @@ from socketserver import TCPServer
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, native, picture_rules
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, model_entry
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, messages_contract, native, picture_rules
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import (
+    Answer,
+    Call,
+    Completion,
+    PrefixCache,
+    model_entry,
+)
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
+from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import BlockAnswer, MessageAnswer
 from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
 
-__all__ = ["Answer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "Search", "Seen", "Step"]
+__all__ = ["Answer", "BlockAnswer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "Search", "Seen", "Step"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,7 @@ class FakeDeepSeek:
         payload = {} if isinstance(parsed, Refusal) else parsed
         if not self._runs_server_tools:
             payload = {name: value for name, value in payload.items() if name not in ("server_tools", "server_choice")}
-        step, refused = None, self.request_refusal(path, endpoint.path, headers)
+        step, refused = None, self.request_refusal(path, endpoint.paths, headers)
         if refused is None and (step := self._take(Failure, Raw)) is None:
             rules = {**self._rules, "beta": path.startswith("/beta/")}
             refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(payload, **rules)
@@ -177,8 +184,8 @@ class FakeDeepSeek:
         self.seen.append(ReceivedRequest(path, headers, payload, status, refused.message if refused else None, body))
         return _Reply(step, payload, endpoint.writer)
 
-    def request_refusal(self, path: str, endpoint: str, headers: dict[str, str]) -> Refusal | None:
-        if path.partition("?")[0] not in (endpoint, f"/v1{endpoint}", f"/beta{endpoint}"):
+    def request_refusal(self, path: str, paths: Collection[str], headers: dict[str, str]) -> Refusal | None:
+        if path.partition("?")[0] not in paths:
             return Refusal("Not Found", 404)
         scheme, _, key = headers.get("authorization", "").partition(" ")
         words = "Authentication Fails (auth header format should be Bearer sk-...)"
@@ -200,26 +207,32 @@ def _describe(payload: dict[str, Any]) -> Step | None:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One of DeepSeek's two APIs; `read` turns a body of either into the body of a chat."""
+    """One of DeepSeek's APIs; `read` turns a body of any into the body of a chat."""
 
-    path: str
+    paths: tuple[str, ...]
     read: Callable[[bytes], dict[str, Any] | Refusal]
     refusal: Callable[..., Refusal | None]
     writer: Callable[..., Completion]
 
 
+def _versions(path: str) -> tuple[str, ...]:
+    return path, f"/v1{path}", f"/beta{path}"
+
+
 def _foreign_chat(host: str) -> Endpoint:
     dialect = DIALECTS[host]
-    return Endpoint("/chat/completions", dialect.read, dialect.refusal, dialect.writer)
+    return Endpoint(_versions("/chat/completions"), dialect.read, dialect.refusal, dialect.writer)
 
 
-_CHAT = Endpoint("/chat/completions", contract.read, contract.refusal, Completion)
-_RESPONSES = Endpoint("/responses", native.read, native.refusal, native.Response)
+_CHAT = Endpoint(_versions("/chat/completions"), contract.read, contract.refusal, Completion)
+_RESPONSES = Endpoint(_versions("/responses"), native.read, native.refusal, native.Response)
+_MESSAGES = Endpoint(messages_contract.PATHS, messages_contract.read, messages_contract.refusal, MessageAnswer)
 
 
 def endpoint_at(path: str, chat: Endpoint = _CHAT) -> Endpoint:
     """The API of a path; an unknown path belongs to chats, which answer it with 404."""
-    return _RESPONSES if path.partition("?")[0].endswith(_RESPONSES.path) else chat
+    plain = path.partition("?")[0]
+    return next((each for each in (_RESPONSES, _MESSAGES) if plain in each.paths), chat)
 
 
 @dataclass(frozen=True)
@@ -284,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        if refused := self.server.fake.request_refusal(self.path, "/models", self._headers()):
+        if refused := self.server.fake.request_refusal(self.path, _versions("/models"), self._headers()):
             self._fail(_to_failure(refused))
         else:
             models = [model_entry("deepseek-flash"), model_entry("deepseek-v4-pro")]
