@@ -3,7 +3,7 @@
     rules, images        its requirements and limits
     history_repair       makes a tool history that it accepts
     api                  UpstreamApi, the interface of its APIs: chat_api (with request_json), responses_api
-    chat_stream          reads its event streams (with repeated_chunks)
+    chat_stream          reads its event streams (with repeated_chunks); responses_stream: those of its Responses API
     tools/               names and schemas of tools that it accepts, calls in its answers, forced calls
     hosts/               how other hosts of its models differ
     model_names          the models it serves; model_resolver: what a client's name means
