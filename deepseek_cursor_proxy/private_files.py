@@ -2,7 +2,12 @@
 
 import contextlib
 import os
+import sys
+from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
+
+_LOCKED_BYTE = 4096
 
 
 def make_directory(path: Path) -> None:
@@ -34,6 +39,54 @@ def write(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+
+
+def read_or_create(path: Path, new: Callable[[], bytes], is_valid: Callable[[bytes], bool]) -> bytes:
+    """The content of a small private file. A missing or invalid one is written anew, by one process at a time."""
+    with contextlib.suppress(FileNotFoundError):
+        if is_valid(found := path.read_bytes()):
+            return found
+    make_directory(path.parent)
+    create(path)
+    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "r+b", buffering=0) as file, _exclusive_lock(file):
+        # Another process may have written it before we got the lock.
+        found = file.read(_LOCKED_BYTE) or b""
+        if not is_valid(found):
+            found = new()
+            file.seek(0)
+            file.truncate()
+            file.write(found)
+            os.fsync(descriptor)
+    return found
+
+
+@contextlib.contextmanager
+def _exclusive_lock(file: FileIO) -> Iterator[None]:
+    """Hold an exclusive lock on the file; the system releases it if the process dies.
+
+    On a file system without locks, two processes that start at once may use different contents until the next start.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        # A byte after the content, which others could not read while it is locked.
+        file.seek(_LOCKED_BYTE)
+        # LK_LOCK tries for ten seconds.
+        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        file.seek(0)
+        try:
+            yield
+        finally:
+            file.seek(_LOCKED_BYTE)
+            msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+    else:
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        # Closing the file releases it.
+        yield
 
 
 def _create_exclusive(path: Path) -> int:
