@@ -125,6 +125,11 @@ class CallLimits:
                 limit = self._limits.setdefault(name, CallLimit(self._limit_of(name), self._timeout))
         return limit
 
+    def snapshot(self) -> dict[str, CallLimit]:
+        """The limits by model, for a look at how many calls run and wait."""
+        with self._lock:
+            return dict(self._limits)
+
 
 class _Waiter:
     """A queued call. Its wake-up is set when it has its slots."""

@@ -8,6 +8,7 @@ connections, `response` reads what comes back.
 """
 
 import ssl
+import time
 import urllib.request
 from functools import lru_cache
 
@@ -35,8 +36,10 @@ class UpstreamClient:
         # A kept connection may turn out to be dead after a request was sent on it, which then has to be sent again: not
         # for users who want no retries.
         self._pool = ConnectionPool(connect) if config.retry_budget else ConnectionPool(connect, most_idle=0)
+        self._connect = connect
+        self._handler = _PoolHandler(self._pool, config)
         self._opener = urllib.request.OpenerDirector()
-        self._opener.add_handler(_PoolHandler(self._pool, config))
+        self._opener.add_handler(self._handler)
 
     def send(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
@@ -64,6 +67,19 @@ class UpstreamClient:
             raise
         answer.slot = slot
         return answer
+
+    @property
+    def reached_at(self) -> float:
+        """The moment, of `time.monotonic`, at which an upstream last answered a call; -inf before the first."""
+        return self._handler.answered_at
+
+    def probe(self) -> None:
+        """Open a connection to DeepSeek and close it again; ProxyError when it cannot be reached."""
+        destination = Destination(self._deepseek)
+        try:
+            self._connect(destination.origin, None).close()
+        except (OSError, ValueError) as error:
+            raise _to_proxy_error(error, destination.origin, destination.setting) from None
 
     def close(self) -> None:
         self._pool.close()
@@ -100,6 +116,7 @@ class _PoolHandler(urllib.request.BaseHandler):
     def __init__(self, pool: ConnectionPool, config: ProxyConfig) -> None:
         self._pool = pool
         self._config = config
+        self.answered_at = float("-inf")
 
     def http_open(self, request: _PooledRequest) -> UpstreamResponse:
         own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
@@ -118,7 +135,9 @@ class _PoolHandler(urllib.request.BaseHandler):
         try:
             connection = self._pool.take(request.destination.origin, request.peer, is_new=is_new)
             connection.send(data, self._config.write_timeout, request.peer)
-            return UpstreamResponse(connection, self._pool, self._config, request.peer, request.destination)
+            response = UpstreamResponse(connection, self._pool, self._config, request.peer, request.destination)
+            self.answered_at = time.monotonic()
+            return response
         except BaseException as error:
             if connection is not None:
                 connection.close()

@@ -62,6 +62,8 @@ class Database:
         self._file_identity: file_check.FileIdentity | None = None
         self._read_fault: Unusable | None = _NOT_OPEN
         self._write_fault: Unusable | None = None
+        # How often a fault was met; never reset, for metrics.
+        self.fault_count = 0
         self._waited_at = float("-inf")
         self._is_closed = False
         self._pending_writers: list[Callable[[], None]] = []
@@ -109,6 +111,11 @@ class Database:
 
     # Faults …
 
+    @property
+    def fault(self) -> Unusable | None:
+        """Why the file cannot be read or written at the moment; None if it can."""
+        return self._read_fault or self._write_fault
+
     def _usable_connection(self, connection: StoreConnection | None) -> StoreConnection:
         if self._read_fault is not None or connection is None:
             raise (self._read_fault or _NOT_OPEN).copy()
@@ -131,6 +138,7 @@ class Database:
             # An immutable connection takes no locks: the file may have changed meanwhile, which proves no damage.
             fault = Lost(fault.reason)
         self._write_fault = fault
+        self.fault_count += 1
         if not is_writing or isinstance(fault, (Lost, Damaged)):
             self._read_fault = fault
         self.request_reopen()
