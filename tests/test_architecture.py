@@ -35,8 +35,9 @@ DIRECTIONS = {
     "api": "access deepseek exchange http1 observers protocols.request reasoning storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
+    "admin": "access exchange http1 own_hosts server",
     "lab": "reasoning server storage upstream",
-    "cli": "access deepseek lab net observers server storage",
+    "cli": "access admin deepseek lab net observers server storage",
     # Files of the top level that are not open to all.
     "access": "http1 own_hosts",
     "own_hosts": "http1",

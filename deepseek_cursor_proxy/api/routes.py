@@ -109,9 +109,12 @@ ROUTES = tuple(_route(*row) for row in _TABLE)
 class App:
     """Called by handler threads; holds nothing that changes. The first call of `services` builds them."""
 
-    def __init__(self, config: ProxyConfig, services: "Callable[[], Services]") -> None:
+    def __init__(
+        self, config: ProxyConfig, services: "Callable[[], Services]", dashboard_url: str | None = None
+    ) -> None:
         self._config = config
         self._services = services
+        self._dashboard_url = dashboard_url
 
     def __call__(self, request: HttpRequest) -> HttpReply:
         name, report = None, None
@@ -120,6 +123,8 @@ class App:
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
             found = _find(request.method, request.path)
             if found is None:
+                if _is_browser_at_root(request):
+                    return self._start_page(request)
                 raise NotFound(_remedy(request))
             name, endpoint = found.route.name, found.route.endpoint
             if isinstance(endpoint, str):
@@ -144,6 +149,12 @@ class App:
             self._report_refused(report, name or _loggable(request), error)
             raise
         return self._with_cors(reply)
+
+    def _start_page(self, request: HttpRequest) -> HttpReply:
+        # Only here: clients never see it.
+        from deepseek_cursor_proxy.api import start_page
+
+        return start_page.reply(request, self._dashboard_url)
 
     def _report_refused(self, report: "RequestReport | None", route: str, error: BaseException) -> None:
         """Report a request that ends with this error, unless its exchange has reported it."""
@@ -200,6 +211,11 @@ def _remedy(request: HttpRequest) -> str:
     else:
         remedy = "Chat completions are at /v1/chat/completions: the base URL of OpenAI clients and Cursor ends in /v1."
     return f"Nothing answers at this path. {remedy}"
+
+
+def _is_browser_at_root(request: HttpRequest) -> bool:
+    is_read = request.method in ("GET", "HEAD")
+    return is_read and request.path == "/" and "text/html" in (request.header("accept") or "")
 
 
 def _loggable(request: HttpRequest) -> str:

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
 
     serve, signals                        the running proxy and its signals
     tunnel, child_process, windows_job    ngrok as a child process
+    dashboard                             the link to the dashboard, printed and opened
     local_address                         the host to print for a wildcard address
 
 Other folders import only `main`.
@@ -71,8 +72,8 @@ def _serve(options: dict[str, Any]) -> int:
     if options.get("config") is None:
         serve.ensure_config_file()
 
-    def load() -> ProxyConfig:
-        return serve.with_usable_store(_load(options).config)
+    def load() -> LoadedConfig:
+        return serve.with_usable_store(_load(options))
 
     return serve.run(load(), _config_path(options), clear_store=clear_store, reload_config=load)
 
@@ -107,6 +108,12 @@ def _store_stats(options: dict[str, Any]) -> None:
 def _store_clear(options: dict[str, Any]) -> None:
     with serve.open_store(_load(options).config) as store:
         print(serve.clear(store))
+
+
+def _dashboard(options: dict[str, Any]) -> None:
+    from deepseek_cursor_proxy.cli import dashboard
+
+    dashboard.open_dashboard(_load(options).config)
 
 
 def _explain(options: dict[str, Any]) -> None:
@@ -229,6 +236,11 @@ def _add_subcommands(commands: Sequence[tuple[str, str, Callable[..., None]]], p
         subparser.set_defaults(command=command)
 
 
+def _add_dashboard(parser: argparse.ArgumentParser) -> None:
+    _add_settings(parser)
+    parser.set_defaults(command=_dashboard)
+
+
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file that --trace-dir left")
     parser.set_defaults(command=_explain)
@@ -289,6 +301,7 @@ _CONFIG_COMMANDS = (
 _STORE_COMMANDS = (("stats", "how much is stored", _store_stats), ("clear", "delete all of it", _store_clear))
 _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...] = (
     ("serve", "run the proxy (the default)", _add_serve),
+    ("dashboard", "open the dashboard of the running proxy in a browser", _add_dashboard),
     ("demo", "try it without a key, against a DeepSeek made up here", lambda demo: demo.set_defaults(command=_demo)),
     ("bench", "measure it against a DeepSeek made up here", _add_bench),
     ("config", "look at the settings", partial(_add_subcommands, _CONFIG_COMMANDS)),
@@ -327,7 +340,7 @@ def _flag_details(each: Setting) -> dict[str, Any]:
     help = f"{each.help} (default {to_toml(each.default)})".replace("%", "%%")
     if each.kind is bool:
         return {"action": argparse.BooleanOptionalAction, "help": help}
-    kind = "LIST" if each.kind is tuple else each.kind.__name__.upper()
+    kind = {tuple: "LIST", AccessKey: "KEY"}.get(each.kind) or each.kind.__name__.upper()
     metavar = "{" + ",".join(each.choices) + "}" if each.choices else kind
     without_value = {"nargs": "?", "const": "on"} if each.switch else {}
     return {"metavar": metavar, "help": help, **without_value}

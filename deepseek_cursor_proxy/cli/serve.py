@@ -1,4 +1,4 @@
-"""The `serve` command: start store, listener, tunnel and signals, reload at SIGHUP, stop all in reverse order."""
+"""The `serve` command: start store, listeners, tunnel and signals, reload at SIGHUP, stop all in reverse order."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, private_files
@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.cli.local_address import reachable_hosts
 from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
-from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, template
+from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, LoadedConfig, template
 from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams
@@ -29,6 +29,7 @@ from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
+    from deepseek_cursor_proxy.admin.service import AdminService
     from deepseek_cursor_proxy.cli.tunnel import Tunnel
     from deepseek_cursor_proxy.storage.response_rows import ResponseStats
 
@@ -38,29 +39,33 @@ _log = logging.getLogger(__name__)
 # imports what it needs by itself.
 _SECONDS_BEFORE_WARM_UP = 0.1
 
-ConfigLoader = Callable[[], ProxyConfig]
+# As many as `admin/listener` has, which is not imported where there is no admin listener.
+_ADMIN_CONNECTIONS = 64
+
+ConfigLoader = Callable[[], LoadedConfig]
 
 
 def run(
-    config: ProxyConfig, config_path: Path, *, clear_store: bool = False, reload_config: ConfigLoader | None = None
+    loaded: LoadedConfig, config_path: Path, *, clear_store: bool = False, reload_config: ConfigLoader | None = None
 ) -> int:
     """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError. SIGHUP calls `reload_config`."""
-    _log_to_stderr(verbose=config.verbose)
+    _log_to_stderr(verbose=loaded.config.verbose)
     # Signals are restored last: a second one ends even the shutdown, and one stop may arrive as two signals.
     with standard_streams.serving_streams(), Signals() as signals:
-        _serve(config, config_path, signals, clear_store=clear_store, reload_config=reload_config)
+        _serve(loaded, config_path, signals, clear_store=clear_store, reload_config=reload_config)
         _print("Stopped.")
         standard_streams.drain()
     return 0
 
 
 def _serve(
-    config: ProxyConfig, config_path: Path, signals: Signals, *, clear_store: bool, reload_config: ConfigLoader | None
+    loaded: LoadedConfig, config_path: Path, signals: Signals, *, clear_store: bool, reload_config: ConfigLoader | None
 ) -> None:
+    config = loaded.config
     # Before anything is started: raises StartupError for a bad DEEPSEEK_API_KEY.
     access = Access(config)
     # A job holds as many descriptors as a client.
-    raise_limits(config.max_connections + config.background_workers + config.background_queue)
+    raise_limits(config.max_connections + config.background_workers + config.background_queue + _ADMIN_CONNECTIONS)
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(open_store(config, must_open=False))
         if clear_store:
@@ -72,13 +77,19 @@ def _serve(
         server = _listen(config)
         stack.callback(server.server_close)
         server.config, server.reasoning_store = config, store
+        admin = _open_admin(server, loaded, config_path, stack) if config.admin_port else None
         tunnel = _tunnel(server, signals, stack) if config.ngrok else None
         stack.enter_context(_run_server(server))
         public_url = _public_url(tunnel, signals) if tunnel is not None else None
+        if admin is not None:
+            admin.context.public_url = public_url
         if not signals.is_stopping:
-            _print(_welcome(config, config_path, server.server_port, public_url, access))
+            addresses = Addresses(server.server_port, public_url, _dashboard_lines(admin) if admin else ())
+            _print(_welcome(config, config_path, addresses, access))
         while signals.wait() is SignalRequest.RELOAD:
-            _reload(server, config_path, reload_config)
+            _reload(server, admin, config_path, reload_config)
+        if admin is not None:
+            admin.context.is_stopping = True
         _print("Stopping; running answers may finish.")
 
 
@@ -139,15 +150,16 @@ def ensure_config_file() -> None:
         _warn(f"cannot leave a configuration to edit at {path}: {error.strerror}; the settings have their defaults")
 
 
-def with_usable_store(config: ProxyConfig) -> ProxyConfig:
+def with_usable_store(loaded: LoadedConfig) -> LoadedConfig:
     """The configuration, with the store in memory if its path is in a home directory that does not exist."""
+    config = loaded.config
     if lacks_home(config.reasoning_content_path):
         _warn(
             "there is no home directory, so reasoning is kept in memory only; choose a file, perhaps on a volume, with "
             "--reasoning-content-path"
         )
-        return dataclasses.replace(config, reasoning_content_path=Path(":memory:"))
-    return config
+        return loaded._replace(config=dataclasses.replace(config, reasoning_content_path=Path(":memory:")))
+    return loaded
 
 
 def _warn(line: str) -> None:
@@ -192,6 +204,25 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
         raise StartupError(f"cannot listen on {where}: {error.strerror}; choose another --host or --port") from None
 
 
+def _open_admin(
+    server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path, stack: contextlib.ExitStack
+) -> "AdminService | None":
+    """The admin listener. The proxy also runs without one, unless it was told where to listen."""
+    from deepseek_cursor_proxy.admin.service import AdminService
+
+    try:
+        admin = AdminService(server, loaded, config_path)
+    except StartupError as error:
+        if loaded.origins["admin_host"] != "default":
+            raise
+        _log.warning("%s", error)
+        return None
+    server.dashboard_url = admin.url + "/"
+    # Closed before the services that it reads, and after the last answers, which it shows.
+    stack.callback(admin.close)
+    return admin
+
+
 @contextlib.contextmanager
 def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, name="accept")
@@ -233,7 +264,9 @@ def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
         raise
 
 
-def _reload(server: DeepSeekProxyServer, config_path: Path, reload_config: ConfigLoader | None) -> None:
+def _reload(
+    server: DeepSeekProxyServer, admin: "AdminService | None", config_path: Path, reload_config: ConfigLoader | None
+) -> None:
     """Load the settings again and apply them; a mistake in them is logged and changes nothing."""
     if reload_config is None:
         return
@@ -241,16 +274,18 @@ def _reload(server: DeepSeekProxyServer, config_path: Path, reload_config: Confi
     fixed = {each.field: getattr(before, each.field) for each in SETTINGS if each.needs_restart}
     try:
         loaded = reload_config()
-        if loaded.trace_dir is not None:
-            _make_trace_directory(loaded.trace_dir)
-        after = dataclasses.replace(loaded, **fixed)
+        if loaded.config.trace_dir is not None:
+            _make_trace_directory(loaded.config.trace_dir)
+        after = dataclasses.replace(loaded.config, **fixed)
         server.reconfigure(after)
     except StartupError as error:
         _log.error("%s; the settings stay as they were", error)
         return
+    if admin is not None:
+        admin.reload(loaded._replace(config=after))
     _log_to_stderr(verbose=after.verbose)
     changed = ", ".join(_changed_keys(before, after)) or "nothing"
-    pending = ", ".join(_changed_keys(loaded, after))
+    pending = ", ".join(_changed_keys(loaded.config, after))
     line = f"Read {config_path} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
     known = set(_access_lines(before, Access(before)))
     _print("\n".join([line, *(each for each in _access_lines(after, Access(after)) if each not in known)]))
@@ -275,9 +310,18 @@ def _log_to_stderr(*, verbose: bool) -> None:
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
-def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str | None, access: Access) -> str:
-    """The text printed at the start: what to paste into Cursor, and who is served."""
-    local, *others = (f"http://{host}:{port}/v1" for host in reachable_hosts(config.host))
+class Addresses(NamedTuple):
+    """Where the proxy can be reached: its port, the tunnel, and the lines on the dashboard."""
+
+    port: int
+    public_url: str | None = None
+    dashboard: tuple[str, ...] = ()
+
+
+def _welcome(config: ProxyConfig, config_path: Path, addresses: Addresses, access: Access) -> str:
+    """The text printed at the start: what to paste into Cursor, the dashboard, and who is served."""
+    public_url = addresses.public_url
+    local, *others = (f"http://{host}:{addresses.port}/v1" for host in reachable_hosts(config.host))
     settings = "at their defaults" if lacks_home(config_path) else config_path
     is_in_memory = str(config.reasoning_content_path) == ":memory:"
     store = "in memory, until the proxy stops" if is_in_memory else config.reasoning_content_path
@@ -287,6 +331,7 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
         *(f"  from another machine       {other}" for other in others if not public_url),
         f"  OpenAI API Key             {_key_to_paste(config, access)}",
         f"  Model to add and choose    {config.upstream_model}",
+        *addresses.dashboard,
         f"Settings {settings} · reasoning {store}",
     ]
     lines += _outbound_proxy_lines(config)
@@ -295,6 +340,12 @@ def _welcome(config: ProxyConfig, config_path: Path, port: int, public_url: str 
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
     lines += [*_access_lines(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
+
+
+def _dashboard_lines(admin: "AdminService") -> tuple[str, ...]:
+    from deepseek_cursor_proxy.cli import dashboard
+
+    return tuple(dashboard.start_lines(admin.context.config, admin.url, admin.link))
 
 
 def _key_to_paste(config: ProxyConfig, access: Access) -> str:

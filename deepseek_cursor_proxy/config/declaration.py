@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -72,6 +73,11 @@ class Setting(NamedTuple):
         return self.switch or self.kind is bool
 
     @property
+    def is_secret(self) -> bool:
+        """Whether its value is a key, or a list of keys."""
+        return self.kind is AccessKey or self.item is access_key
+
+    @property
     def environment(self) -> str:
         return ENVIRONMENT_PREFIX + self.key.upper()
 
@@ -81,6 +87,8 @@ class Setting(NamedTuple):
             return None
         if self.item is not None:
             return parse_items(self.key, value, origin, self.item)
+        if self.kind is AccessKey:
+            return access_key(self.key, value, origin)
         allowed = f"one of {', '.join(self.choices)}" if self.choices else _KIND_NAMES[self.kind]
         try:
             parsed = self._convert(value)

@@ -214,6 +214,23 @@ class ProxyConfig:
         "host names of the proxy in a tunnel of your own; keys of yours are spent under known names only",
         item=public_host,
     )
+    admin_port: int = setting(
+        9001,
+        "port of the dashboard and the metrics, on this machine only; a busy one moves to the next; 0 is off",
+        at_least=0,
+        at_most=65535,
+        needs_restart=True,
+        group="dashboard and metrics",
+    )
+    admin_host: str = setting(
+        "localhost",
+        "DANGER: where else than on this machine dashboard and metrics are served, in clear, to who has their key",
+        needs_restart=True,
+    )
+    admin_key: AccessKey | None = setting(
+        None, "the key of the dashboard, itself or its sha256: digest; without one, admin.key beside the store has it"
+    )
+    metrics_key: AccessKey | None = setting(None, "one more key, which opens /metrics and nothing else")
     verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
@@ -250,6 +267,9 @@ class ProxyConfig:
         object.__setattr__(self, "display_reasoning", switch_word(self.display_reasoning))
         keys = parse_items("access_keys", self.access_keys, "ProxyConfig", access_key) if self.access_keys else ()
         object.__setattr__(self, "access_keys", keys)
+        for name in ("admin_key", "metrics_key"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, access_key(name, getattr(self, name), "ProxyConfig"))
         hosts = parse_items("public_hosts", self.public_hosts, "ProxyConfig", public_host) if self.public_hosts else ()
         object.__setattr__(self, "public_hosts", hosts)
         object.__setattr__(self, "models", freeze(self.models))

@@ -315,7 +315,7 @@ def encode_refusal(error: ProxyError) -> bytes:
 
 def _encode_reply(reply: HttpReply, body: bytes, *, is_persistent: bool, with_body: bool = True) -> bytes:
     headers = reply.headers
-    if reply.status != 204:
+    if reply.status not in (204, 304):
         headers += (("Content-Length", str(len(body))),)
     head = heads.reply_head(reply.status, headers + _connection_header(is_persistent))
     return head + body if with_body else head

@@ -72,6 +72,10 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self._services: Services | None = None
         self._app: App | None = None
         self._tunnel_host = ""
+        # For the page at /: where the dashboard is, if there is one.
+        self.dashboard_url: str | None = None
+        # Called with new services before any request uses them; again after a reload.
+        self.on_services: Callable[[Services], None] = lambda services: None
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -86,7 +90,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     def app(self) -> App:
         """The app, built by the first handler thread; if two threads build one, both are the same."""
         if self._app is None:
-            self._app = App(self.config, self.services)
+            self._app = App(self.config, self.services, self.dashboard_url)
         return self._app
 
     def services(self) -> "Services":
@@ -111,6 +115,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             raise Overloaded(_TOO_MANY, retry_after=1) from None
         services = Services.build(config, self.reasoning_store, self._services)
         services.access.set_tunnel_host(self._tunnel_host)
+        self.on_services(services)
         return services
 
     def set_tunnel_url(self, url: str) -> None:
@@ -126,7 +131,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             # Built first: a failure changes nothing.
             former, self._services = self._services, self._build_services(config)
             self.config = config
-            self._app = App(config, self.services)
+            self._app = App(config, self.services, self.dashboard_url)
         if former is not None:
             former.close_upstream()
 

@@ -73,9 +73,8 @@ class UpstreamClient:
         """The moment, of `time.monotonic`, at which an upstream last answered a call; -inf before the first."""
         return self._handler.answered_at
 
-    def probe(self) -> None:
-        """Open a connection to DeepSeek and close it again; ProxyError when it cannot be reached."""
-        destination = Destination(self._deepseek)
+    def probe(self, destination: Destination) -> None:
+        """Open a connection and close it again, without a request; ProxyError when there is none."""
         try:
             self._connect(destination.origin, None).close()
         except (OSError, ValueError) as error:

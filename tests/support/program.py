@@ -127,8 +127,8 @@ class ServeTest(unittest.TestCase):
         return ours | {"PYTHONPATH": str(ROOT), **more}
 
     def serve(self, *arguments: str, **environment: str) -> tuple[Process, str]:
-        """A proxy that is up, and what it said about that."""
-        process = self.launch("--port", "0", *arguments, **environment)
+        """A proxy that is up, and what it said about that; without an admin listener, unless one is asked for."""
+        process = self.launch("--port", "0", "--admin-port", "0", *arguments, **environment)
         return process, process.read_until("Stop with Ctrl-C.\n")
 
     def refusal(self, *arguments: str, **environment: str) -> str:
@@ -157,6 +157,6 @@ class ServeTest(unittest.TestCase):
 
 def address(welcome: str) -> tuple[str, int]:
     """Where the proxy listens, from the URL it asks people to paste."""
-    [url] = [word for word in welcome.split() if word.startswith("http://")]
+    url = next(word for word in welcome.split() if word.startswith("http://"))
     host, _, port = url.removeprefix("http://").removesuffix("/v1").rpartition(":")
     return host, int(port)

@@ -88,7 +88,7 @@ class StartTest(ServeTest):
             environment = {"HTTPS_PROXY": "http://me:secret@proxy.test:3128", "NO_PROXY": "exempt.test"}
             with self.subTest(settings), mock.patch.dict(os.environ, environment, clear=True):
                 config = ProxyConfig(**settings)
-                welcome = serve._welcome(config, Path("x"), 1, None, Access(config))
+                welcome = serve._welcome(config, Path("x"), serve.Addresses(1, None), Access(config))
                 self.assertEqual(is_named, "through the proxy proxy.test:3128" in welcome)
                 self.assertNotIn("secret", welcome)
 
@@ -162,7 +162,7 @@ class ServedCallersTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": held_key}):
             config = ProxyConfig(**settings)
             public_url = "https://x.ngrok.app" if config.ngrok else None
-            return serve._welcome(config, Path("x"), 1, public_url, Access(config))
+            return serve._welcome(config, Path("x"), serve.Addresses(1, public_url), Access(config))
 
     def test_the_start_names_exactly_who_is_served(self) -> None:
         sentences = (ONLY, PINNED, ANYBODY, SPENT, CLOSED, NAMES, SHORT, HELD, UNUSED)

@@ -19,6 +19,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.cli import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.settings import LoadedConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.observers import standard_streams
@@ -143,8 +144,8 @@ class StopTest(RunningTest):
             contextlib.redirect_stdout(io.StringIO()),
         ):
             before = signal.getsignal(signal.SIGTERM)
-            config = ProxyConfig(port=0, ngrok=True, reasoning_content_path=Path(":memory:"))
-            self.assertEqual(serve.run(config, Path("unused")), 0)
+            config = ProxyConfig(port=0, admin_port=0, ngrok=True, reasoning_content_path=Path(":memory:"))
+            self.assertEqual(serve.run(LoadedConfig(config, {}), Path("unused")), 0)
         self.assertEqual(order.mock_calls, [mock.call.tunnel.start(), mock.call.drain(5.0), mock.call.tunnel.stop()])
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 

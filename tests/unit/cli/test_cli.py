@@ -502,5 +502,5 @@ class EndingTest(CliTest):
         for line in ([], ["--port", "0"], ["serve", "--port", "0"]):
             with self.subTest(line):
                 self.assertEqual(self.run_command(*line), Result(0, "", ""))
-                self.assertEqual(self.serving.call_args.args[0].port, 0 if line else 9000)
+                self.assertEqual(self.serving.call_args.args[0].config.port, 0 if line else 9000)
                 self.assertFalse(self.serving.call_args.kwargs["clear_store"])

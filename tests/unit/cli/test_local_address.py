@@ -47,7 +47,7 @@ class TestWelcome(unittest.TestCase):
     def welcome(self, host: str, public_url: str | None = None) -> str:
         config = ProxyConfig(host=host)
         with mock.patch.object(local_address, "_sending_address", return_value="192.168.1.7"):
-            return serve._welcome(config, Path("x"), 9000, public_url, Access(config))
+            return serve._welcome(config, Path("x"), serve.Addresses(9000, public_url), Access(config))
 
     def test_the_welcome_never_prints_a_wildcard_address(self) -> None:
         welcome = self.welcome("0.0.0.0")

@@ -171,7 +171,8 @@ class PrecedenceTest(ConfigTest):
         for each in SETTINGS:
             if each.kind is tuple:
                 continue  # see ListTest
-            value: Any = {bool: not each.default, int: 7, float: 7.5, str: "x", Path: self.home / "x"}[each.kind]
+            kinds = {bool: not each.default, int: 7, float: 7.5, str: "x", Path: self.home / "x", AccessKey: KEY}
+            value: Any = kinds[each.kind]
             value = each.choices[-1] if each.choices else "https://x" if each.key == "base_url" else value
             written = to_toml(value)
             for loaded in (
@@ -180,7 +181,8 @@ class PrecedenceTest(ConfigTest):
                 self.load("", None, **{each.key: value if each.kind is bool else str(value)}),
             ):
                 with self.subTest(each.key, origin=loaded.origins[each.field]):
-                    self.assertEqual(getattr(loaded.config, each.field), value)
+                    expected = AccessKey.of(KEY) if each.kind is AccessKey else value
+                    self.assertEqual(getattr(loaded.config, each.field), expected)
                     self.assertNotEqual(loaded.origins[each.field], "default")
 
     def test_the_name_of_a_field_works_as_a_key(self) -> None:
@@ -362,6 +364,20 @@ class ListTest(ConfigTest):
             self.assertNotIn(KEY, text)
             self.assertNotIn(AccessKey.of(KEY).digest.hex(), text)
         self.assertRegex(to_toml(config.access_keys), r'^\["sha256:[0-9a-f]{12}…"\]$')
+
+    def test_a_single_key_is_a_digest_as_well_and_empty_means_none(self) -> None:
+        for written in (KEY, AccessKey.of(KEY).line):
+            config = self.load(f'admin_key = "{written}"').config
+            assert config.admin_key is not None
+            self.assertEqual(AccessKey.of(KEY).digest, config.admin_key.digest)
+            self.assertNotIn(KEY, repr(config) + to_toml(config.admin_key))
+        self.assertIsNone(self.load('admin_key = ""').config.admin_key)
+        self.assertEqual(AccessKey.of(KEY), ProxyConfig(metrics_key=KEY).metrics_key)  # type: ignore[arg-type]
+        for bad in (f'"{KEY} {OTHER}"', '" "', f'["{KEY}"]', '"sha256:00"'):
+            with self.subTest(bad):
+                message = self.refusal(f"admin_key = {bad}")
+                self.assertIn("config: admin_key has ", message)
+                self.assertNotIn(KEY[:12], message)
 
 
 KEY, OTHER = "sk-the-first-of-two-keys", "sk-the-second-of-two-keys"

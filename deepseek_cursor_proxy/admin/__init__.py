@@ -1,0 +1,14 @@
+"""The admin listener: dashboard, metrics and health of a running proxy, on a port of their own.
+
+    service         AdminService, which `cli` opens and closes, and context, what its endpoints look at
+    listener        the socket, its accepting thread and its connections
+    key_files       admin.key beside the store, and the file that tells `dashboard` where a proxy listens
+    access          who may ask: key, Host and Origin
+    app             the table of paths, and the headers of every reply
+    static_files    the files of dashboard/
+    health          whether the proxy is ready
+    process         what this process uses
+
+`cli` imports `service` and `key_files`; nothing else imports this folder. Code that embeds a
+DeepSeekProxyServer gets no second port.
+"""

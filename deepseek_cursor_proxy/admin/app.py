@@ -1,0 +1,110 @@
+"""AdminApp: HttpRequest in, HttpReply out, for the admin listener: the table of paths and the headers of every reply.
+
+A request is checked in this order: Host and Origin, method, key, path. Only the files of the dashboard, which contain
+no data, need no key. Every reply forbids what the page does not need: other hosts, frames, guesses about types.
+"""
+
+from collections.abc import Callable
+from urllib.parse import parse_qsl
+
+from deepseek_cursor_proxy.admin import settings_json
+from deepseek_cursor_proxy.admin.access import AdminAccess
+from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.admin.health import Readiness
+from deepseek_cursor_proxy.admin.static_files import StaticFiles
+from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.errors import BadRequest, MethodNotAllowed, NotFound, ProxyError, Unauthorized
+from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
+
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Headers = (
+    ("Content-Security-Policy", _CSP),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+_NO_STORE: Headers = (("Cache-Control", "no-store"),)
+_METHODS = "GET, HEAD"
+_MOST_FIELDS = 20
+
+Parameters = dict[str, str]
+Endpoint = Callable[[Parameters], HttpReply]
+
+
+class AdminApp:
+    """Called by the threads of the listener; `reload` and `close` by the main thread."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._files = StaticFiles()
+        self._readiness = Readiness()
+        self._access = AdminAccess(context.config, _admin_key(context))
+        self._endpoints: dict[str, Endpoint] = {
+            "/healthz": lambda _: _json({"status": "alive"}),
+            "/readyz": self._ready,
+            "/api/config": lambda _: _json(settings_json.settings(context.loaded, context.config_path)),
+        }
+
+    def __call__(self, request: HttpRequest) -> HttpReply:
+        try:
+            reply = self._reply(request)
+        except ProxyError as error:
+            reply = _error_reply(error)
+        return HttpReply(reply.status, reply.body, (*reply.headers, *_HEADERS))
+
+    def reload(self, *, has_new_key: bool) -> None:
+        self._access = AdminAccess(self._context.config, _admin_key(self._context), self._access)
+
+    def close(self) -> None:
+        pass
+
+    def _reply(self, request: HttpRequest) -> HttpReply:
+        self._access.check_address(request)
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(f"The dashboard answers {_METHODS}.", _METHODS)
+        if self._files.has(request.path):
+            return self._files.reply(request)
+        self._access.check_key(request, is_for_metrics=request.path == "/metrics")
+        endpoint = self._endpoints.get(request.path)
+        if endpoint is None:
+            raise NotFound("There is nothing at this path of the dashboard's port; the API is at the proxy's own port.")
+        return endpoint(_parameters(request.query))
+
+    def _ready(self, _: Parameters) -> HttpReply:
+        reasons = ["the proxy is stopping"] if self._context.is_stopping else []
+        reasons += self._readiness.reasons(self._context.services())
+        if reasons:
+            return _json({"status": "not ready", "reasons": reasons}, 503)
+        return _json({"status": "ready"})
+
+
+def _admin_key(context: AdminContext) -> AccessKey:
+    key = context.config.admin_key
+    return key if key is not None else AccessKey.of(context.own_key or "")
+
+
+def _parameters(query: str) -> Parameters:
+    try:
+        return dict(parse_qsl(query, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        raise BadRequest("The query has too many fields.") from None
+
+
+def _json(value: object, status: int = 200) -> HttpReply:
+    return HttpReply.json(value, status, _NO_STORE)
+
+
+def _error_reply(error: ProxyError) -> HttpReply:
+    headers = _NO_STORE
+    if isinstance(error, MethodNotAllowed):
+        headers += (("Allow", error.allow),)
+    if isinstance(error, Unauthorized):
+        headers += (("WWW-Authenticate", "Bearer"),)
+    if error.retry_after is not None:
+        headers += (("Retry-After", str(error.retry_after)),)
+    return HttpReply.json({"error": {"message": error.message, "code": error.code}}, error.status, headers)

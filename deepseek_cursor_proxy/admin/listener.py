@@ -1,0 +1,148 @@
+"""AdminServer: the second listener. It shares no thread, connection or limit with the proxy's own.
+
+It reads requests as the proxy does (`server/client_connection`) and has few connections, so that slow or hostile
+clients of it cost the proxy nothing. It is bound to this machine unless `admin_host` says otherwise, and no tunnel
+leads to it. What it answers is the business of `app`, which is imported with the first request.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import Overloaded, StartupError
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.server.acceptor import Acceptor
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, encode_refusal
+from deepseek_cursor_proxy.server.connections import Connections, StopStage
+from deepseek_cursor_proxy.server.stream_loop import StreamLoop
+from deepseek_cursor_proxy.threads import start_thread
+
+_log = logging.getLogger(__name__)
+
+App = Callable[[HttpRequest], HttpReply]
+
+# A browser opens six for a page, and some pages may be open; Prometheus needs one.
+MOST_CONNECTIONS = 64
+_TOO_MANY_REPLY = encode_refusal(Overloaded("Too many connections to the dashboard at once.", retry_after=1))
+# Nothing is posted here.
+_MOST_BODY_BYTES = 64 * 1024
+# A dashboard in a sleeping laptop does not read.
+_WRITE_SECONDS = 10.0
+# After the wanted port so many more are tried, then any.
+_MORE_PORTS = 20
+_BACKLOG = 64
+_STOP_SECONDS = 1.0
+# How the systems say that a port is taken. Windows says EACCES for those that it reserves.
+_BUSY = frozenset({errno.EADDRINUSE, errno.EACCES} if os.name == "nt" else {errno.EADDRINUSE})
+
+
+class AdminServer:
+    """Started and stopped by the main thread. Each connection has a thread, and the acceptor one."""
+
+    def __init__(self, listener: socket.socket, config: ProxyConfig, load_app: Callable[[], App]) -> None:
+        """`load_app` is called with the first request, and raises OSError when no descriptors are left."""
+        self.url = _url(listener)
+        self.config = replace(config, max_request_body_bytes=_MOST_BODY_BYTES, write_timeout=_WRITE_SECONDS)
+        self.stream_loop = StreamLoop()
+        self._load_app = load_app
+        self._listener = listener
+        self._connections = Connections()
+        self.stop_wakeup = self._connections.stop_wakeup
+        self._acceptor = Acceptor(listener, self._accept, _TOO_MANY_REPLY)
+        self._thread = start_thread(self._acceptor.run, "admin-accept")
+
+    @property
+    def app(self) -> App:
+        try:
+            return self._load_app()
+        except OSError:
+            raise Overloaded("No file can be opened at the moment.", retry_after=1) from None
+
+    def close(self) -> None:
+        """Accept no more, end all responses, feeds too, and give the port back."""
+        self._acceptor.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._listener.close()
+        for stage in (StopStage.END_RESPONSES, StopStage.ABORT):
+            self._connections.stop(stage)
+            self._connections.wait_until_empty(_STOP_SECONDS)
+        self._connections.close()
+        self.stream_loop.close()
+
+    def _accept(self, sock: socket.socket, _: object) -> None:
+        if not self._connections.try_acquire(MOST_CONNECTIONS):
+            self._acceptor.reject(sock)
+        elif start_thread(partial(self._serve, sock), "admin-connection") is None:
+            self._connections.release()
+            self._acceptor.reject(sock)
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            with sock:
+                self._connections.serve(ClientConnection(sock, self))
+        except Exception as error:
+            _log.error("unexpected %s on a connection to the dashboard", type(error).__name__)
+        finally:
+            self._connections.release()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket at the port, or the next free one. StartupError for a host that is not this machine's."""
+    try:
+        sock = _bind_first(host, port)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no address of this machine"
+        raise StartupError(
+            f"cannot serve the dashboard at {host}: {why}; choose another --admin-host, or turn it off with "
+            "--admin-port 0"
+        ) from None
+    sock.listen(_BACKLOG)
+    return sock
+
+
+def _bind_first(host: str, port: int) -> socket.socket:
+    failure: OSError | None = None
+    for address in _addresses(host):
+        for candidate in (*range(port, min(port + _MORE_PORTS, 65535) + 1), 0):
+            try:
+                return _bind(address, candidate)
+            except OSError as error:
+                failure = error
+                if error.errno not in _BUSY:
+                    break
+    assert failure is not None
+    raise failure
+
+
+def _addresses(host: str) -> Iterator[str]:
+    if host.lower() == "localhost":
+        # Not by name: a hosts file may say anything. The second is for machines without IPv4.
+        yield from ("127.0.0.1", "::1")
+    else:
+        yield from dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+
+
+def _bind(address: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    with contextlib.ExitStack() as stack:
+        stack.callback(sock.close)
+        # On Windows the option means "share the port with the program that has it".
+        if os.name == "posix":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        stack.pop_all()
+    return sock
+
+
+def _url(listener: socket.socket) -> str:
+    """The address for a browser on this machine, without a slash at its end."""
+    host, port, *_ = listener.getsockname()
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

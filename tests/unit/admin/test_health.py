@@ -1,0 +1,56 @@
+"""Whether the proxy is ready, and how seldom it knocks at the upstream to find out."""
+
+import unittest
+from types import SimpleNamespace
+from typing import Any
+
+from deepseek_cursor_proxy.admin.health import Readiness
+from deepseek_cursor_proxy.errors import UpstreamDropped
+
+
+class FakeUpstream:
+    def __init__(self) -> None:
+        self.reached_at = float("-inf")
+        self.probes = 0
+        self.is_down = False
+
+    def probe(self, destination: str) -> None:
+        self.probes += 1
+        if self.is_down:
+            raise UpstreamDropped("host cannot be reached.")
+
+
+class ReadinessTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now = 1000.0
+        self.upstream = FakeUpstream()
+        self.database = SimpleNamespace(fault=None)
+        chosen = SimpleNamespace(destination=lambda path: f"http://host{path}")
+        self.services: Any = SimpleNamespace(
+            upstreams=SimpleNamespace(choose=lambda: chosen),
+            upstream=self.upstream,
+            reasoning_store=SimpleNamespace(database=self.database),
+        )
+        self.readiness = Readiness(lambda: self.now)
+
+    def reasons(self) -> list[str]:
+        return self.readiness.reasons(self.services)
+
+    def test_a_call_of_the_last_minute_makes_a_probe_needless(self) -> None:
+        self.upstream.reached_at = self.now - 59
+        self.assertEqual(([], 0), (self.reasons(), self.upstream.probes))
+        self.now += 2
+        self.assertEqual(([], 1), (self.reasons(), self.upstream.probes))
+
+    def test_a_probe_counts_for_ten_seconds_good_or_bad(self) -> None:
+        self.upstream.is_down = True
+        for _ in range(5):
+            self.assertEqual(["host cannot be reached."], self.reasons())
+        self.assertEqual(1, self.upstream.probes)
+        self.upstream.is_down = False
+        self.now += 10
+        self.assertEqual(([], 2), (self.reasons(), self.upstream.probes))
+
+    def test_a_fault_of_the_store_is_a_reason(self) -> None:
+        self.database.fault = ValueError("the disk is full; free some space")
+        self.assertEqual(["the store cannot be used: the disk is full; free some space"], self.reasons())

@@ -1,0 +1,60 @@
+"""Where the admin listener listens: the wanted port, the next free one, and machines without IPv4."""
+
+import errno
+import socket
+import unittest
+from unittest import mock
+
+from deepseek_cursor_proxy.admin import listener
+from deepseek_cursor_proxy.errors import StartupError
+
+
+class ListenTest(unittest.TestCase):
+    def listen(self, host: str, port: int) -> socket.socket:
+        return self.enterContext(listener.listen(host, port))
+
+    def test_it_is_bound_to_this_machine(self) -> None:
+        self.assertEqual("127.0.0.1", self.listen("localhost", 0).getsockname()[0])
+
+    def test_a_busy_port_moves_to_the_next_free_one(self) -> None:
+        first = self.listen("localhost", 0).getsockname()[1]
+        second = self.listen("localhost", first).getsockname()[1]
+        self.assertNotEqual(first, second)
+        self.assertLessEqual(second - first, 20)
+
+    def test_after_twenty_busy_ports_any_will_do(self) -> None:
+        tried = []
+
+        def bind(address: str, port: int) -> socket.socket:
+            tried.append(port)
+            if port:
+                raise OSError(errno.EADDRINUSE, "Address already in use")
+            return socket.create_server((address, 0))
+
+        with mock.patch.object(listener, "_bind", bind):
+            self.listen("localhost", 65530)
+        self.assertEqual([65530, 65531, 65532, 65533, 65534, 65535, 0], tried)
+
+    def test_a_machine_without_ipv4_has_it_on_ipv6(self) -> None:
+        def bind(address: str, port: int) -> socket.socket:
+            if address == "127.0.0.1":
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            self.assertEqual("::1", address)
+            return socket.socket()
+
+        with mock.patch.object(listener, "_bind", bind):
+            self.listen("localhost", 9001)
+
+    def test_a_host_of_another_machine_is_refused_with_the_remedy(self) -> None:
+        for host in ("192.0.2.1", "no.such.host.invalid", "x" * 300):
+            with self.subTest(host[:30]), self.assertRaisesRegex(StartupError, "choose another --admin-host, or turn"):
+                listener.listen(host, 0)
+
+    def test_the_address_is_one_that_a_browser_can_open(self) -> None:
+        for bound, url in (
+            (("127.0.0.1", 9001), "http://127.0.0.1:9001"),
+            (("0.0.0.0", 9001), "http://127.0.0.1:9001"),
+            (("::1", 9002, 0, 0), "http://[::1]:9002"),
+            (("::", 9002, 0, 0), "http://[::1]:9002"),
+        ):
+            self.assertEqual(url, listener._url(mock.Mock(**{"getsockname.return_value": bound})))
