@@ -65,7 +65,7 @@ def _is_in_order(messages: Sequence[Message]) -> bool:
 
 
 def _is_silent(message: Message) -> bool:
-    is_empty = not (message.tool_calls or message.content or message.prefix)
+    is_empty = not (message.tool_calls or message.content or message.prefix or message.server_items)
     return is_empty and message.reasoning in (None, "", FILLER)
 
 

@@ -1,14 +1,16 @@
 """Reads answers of DeepSeek's Responses API: a response or its events -> canonical deltas.
 
-Reading is as tolerant as in chat_api.
+Reading is as tolerant as in chat_api. Items of tools that DeepSeek runs itself stay as they are: a ServerPiece when one
+begins, while it searches, and with the whole item. Sources of a text come as they are, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, Delta
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.tools.server_tools import is_server_item
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 
@@ -31,6 +33,7 @@ class ItemReader:
         # The items of which something was returned, and the index of each item that is a call.
         self._read_keys: set[ItemKey] = set()
         self._calls: dict[ItemKey, int] = {}
+        self._tools = ServerItemReader()
 
     def finish(self, response: object) -> list[Delta]:
         """The deltas of the response object at the end: items that did not come before, and the finish_reason."""
@@ -39,15 +42,16 @@ class ItemReader:
             raise failure(response)
         if response.get("status") in ("queued", "in_progress"):
             raise UpstreamFailed("DeepSeek's answer is not finished, and it keeps none to be asked for again.")
-        deltas: list[Delta] = []
-        if not (self._read_keys or self._calls):
+        output = response.get("output")
+        deltas = self._tools.finish(as_list(output))
+        if not (self._read_keys or self._calls or self._tools.has_items):
             # Only then: some gateways leave items out of the object, which changes the indexes of the others.
-            output = response.get("output")
             if not isinstance(output, list):
                 # The client would get an empty success.
                 raise UpstreamFailed("DeepSeek's answer has no output.")
             deltas = [delta for key, item in enumerate(output) for delta in self.read_item(key, item)]
-        return [*deltas, Delta(finish_reason=self._finish_reason(response), usage=usage(response.get("usage")))]
+        counted = usage(response.get("usage"), self._tools.searches)
+        return [*deltas, Delta(finish_reason=self._finish_reason(response), usage=counted)]
 
     def _finish_reason(self, response: Mapping[str, Any]) -> str:
         if response.get("status") == "incomplete":
@@ -63,11 +67,24 @@ class ItemReader:
             case "reasoning":
                 return self.reasoning(key, _text(item, "reasoning_text"), is_whole=True)
             case "message":
-                return with_logprobs(self.text(key, _text(item, "output_text"), is_whole=True), _logprobs(item))
+                text = with_logprobs(
+                    self.text(key, _text(item, "output_text"), is_whole=True), _parts(item, "logprobs")
+                )
+                return text + self._tools.cite(key, _parts(item, "annotations"), is_whole=True)
             case "function_call":
                 return self.call(key, item) + self.arguments(key, item.get("arguments"), is_whole=True)
             case _:
-                return []
+                return self._tools.read(key, item)
+
+    def begin(self, key: ItemKey, item: object) -> list[Delta]:
+        """A call or an item of a tool begins; all others begin with their first piece."""
+        return self.call(key, item) or self._tools.begin(key, item)
+
+    def step(self, key: ItemKey, step: str) -> list[Delta]:
+        return self._tools.step(key, step)
+
+    def cite(self, key: ItemKey, annotation: object) -> list[Delta]:
+        return self._tools.cite(key, [annotation])
 
     def reasoning(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
         return [Delta(reasoning=new)] if (new := self._unread(key, text, is_whole)) else []
@@ -96,6 +113,72 @@ class ItemReader:
         return new
 
 
+class ServerItemReader:
+    """Turns items of tools that DeepSeek runs itself into deltas, and the sources of texts; each is returned once."""
+
+    def __init__(self) -> None:
+        # As they began, and those of them that are whole.
+        self._begun: dict[ItemKey, Mapping[str, Any]] = {}
+        self._whole: set[ItemKey] = set()
+        # How many sources of each text were returned.
+        self._cited: dict[ItemKey, int] = {}
+        # How many searches succeeded; pages that were read are none.
+        self.searches = 0
+
+    @property
+    def has_items(self) -> bool:
+        return bool(self._begun)
+
+    def begin(self, key: ItemKey, item: object) -> list[Delta]:
+        if key in self._begun or not _is_server_item(item):
+            return []
+        self._begun[key] = as_object(item)
+        return _piece(key, self._begun[key], "in_progress")
+
+    def step(self, key: ItemKey, step: str) -> list[Delta]:
+        return _piece(key, self._begun[key], step) if key in self._begun and key not in self._whole else []
+
+    def read(self, key: ItemKey, item: Mapping[str, Any]) -> list[Delta]:
+        if key in self._whole or not _is_server_item(item):
+            return []
+        self._begun[key] = item
+        self._whole.add(key)
+        self.searches += _is_good_search(item)
+        return _piece(key, item, "completed")
+
+    def finish(self, output: Sequence[object]) -> list[Delta]:
+        """The items that began and did not end: as the response has them, or as far as they came."""
+        known = {as_object(item).get("id"): as_object(item) for item in output}
+        deltas: list[Delta] = []
+        for key, item in self._begun.items():
+            if key not in self._whole:
+                found = known.get(item.get("id")) if item.get("id") else None
+                deltas += self.read(key, found or {**item, "status": "incomplete"})
+        return deltas
+
+    def cite(self, key: ItemKey, annotations: Sequence[object], *, is_whole: bool = False) -> list[Delta]:
+        if is_whole:
+            annotations = annotations[self._cited.get(key, 0) :]
+        found = tuple(each for each in annotations if isinstance(each, dict))
+        self._cited[key] = self._cited.get(key, 0) + len(annotations)
+        return [Delta(server=ServerDelta(citations=found))] if found else []
+
+
+def _is_server_item(item: object) -> bool:
+    kind = as_object(item).get("type")
+    return isinstance(kind, str) and is_server_item(kind)
+
+
+def _is_good_search(item: Mapping[str, Any]) -> bool:
+    action = as_object(item.get("action")).get("type", "search")
+    is_search = item["type"].endswith("web_search_call") and action == "search"
+    return bool(is_search and item.get("status", "completed") == "completed")
+
+
+def _piece(key: ItemKey, item: Mapping[str, Any], step: str) -> list[Delta]:
+    return [Delta(server=ServerDelta((ServerPiece(key, item, step),)))]
+
+
 def with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
     """Deltas of a text with its log probabilities in `chunk`, where chat completions have them."""
     if not (isinstance(found, list) and found):
@@ -109,8 +192,8 @@ def failure(body: Mapping[str, Any]) -> UpstreamFailed:
     return UpstreamFailed(f"DeepSeek broke the answer off: {message}")
 
 
-def usage(found: object) -> dict[str, Any] | None:
-    """Usage under its names in chat completions."""
+def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
+    """Usage under its names in chat completions; with the searches, as Messages have them, if there were any."""
     if not isinstance(found, dict):
         return None
     prompt, cached = found.get("input_tokens"), as_object(found.get("input_tokens_details")).get("cached_tokens")
@@ -122,6 +205,7 @@ def usage(found: object) -> dict[str, Any] | None:
         "completion_tokens_details": as_object(found.get("output_tokens_details")) or None,
         "prompt_cache_hit_tokens": cached,
         "prompt_cache_miss_tokens": prompt - cached if isinstance(prompt, int) and isinstance(cached, int) else None,
+        "server_tool_use": found.get("server_tool_use") or ({"web_search_requests": searches} if searches else None),
     }
     return {name: value for name, value in counted.items() if isinstance(value, (int, dict))}
 
@@ -131,9 +215,10 @@ def _text(item: Mapping[str, Any], kind: str) -> str:
     return "".join(_string(part.get("text")) for part in parts if part.get("type") == kind)
 
 
-def _logprobs(item: Mapping[str, Any]) -> list[Any]:
+def _parts(item: Mapping[str, Any], name: str) -> list[Any]:
+    """The entries of a list that each part of a text has."""
     parts = map(as_object, as_list(item.get("content")))
-    return [entry for part in parts for entry in as_list(part.get("logprobs"))]
+    return [entry for part in parts for entry in as_list(part.get(name))]
 
 
 def _string(value: object) -> str:
@@ -159,7 +244,11 @@ class ResponseReader(EventReader):
             case "response.output_text.delta":
                 return with_logprobs(items.text(key, chunk.get("delta")), chunk.get("logprobs"))
             case "response.output_item.added":
-                return items.call(key, chunk.get("item"))
+                return items.begin(key, chunk.get("item"))
+            case "response.web_search_call.searching":
+                return items.step(key, "searching")
+            case "response.output_text.annotation.added":
+                return items.cite(key, chunk.get("annotation"))
             case "response.function_call_arguments.delta":
                 return items.arguments(key, chunk.get("delta"))
             case "response.output_item.done":

@@ -45,6 +45,9 @@ def convert_message(message: Message, request: ChatRequest, call_id: str) -> Mes
     """The answer with the call in place of its text; None if the text does not mean a call."""
     if not is_forced(request.tool_choice) or message.tool_calls or not isinstance(message.content, str):
         return None
+    if message.server_items is not None:
+        # The tool that had to be called was one that DeepSeek runs itself.
+        return None
     call = find_call(message.content, request)
     return None if call is None else message._replace(content="", tool_calls=(ToolCall(call_id, *call),))
 
@@ -52,6 +55,8 @@ def convert_message(message: Message, request: ChatRequest, call_id: str) -> Mes
 def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
     pending: list[Delta] = []
     reply = Reply()
+    # DeepSeek has run a tool itself: no text means a call any more.
+    has_run = False
     with closing(batches):
         for batch in batches:
             if isinstance(batch, Lull):
@@ -64,7 +69,8 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
                     continue
                 reply.add(item)
                 pending.append(item)
-                if item.calls or item.finish_reason:
+                has_run = has_run or item.server is not None
+                if item.calls or item.finish_reason or has_run:
                     released += _resolve(pending, reply, request, call_id)
                     pending.clear()
                 elif not item.text:

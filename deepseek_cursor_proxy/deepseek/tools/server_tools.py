@@ -26,6 +26,14 @@ _KINDS = {
     RESPONSES: re.compile(rf"{_DEEPSEEK}|web_search(?:_preview)?(?:_\d{{4}}_\d{{2}}_\d{{2}})?"),
     MESSAGES: re.compile(rf"{_DEEPSEEK}|web_search_\d{{8}}"),
 }
+# Items of a Responses history that no tool of DeepSeek's own has made: calls of the client's tools, and what other
+# servers ran. Images in base64 may be in the latter.
+_OTHER_CALLS = frozenset(
+    {
+        *("function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call", "computer_call"),
+        *("file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call", "tool_search_call"),
+    }
+)
 # Parts of an answer that other fields of a message have as well.
 _PLAIN_ITEMS = frozenset({"text", "thinking", "message", "reasoning"})
 
@@ -46,6 +54,11 @@ def leave_out(request: ChatRequest) -> ChatRequest:
     kinds = {f"tool {safe_text(tool['type'], 60)}" for tool in request.server_tools}
     choice = request.tool_choice if request.tools else None
     return request._replace(server_tools=(), tool_choice=choice, dropped=tuple(sorted({*request.dropped, *kinds})))
+
+
+def is_server_item(kind: str) -> bool:
+    """Whether a tool that DeepSeek runs may have made an item of this type, in its Responses API; also a future one."""
+    return kind.endswith("_call") and kind not in _OTHER_CALLS
 
 
 def item_kinds(server_items: str) -> list[str]:

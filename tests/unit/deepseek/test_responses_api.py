@@ -191,7 +191,7 @@ class TestResponseDeltas(unittest.TestCase):
         text = {"type": "output_text", "text": "whole"}
         thoughts = ("no list", [None, {"type": "reasoning_text", "text": 5}])
         items = (
-            *(None, "text", {"type": "web_search_call"}),
+            *(None, "text", {"type": "mcp_call"}, {"type": 7}),
             *({"type": "reasoning", "content": content} for content in thoughts),
             {"type": "message", "content": [7, {"type": "output_text"}, text]},
             {"type": "function_call", "call_id": 1, "name": None, "arguments": {}},

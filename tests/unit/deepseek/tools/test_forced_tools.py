@@ -6,7 +6,17 @@ import time
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
+from deepseek_cursor_proxy.conversation import (
+    Batch,
+    CallPiece,
+    ChatRequest,
+    Delta,
+    Heartbeat,
+    Message,
+    ServerDelta,
+    ServerPiece,
+    ToolCall,
+)
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from tests.support.generated_answers import parts
 from tests.support.width import width
@@ -182,6 +192,11 @@ class TestConvertStream(unittest.TestCase):
         call = Delta(calls=(CallPiece(0, "a", "look_up", "{}"),))
         deltas = [Delta(text=CALL_TEXT), call, Delta(text="more"), Delta(finish_reason="tool_calls")]
         self.assertEqual(deltas, [item for batch in self.convert(*deltas) for item in batch])
+
+    def test_after_a_search_that_deepseek_ran_no_text_is_a_call(self) -> None:
+        search = Delta(server=ServerDelta((ServerPiece(0, {"type": "web_search_call"}),)))
+        deltas = [Delta(text="I look."), search, Delta(text=CALL_TEXT), Delta(finish_reason="stop")]
+        self.assertEqual([deltas[:2], deltas[2:3], deltas[3:]], self.convert(*deltas))
 
     def test_reasoning_is_not_held_back_for_a_forced_tool(self) -> None:
         batches = self.convert(Delta(chunk={"role": "x"}), Delta(text="x"), Heartbeat(), Delta(reasoning="hm"))
