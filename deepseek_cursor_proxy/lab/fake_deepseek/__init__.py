@@ -25,7 +25,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, messages_contract, native, picture_rules
+from deepseek_cursor_proxy.lab.fake_deepseek import contract, messages_contract, native, picture_rules, web_tools
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import (
     Answer,
     Call,
@@ -90,6 +90,7 @@ class FakeDeepSeek:
         idle_seconds: float | None = None,
         host: str = "deepseek",
         runs_server_tools: bool = True,
+        has_chat_alone: bool = False,
     ) -> None:
         self.seen: list[ReceivedRequest] = []
         self.release = threading.Event()
@@ -107,6 +108,10 @@ class FakeDeepSeek:
         # If not, tools that DeepSeek runs itself are ignored, as it ignores what it does not know.
         self._runs_server_tools = runs_server_tools
         self._chat = _CHAT if host == "deepseek" else _foreign_chat(host)
+        # A server of others that looks like DeepSeek: it has no other API, and refuses tools but functions.
+        self._has_chat_alone = has_chat_alone
+        if has_chat_alone and host == "deepseek":
+            self._chat = _OTHER_SERVER
         self.idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._queue: deque[Step] = deque()
@@ -168,7 +173,7 @@ class FakeDeepSeek:
 
     def reply_to(self, path: str, headers: dict[str, str], body: bytes) -> "_Reply":
         """Decide the response to a POST, and append it to `seen`."""
-        endpoint = endpoint_at(path, self._chat)
+        endpoint = self._chat if self._has_chat_alone else endpoint_at(path, self._chat)
         parsed = endpoint.read(body)
         payload = {} if isinstance(parsed, Refusal) else parsed
         if not self._runs_server_tools:
@@ -224,7 +229,8 @@ def _foreign_chat(host: str) -> Endpoint:
     return Endpoint(_versions("/chat/completions"), dialect.read, dialect.refusal, dialect.writer)
 
 
-_CHAT = Endpoint(_versions("/chat/completions"), contract.read, contract.refusal, Completion)
+_CHAT = Endpoint(_versions("/chat/completions"), web_tools.read, contract.refusal, Completion)
+_OTHER_SERVER = Endpoint(_versions("/chat/completions"), contract.read, contract.refusal, Completion)
 _RESPONSES = Endpoint(_versions("/responses"), native.read, native.refusal, native.Response)
 _MESSAGES = Endpoint(messages_contract.PATHS, messages_contract.read, messages_contract.refusal, MessageAnswer)
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.lab.fake_deepseek import web_tools
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import VISION_MODELS, is_thinking
 from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
 
@@ -46,6 +47,8 @@ class Answer:
     # Played before the rest of the answer, if the request has a tool for them; and the sources of `content`.
     searches: tuple[Search, ...] = ()
     citations: tuple[Citation, ...] = ()
+    # Names and JSON of fields that a search adds to a message of chat completions, likewise; see web_tools.
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Completion:
     def __init__(self, answer: Answer, payload: Mapping[str, Any], cache: PrefixCache, id: str, created: int) -> None:
         self._answer = answer
         self._thinking = is_thinking(payload)
+        self._fields = web_tools.fields(answer.fields, payload) if answer.fields else {}
         self._cache = cache
         self._prompt = cache.read(payload)
         self._header = {"id": id, "created": created, "model": payload["model"], "system_fingerprint": "fp_lab"}
@@ -94,7 +98,7 @@ class Completion:
 
     def body(self) -> bytes:
         message = self._message()
-        self._cache.keep(self._prompt, message)
+        self._cache.keep(self._prompt, web_tools.fold(message))
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}
         whole = {"object": "chat.completion", **self._header, "choices": [choice], "usage": self._usage()}
         return encode_json(whole)
@@ -105,9 +109,9 @@ class Completion:
         head = b"data: " + header[:-1] + b',"choices":[{"index":0,"delta":'
         tail = b',"logprobs":null,"finish_reason":null}]' + (b',"usage":null' if self._counts_usage else b"") + b"}\n\n"
         *deltas, last = _deltas(self._answer, self._thinking)
-        for delta in deltas:
+        for delta in self._with_fields(deltas) if self._fields else deltas:
             yield head + delta + tail
-        self._cache.keep(self._prompt, self._message())
+        self._cache.keep(self._prompt, web_tools.fold(self._message()))
         finish, usage = encode_json(self._finish), encode_json(self._usage())
         yield head + last + b',"logprobs":null,"finish_reason":' + finish + b'}],"usage":' + usage + b"}\n\n"
         yield b"data: [DONE]\n\n"
@@ -118,12 +122,21 @@ class Completion:
             message["reasoning_content"] = self._answer.reasoning
         if self._answer.calls:
             message["tool_calls"] = [_call(call, call.arguments) for call in self._answer.calls]
-        return message
+        return {**message, **self._fields}
+
+    def _with_fields(self, deltas: list[bytes]) -> Iterator[bytes]:
+        """The deltas and, after the reasoning, one for each field and for each block of the content."""
+        at = 1 + len(list(pieces(self._answer.reasoning if self._thinking else None, self._answer.piece)))
+        yield from deltas[:at]
+        for name, value in self._fields.items():
+            for each in [[block] for block in value] if name == "content" else [value]:
+                yield encode_json({name: each})
+        yield from deltas[at:]
 
     def _usage(self) -> dict[str, Any]:
         message, prompt = self._message(), self._prompt
         reasoning = _tokens(message.get("reasoning_content", "").encode("utf-8", "replace"))
-        content = _tokens((message["content"] or "").encode("utf-8", "replace"))
+        content = _tokens(str(message["content"] or "").encode("utf-8", "replace"))
         calls = _tokens(encode_json(message["tool_calls"])) if "tool_calls" in message else 0
         completion = reasoning + content + calls
         return {
