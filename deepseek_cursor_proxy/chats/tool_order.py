@@ -11,8 +11,11 @@ Rule: in whatever order a client sends the same tools again, DeepSeek gets the s
 an argument.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+_canonical_json = json.JSONEncoder(sort_keys=True).encode
 
 Tools = tuple[Mapping[str, Any], ...]
 
@@ -25,6 +28,11 @@ def order(tools: Sequence[Mapping[str, Any]], last_sent: Sequence[str] | None, m
         return tuple(tools)
     positions = {name: at for at, name in enumerate(last_sent or ())} if mode == "sticky" else {}
     return tuple(sorted(tools, key=lambda tool: (positions.get(_name(tool), len(positions)), _name(tool))))
+
+
+def order_server_tools(tools: Tools, mode: str) -> Tools:
+    """The tools that DeepSeek runs itself, which have no names and follow the others, in the order to send."""
+    return tools if mode == "client" or len(tools) < 2 else tuple(sorted(tools, key=_canonical_json))
 
 
 def names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

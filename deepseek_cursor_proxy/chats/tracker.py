@@ -27,10 +27,11 @@ class ChatTracker:
         self._outline = self._outline.with_tools(tool_order.names(tools))
         last = self._branch.last if self._branch else None
         self.divergence = divergence.diagnose(last, self._outline) if last is not None else None
+        server_tools = tool_order.order_server_tools(prepared.request.server_tools, self._mode)
         # Most requests are in order already.
-        if tools == prepared.request.tools:
+        if tools == prepared.request.tools and server_tools == prepared.request.server_tools:
             return prepared
-        return prepared._replace(request=prepared.request._replace(tools=tools))
+        return prepared._replace(request=prepared.request._replace(tools=tools, server_tools=server_tools))
 
     def record(self) -> None:
         """Record the request in the store; before the client sees the end of the answer and sends the next one."""

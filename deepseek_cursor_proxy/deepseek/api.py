@@ -6,16 +6,17 @@ makes one for another host of the models.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import chat_api, request_json
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader, ThinkReader
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ServerToolReader, StreamReader, ThinkReader
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
+from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,15 @@ def chat_of(host: Host) -> UpstreamApi:
         ThinkReader if host.form is Form.THINK else StreamReader,
         host,
     )
+
+
+def with_server_tools(chat: UpstreamApi) -> UpstreamApi:
+    """The same chat completions API, for a request with tools that DeepSeek runs itself."""
+    return replace(chat, read_answer=_read_searched_answer, open_reader=ServerToolReader, runs_server_tools=True)
+
+
+def _read_searched_answer(body: Mapping[str, Any]) -> list[Delta]:
+    return FieldFinder("message").mark(chat_api.completion_deltas(body), body)
 
 
 def _read_think_answer(body: Mapping[str, Any]) -> list[Delta]:

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.deepseek.hosts.reasoning_names import read_reasoning
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
-from deepseek_cursor_proxy.deepseek.tools import tool_names, tool_schemas
+from deepseek_cursor_proxy.deepseek.tools import server_fields, tool_names, tool_schemas
 from deepseek_cursor_proxy.deepseek.tools.call_indexes import CallIndexes
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object
@@ -25,7 +25,7 @@ _MAX_INDEX = 128
 
 
 def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
-    return _move_schema_to_prompt(frame(request, messages(request, host), tools(request), host))
+    return _move_schema_to_prompt(frame(request, messages(request, host), all_tools(request), host))
 
 
 def frame(request: ChatRequest, messages: object, tools: object, host: Host = DEEPSEEK) -> dict[str, Any]:
@@ -35,9 +35,11 @@ def frame(request: ChatRequest, messages: object, tools: object, host: Host = DE
         "messages": messages,
         **host.words(request.thinking, request.effort),
     }
-    if request.tools:
+    if request.tools or request.server_tools:
         body["tools"] = tools
-    if request.tool_choice is not None:
+    if request.server_choice is not None:
+        body["tool_choice"] = request.server_choice
+    elif request.tool_choice is not None:
         body["tool_choice"] = tool_choice(request)
     if request.stream:
         body["stream"] = True
@@ -50,10 +52,15 @@ def frame(request: ChatRequest, messages: object, tools: object, host: Host = DE
 
 
 def tools(request: ChatRequest) -> list[Mapping[str, Any]]:
-    """The tools of a request with names and schemas that DeepSeek accepts."""
+    """The functions of a request with names and schemas that DeepSeek accepts."""
     names = request.sent_names
     renamed = [_rename(tool, names) for tool in request.tools] if names else request.tools
     return [tool_schemas.normalize_tool(tool) for tool in renamed]
+
+
+def all_tools(request: ChatRequest) -> list[Mapping[str, Any]]:
+    """The functions, then the tools that DeepSeek runs itself."""
+    return [*tools(request), *request.server_tools]
 
 
 def tool_choice(request: ChatRequest) -> str | Mapping[str, Any] | None:
@@ -111,7 +118,10 @@ def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
-    """One message of the history. Of the request it depends on `thinking`, the model and `sent_names` alone."""
+    """One message of the history.
+
+    Of the request it depends on `thinking`, the model, `sent_names` and on whether it has `server_tools` alone.
+    """
     content = message.content
     if not isinstance(content, str):
         # Only a user's parts stay parts, if the model can see all of them.
@@ -124,6 +134,8 @@ def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK
         sent["name"] = message.name
     if message.role == "assistant":
         sent.update(_assistant_fields(message, content, request, host))
+        if message.server_items is not None and request.server_tools:
+            sent.update(server_fields.fields_to_send(message))
     return sent
 
 

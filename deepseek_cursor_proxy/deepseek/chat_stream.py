@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
 from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate
 from deepseek_cursor_proxy.deepseek.tools.call_indexes import CallIndexes
+from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
@@ -132,6 +133,8 @@ class ThinkReader(_ChatReader):
 
 
 class StreamReader(_ChatReader):
+    """Reads a stream of chat completions, most of it by templates."""
+
     def __init__(self) -> None:
         super().__init__()
         self._template: ChunkTemplate | None = None
@@ -166,3 +169,14 @@ class StreamReader(_ChatReader):
                 self._unused = 0 if self._has_matched else self._unused + 1
                 self._template, self._has_matched = template, False
         return deltas
+
+
+class ServerToolReader(StreamReader):
+    """Reads an answer for which DeepSeek may run tools itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._finder = FieldFinder("delta")
+
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        return self._finder.mark(super()._deltas(chunk), chunk)

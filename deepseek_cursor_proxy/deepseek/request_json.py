@@ -25,14 +25,15 @@ _tools: Memo[bytes, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: len(key)
 
 def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DEEPSEEK) -> bytes:
     """The JSON of the body for this request."""
-    is_short = len(request.messages) < MIN_ITEMS and not request.tools
+    has_tools = bool(request.tools or request.server_tools)
+    is_short = len(request.messages) < MIN_ITEMS and not has_tools
     if is_short or chat_api.adds_messages(request):
         return encode_json(chat_api.payload(request, host))
     frame = chat_api.frame(request, messages=[], tools=0, host=host)
     # The first match is the placeholder: only strings and the words for thinking precede it, and JSON escapes quotes
     # inside strings.
     before, name, after = encode_json(frame).partition(b'"messages":[')
-    if request.tools:
+    if has_tools:
         between, tools, after = after.partition(b'"tools":0')
         after = between + tools[:-1] + _encode_tools(request) + after
     messages = _encode_messages(request, memory, host)
@@ -45,7 +46,8 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DE
 def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> list[bytes]:
     # The host by its name and form: its options are not part of a message.
     names = tuple(request.sent_names.items())
-    conditions = (request.thinking, can_see_images(request.model), names, host.name, host.form)
+    with_items = bool(request.server_tools)
+    conditions = (request.thinking, can_see_images(request.model), names, with_items, host.name, host.form)
     lookup = memory.look_up(_ENCODE, request.messages, conditions)
     new = [encode_json(chat_api.message_fields(each, request, host)) for each in request.messages[lookup.count :]]
     size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))
@@ -56,13 +58,13 @@ def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> li
 
 def tools_key(request: ChatRequest) -> bytes:
     """The same for requests whose tools are sent alike, and for no others."""
-    return marshal.dumps([*request.tools, *request.sent_names.items()], _MARSHAL_VERSION)
+    return marshal.dumps([*request.tools, *request.sent_names.items(), *request.server_tools], _MARSHAL_VERSION)
 
 
 def _encode_tools(request: ChatRequest) -> bytes:
     key = tools_key(request)
     text = _tools.get(key)
     if text is None:
-        text = encode_json(chat_api.tools(request))
+        text = encode_json(chat_api.all_tools(request))
         _tools.keep(key, text)
     return text

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
-from deepseek_cursor_proxy.deepseek.tools import forced_tools, server_tools
+from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
@@ -38,10 +38,9 @@ class Exchange:
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Exchange":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
         exchange = cls(context, generation, services)
-        request, config, memory = generation.request, services.config, services.memory
+        request, config, memory = exchange._request, services.config, services.memory
         try:
-            messages = request.messages if generation.client_messages is None else generation.client_messages
-            history = identify(context.namespace, messages, request.conversation, memory)
+            history = identify(context.namespace, request.messages, request.conversation, memory)
             stored = look_up(request, history, services.reasoning_store.find)
             host = exchange._upstream_call.host
             # A host that does not insist on reasoning gets the history as it is.
@@ -99,27 +98,23 @@ class Exchange:
 
     def __init__(self, context: CallContext, generation: GenerationRequest, services: Services) -> None:
         """Sends nothing yet; see `open`."""
-        if generation.request.server_tools and not generation.upstream_api.runs_server_tools:
-            generation = generation._replace(request=server_tools.leave_out(generation.request))
         self.is_closed = False
         self._services = services
         self._context = context
-        self._request = generation.request
         self._report = context.report or open_report(context, generation, services)
+        self._upstream_call = UpstreamCall(self._report, context, generation, services)
+        self._request = self._upstream_call.request
         self._started = time.monotonic()
         self._first_delta: float | None = None
         # The id of a forced call that DeepSeek writes as text.
         self._tool_call_id = f"call_{secrets.token_hex(12)}" if rules.is_forced(self._request.tool_choice) else ""
-        self._upstream_call = UpstreamCall(self._report, context, generation, services)
         self._reply = Reply()
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id, context.namespace)
         self._recorder.is_silence_empty = self._upstream_call.host.requires_reasoning
         # Whether anything of a stream was handed on, if only a heartbeat.
         self._has_output = False
         self._end = CLIENT_LEFT
-        self._report.emit(
-            Received(self._report.facts(generation.request), generation.request, generation.body, self.progress)
-        )
+        self._report.emit(Received(self._report.facts(self._request), self._request, generation.body, self.progress))
 
     def progress(self) -> Progress:
         """How far the answer is; any thread may ask."""

@@ -2,21 +2,23 @@
 
 For a host that is not known by name (`hosts.choose`) the answers decide: the form in which reasoning came is learned by
 base URL, kept in the store, and the next requests send reasoning back in it. A form of fields is
-never unlearned in favour of <think> in the text, because a model may write that tag about anything.
+never unlearned in favour of <think> in the text, because a model may write that tag about anything. Which models refuse
+tools that DeepSeek runs itself is known until the proxy is started or configured anew.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from deepseek_cursor_proxy.conversation import Reply
-from deepseek_cursor_proxy.deepseek.api import UpstreamApi, chat_of
+from deepseek_cursor_proxy.conversation import ChatRequest, Reply
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi, chat_of
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import begins_with_block
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 
 
 class HostChoice:
-    """The API of one upstream. Called by handler threads; nothing in it changes but the learned forms."""
+    """The API of one upstream. Called by handler threads; nothing in it changes but what is learned."""
 
     def __init__(self, host: Host, base_url: str, forms: ReasoningForms) -> None:
         self._base_url = base_url
@@ -26,11 +28,33 @@ class HostChoice:
         self._apis: Mapping[str | None, UpstreamApi] = {
             form.value: chat_of(_with_form(host, form)) for form in Form if form is not Form.NONE
         }
+        # Paths and models that refused tools that DeepSeek runs itself. A set's own operations are atomic.
+        self._refused: set[tuple[str, str]] = set()
 
     def chat_api(self) -> UpstreamApi:
         """The chat completions API of the upstream, in the form that its answers have shown."""
         known = self._forms.get(self._base_url) if self._host.is_learning else None
         return self._apis.get(known, self._default)
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether the upstream is of unknown kind."""
+        return self._host.is_learning
+
+    def runs_server_tools(self, wanted: UpstreamApi, request: ChatRequest) -> bool:
+        """Whether to send a request with the tools that DeepSeek runs itself.
+
+        DeepSeek gets them, and an upstream of unknown kind until it refuses them; no other host does. Each API of
+        DeepSeek runs those of its own clients.
+        """
+        is_own = request.client_api == server_tools.CHAT if wanted is CHAT else wanted.runs_server_tools
+        if not is_own or not self.chat_api().host.runs_server_tools:
+            return False
+        return (wanted.path, request.model) not in self._refused
+
+    def record_refused_tools(self, refused: UpstreamApi, model: str) -> None:
+        """Send no more of these tools to a model at this path, until the proxy is started again."""
+        self._refused.add((refused.path, model))
 
     def learn(self, reply: Reply) -> None:
         """Learn the form of the reasoning in an answer; without effect if the host is known."""
@@ -59,7 +83,7 @@ _CONTENT = Form.CONTENT.value
 
 
 def _with_form(host: Host, form: Form) -> Host:
-    """The host with a form; only DeepSeek's own makes an upstream of unknown kind as strict as DeepSeek."""
+    """The host with a form; only DeepSeek's own makes an upstream of unknown kind as strict and able as DeepSeek."""
     if form is host.form:
         return host
-    return replace(host, form=form, requires_reasoning=False)
+    return replace(host, form=form, requires_reasoning=False, runs_server_tools=False)

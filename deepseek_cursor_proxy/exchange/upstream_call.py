@@ -1,8 +1,9 @@
 """The calls of one exchange: send the prepared request, send it again while that can help, read the response.
 
-Two failures are worth another call, and only while the client has nothing of an answer: those that pass by themselves
-(DeepSeek is busy, a connection broke), and the refusal of a history for missing reasoning, which is sent once more with
-the turns in doubt as a transcript. Any other is raised as it is.
+Three failures are worth another call, and only while the client has nothing of an answer: those that pass by themselves
+(DeepSeek is busy, a connection broke), the refusal of a history for missing reasoning, which is sent once more with the
+turns in doubt as a transcript, and the refusal of tools that DeepSeek runs itself, as web search: the request is sent
+without them, and so are those that follow. Any other is raised as it is.
 """
 
 import time
@@ -12,11 +13,12 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
-from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.error_messages import explain
+from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import upstream_events
@@ -59,8 +61,6 @@ class GenerationRequest(NamedTuple):
     body: Mapping[str, Any]
     body_bytes: int
     upstream_api: UpstreamApi = CHAT
-    # The messages as the client sent them, which identify its turns, if the request has descriptions in them.
-    client_messages: tuple[Message, ...] | None = None
 
 
 class UpstreamCall:
@@ -71,10 +71,15 @@ class UpstreamCall:
     ) -> None:
         self._report = report
         self._context = context
-        self._request = generation.request
-        self._upstream = services.upstreams.choose()
-        self._upstream_api = self._upstream.api(generation.upstream_api)
         self._services = services
+        self._upstream = services.upstreams.choose()
+        self._request = request = generation.request
+        self._wanted_api = generation.upstream_api
+        if request.server_tools and not self._upstream.host_choice.runs_server_tools(self._wanted_api, request):
+            self._leave_out_server_tools()
+        self._upstream_api = self._upstream.api(self._wanted_api, self._request)
+        # Types of tools that the upstream refused.
+        self._refused_tools: tuple[str, ...] = ()
         self._started = time.monotonic()
         self._slot = context.slot
         self._retries = Retries(services.config.retry_budget)
@@ -92,6 +97,11 @@ class UpstreamCall:
     def connect_seconds(self) -> float | None:
         """How long the connection of the accepted call took; 0 if it was open already."""
         return self._response.connect_seconds if self._response is not None else None
+
+    @property
+    def request(self) -> ChatRequest:
+        """The request as it is sent, without tools that the upstream does not run."""
+        return self._request
 
     @property
     def divergence(self) -> Divergence | None:
@@ -122,6 +132,14 @@ class UpstreamCall:
     def send(self, prepared: PreparedRequest, stored: StoredTexts, tracker: ChatTracker) -> None:
         """Have DeepSeek accept the request; raises a ProxyError or ClientGone otherwise."""
         self._stored, self._tracker = stored, tracker
+        try:
+            self._send_or_recover(prepared)
+        except (UpstreamRefused, UpstreamFailed) as error:
+            if not self._is_refusal_of_tools(error):
+                raise
+            self._send_without_server_tools(prepared)
+
+    def _send_or_recover(self, prepared: PreparedRequest) -> None:
         try:
             self._send(prepared)
         except UpstreamRefused as refusal:
@@ -166,6 +184,9 @@ class UpstreamCall:
             self.close()
             self._send_second_attempt()
             return True
+        if not has_output and self._request.server_tools and server_tools.mentions_tools(error.message, self._request):
+            self._send_without_server_tools(self.prepared)
+            return True
         if has_output or not self._wait_for_retry(error):
             return False
         try:
@@ -203,8 +224,16 @@ class UpstreamCall:
             prepared = server_turns.complete(prepared, self._context.namespace, self._services.reasoning_store.find)
         self._check_size(prepared)
         self.prepared = self._tracker.order_tools(prepared)
-        number, is_second_attempt = self._report.number, self._is_second_attempt
-        self._report.emit(Restored(number, self.prepared, is_second_attempt, self._upstream_api, self.divergence))
+        self._report.emit(
+            Restored(
+                self._report.number,
+                self.prepared,
+                self._is_second_attempt,
+                self._upstream_api,
+                self.divergence,
+                self._refused_tools,
+            )
+        )
         self._transmit(self.prepared)
 
     def _check_size(self, prepared: PreparedRequest) -> None:
@@ -261,6 +290,31 @@ class UpstreamCall:
                 code="held_key_refused",
             )
         return explain(refusal, len(self._request.tools))
+
+    def _is_refusal_of_tools(self, error: ProxyError) -> bool:
+        """Whether a call may have failed because of tools that DeepSeek runs itself."""
+        if isinstance(error, UpstreamDropped) or is_overflow_message(error.message):
+            return False
+        is_unknown = self._upstream.host_choice.is_learning
+        # An answer of another kind than a stream, as a web server gives for any path.
+        status = error.status if isinstance(error, UpstreamRefused) else 200
+        return server_tools.is_refusal(self._request, status, error.message, is_unknown=is_unknown)
+
+    def _send_without_server_tools(self, prepared: PreparedRequest) -> None:
+        """Send the request without tools that the upstream refused; it gets none again once that works."""
+        self.close()
+        refused = self._upstream_api
+        self._refused_tools = tuple(sorted({tool["type"] for tool in self._request.server_tools}))
+        self._leave_out_server_tools()
+        self._upstream_api = self._upstream.api(self._wanted_api, self._request)
+        self._send_or_recover(prepared._replace(request=server_tools.leave_out(prepared.request)))
+        self._upstream.host_choice.record_refused_tools(refused, self._request.model)
+
+    def _leave_out_server_tools(self) -> None:
+        self._request = server_tools.leave_out(self._request)
+        is_native = self._services.config.responses_upstream == "native"
+        if not is_native or self._request.client_api != server_tools.RESPONSES:
+            self._wanted_api = CHAT
 
     def _send_second_attempt(self) -> None:
         """Send the history as a transcript where its reasoning may be missing; once per exchange."""

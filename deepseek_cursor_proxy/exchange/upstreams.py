@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import hosts
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi, with_server_tools
 from deepseek_cursor_proxy.deepseek.hosts import Host
 from deepseek_cursor_proxy.exchange.host_choice import HostChoice
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
@@ -36,9 +37,12 @@ class Upstream:
             host = replace(host, options=config.host_options)
         return cls(name, "--base-url", base_url, host, HostChoice(host, base_url, forms))
 
-    def api(self, wanted: UpstreamApi) -> UpstreamApi:
+    def api(self, wanted: UpstreamApi, request: ChatRequest) -> UpstreamApi:
         """The API to call it with: for chat completions, those of its host."""
-        return self.host_choice.chat_api() if wanted is CHAT else wanted
+        if wanted is not CHAT:
+            return wanted
+        chat = self.host_choice.chat_api()
+        return with_server_tools(chat) if request.server_tools else chat
 
     def destination(self, path: str) -> Destination:
         return Destination(self.base_url + path, self.name, self.setting)

@@ -58,7 +58,7 @@ class Console:
                 self._print_body("client sent", event.body)
             case Restored():
                 text = f"reasoning  {_format_restored(event)}"
-                is_remarkable = event.prepared.missing_count or event.prepared.has_transcript
+                is_remarkable = event.prepared.missing_count or event.prepared.has_transcript or event.refused_tools
                 self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
             case Sent():
                 parts = [_size(event.payload_bytes), f"accepted after {event.seconds:.2f} s", *_retries(event.retries)]
@@ -131,7 +131,7 @@ def _format_received(event: Received) -> str:
         model if request.requested_model == request.model else f"{model} → {safe_text(request.model, 60)}",
         "stream" if request.stream else "plain",
         _count(len(request.messages), "message"),
-        _count(len(request.tools), "tool"),
+        _count(len(request.tools) + len(request.server_tools), "tool"),
         _size(event.facts.body_bytes),
     ]
     return " · ".join(parts)
@@ -149,6 +149,9 @@ def _format_restored(event: Restored) -> str:
         parts.append(f"recovered: {_count(prepared.transcript_count, 'message')} replayed as text")
     if event.is_second_attempt:
         parts.append("second try, DeepSeek refused the first")
+    if event.refused_tools:
+        names = safe_text(", ".join(event.refused_tools), 100)
+        parts.append(f"without {names}, which the upstream refused; left out from now on")
     if not prepared.request.thinking:
         parts[: 2 + len(from_client) + len(empty)] = ["thinking is off for this request"]
     return " · ".join(parts)

@@ -126,6 +126,8 @@ class Restored(NamedTuple):
     upstream_api: UpstreamApi = CHAT
     # The first difference from the previous request of the chat, if any.
     divergence: Divergence | None = None
+    # Types of tools that DeepSeek runs itself and the upstream refused: the request is sent once more, without them.
+    refused_tools: tuple[str, ...] = ()
 
 
 class Sent(NamedTuple):

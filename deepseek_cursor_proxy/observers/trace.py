@@ -107,6 +107,7 @@ def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:
         "missing": prepared.missing_count,
         "repairs": prepared.repairs,
         "transcribed": prepared.transcript_count,
+        "refused_tools": event.refused_tools,
         "notice": bool(prepared.notice),
         "drift": {"words": divergence.words(), **asdict(divergence)} if divergence is not None else None,
         "turns": [_turn_fields(turn, request.messages[turn.index]) for turn in prepared.turns],

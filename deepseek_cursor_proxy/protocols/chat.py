@@ -12,6 +12,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, RunTemplate
 from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run, write_run
+from deepseek_cursor_proxy.deepseek.tools import server_fields
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -167,14 +168,24 @@ def _edit(delta: Delta, model: str, part: str) -> dict[str, Any]:
 
 
 def _edit_message(message: Mapping[str, Any], delta: Delta) -> Mapping[str, Any]:
-    if delta.text is not None and message.get("content") != delta.text:
-        message = {**message, "content": delta.text}
+    content = message.get("content")
+    if delta.text is not None and content != delta.text:
+        blocks = content if delta.server is not None and isinstance(content, list) else None
+        message = {**message, "content": delta.text if blocks is None else _edit_blocks(blocks, delta.text)}
     if delta.calls:
         before = message.get("tool_calls")
         calls = _edit_calls(before if isinstance(before, list) else [], delta.calls)
         if calls != before:
             message = {**message, "tool_calls": calls}
     return message
+
+
+def _edit_blocks(blocks: list[Any], text: str) -> list[Any]:
+    """Blocks of a search and of text, with the text of ours around theirs in blocks of its own."""
+    own = server_fields.text_of(blocks)
+    before, _, after = text.partition(own) if own else (text, "", "")
+    lead, trail = ([{"type": "text", "text": each}] if each else [] for each in (before, after))
+    return [*lead, *blocks, *trail]
 
 
 def _edit_calls(calls: Sequence[Any], pieces: Sequence[CallPiece]) -> list[Any]:

@@ -7,7 +7,7 @@ A Host says under which name reasoning goes back (its Form) and which fields swi
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -43,6 +43,8 @@ class Host:
     requires_reasoning: bool = False
     # It takes DeepSeek's own `prefix` and `user_id`; elsewhere the latter is OpenAI's `user`.
     has_extensions: bool = False
+    # It may run DeepSeek's own tools, as web search.
+    runs_server_tools: bool = False
     # The form that its answers show replaces its own.
     is_learning: bool = False
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -101,10 +103,16 @@ _XHIGH = {"max": "xhigh"}
 _BUDGETS = {"low": 4096, "high": 16384, "max": 32768}
 
 DEEPSEEK = Host(
-    "deepseek", Form.CONTENT, _deepseek_words, ("deepseek.com",), requires_reasoning=True, has_extensions=True
+    "deepseek",
+    Form.CONTENT,
+    _deepseek_words,
+    ("deepseek.com",),
+    requires_reasoning=True,
+    has_extensions=True,
+    runs_server_tools=True,
 )
 # Whatever answers at a base URL that no other host has: asked in DeepSeek's words, as gateways to it expect.
-UNKNOWN = Host("auto", Form.CONTENT, _deepseek_words, requires_reasoning=True, has_extensions=True, is_learning=True)
+UNKNOWN = replace(DEEPSEEK, name="auto", domains=(), is_learning=True)
 HOSTS = (
     DEEPSEEK,
     Host("openrouter", Form.DETAILS, _openrouter_words, ("openrouter.ai",)),

@@ -34,6 +34,10 @@ _OTHER_CALLS = frozenset(
         *("file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call", "tool_search_call"),
     }
 )
+# Errors of the key, the balance, the size or the moment.
+_OTHER_REASONS = frozenset({401, 402, 403, 408, 413, 429, 503, 504})
+_NO_SUCH_PATH = frozenset({404, 405, 501})
+_BAD_REQUEST = frozenset({400, 422})
 # Parts of an answer that other fields of a message have as well.
 _PLAIN_ITEMS = frozenset({"text", "thinking", "message", "reasoning"})
 
@@ -45,7 +49,7 @@ def is_run_by_deepseek(kind: str, api: str) -> bool:
 
 def leave_out(request: ChatRequest) -> ChatRequest:
     """The request for an upstream that runs no such tools; BadRequest if it forces one."""
-    if request.server_choice is not None or (request.tool_choice == "required" and not request.tools):
+    if _is_forced(request):
         raise BadRequest(
             "tool_choice forces a tool that DeepSeek runs itself, and this upstream does not run it. Leave the choice "
             "out, or force a function.",
@@ -59,6 +63,28 @@ def leave_out(request: ChatRequest) -> ChatRequest:
 def is_server_item(kind: str) -> bool:
     """Whether a tool that DeepSeek runs may have made an item of this type, in its Responses API; also a future one."""
     return kind.endswith("_call") and kind not in _OTHER_CALLS
+
+
+def _is_forced(request: ChatRequest) -> bool:
+    return request.server_choice is not None or (request.tool_choice == "required" and not request.tools)
+
+
+def is_refusal(request: ChatRequest, status: int, message: str, *, is_unknown: bool) -> bool:
+    """Whether a request with such tools, which was answered so, is worth sending without them.
+
+    An upstream of unknown kind may refuse them, or the path they go to, in any words; status 200 is an answer that is
+    none.
+    """
+    if not request.server_tools or _is_forced(request) or status in _OTHER_REASONS:
+        return False
+    if is_unknown or status in _NO_SUCH_PATH:
+        return True
+    return status in _BAD_REQUEST and mentions_tools(message, request)
+
+
+def mentions_tools(message: str, request: ChatRequest) -> bool:
+    """Whether an error message is about tools."""
+    return "tool" in message.lower() or any(tool["type"] in message for tool in request.server_tools)
 
 
 def item_kinds(server_items: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
+from deepseek_cursor_proxy.deepseek.tools import server_fields
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
@@ -42,10 +43,12 @@ class _ParsedMessages(NamedTuple):
 _PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages", json_size)
 
 
-def read(messages: list[Any], memory: ChatMemory = NO_MEMORY) -> ParsedHistory:
-    lookup = memory.look_up(_PARSE, messages)
+def read(messages: list[Any], memory: ChatMemory = NO_MEMORY, *, with_server_fields: bool = False) -> ParsedHistory:
+    """The canonical messages, if so with the fields of tools that DeepSeek runs itself."""
+    lookup = memory.look_up(_PARSE, messages, with_server_fields)
     known = lookup.result
-    found, reader = (list(known.messages), known.reader.copy()) if known is not None else ([], MessageReader())
+    new = MessageReader(with_server_fields=with_server_fields)
+    found, reader = (list(known.messages), known.reader.copy()) if known is not None else ([], new)
     for index, message in enumerate(messages[lookup.count :], lookup.count):
         plain = read_plain(message)
         if plain is not None:
@@ -96,12 +99,13 @@ def _plain_call(call: Any) -> ToolCall | None:
 class MessageReader:
     """Reads the messages of one history, in order; `dropped` names what was left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_server_fields: bool = False) -> None:
         self._legacy = _LegacyCalls()
+        self._with_server_fields = with_server_fields
         self.dropped: list[str] = []
 
     def copy(self) -> "MessageReader":
-        twin = MessageReader()
+        twin = MessageReader(with_server_fields=self._with_server_fields)
         twin._legacy = replace(self._legacy)
         twin.dropped = self.dropped.copy()
         return twin
@@ -113,10 +117,15 @@ class MessageReader:
         if not isinstance(role, str):
             raise bad_field(f"{param}.role", "a string")
         role = _ROLES.get(role, role if role in _KNOWN_ROLES else "user")
-        blocks = anthropic_blocks.read(message.get("content"), role, f"{param}.content")
+        content = message.get("content")
+        items = server_fields.read(message) if self._with_server_fields and role == "assistant" else None
+        if items is not None and server_fields.has_blocks(content):
+            content = server_fields.plain_blocks(content)
+        blocks = anthropic_blocks.read(content, role, f"{param}.content")
         self.dropped += blocks.dropped
         if role == "assistant":
-            return [self._assistant(message, blocks, param)]
+            own = self._assistant(message, blocks, param)
+            return [own if items is None else own._replace(server_items=items)]
         name = optional_string(message, "name", param)
         call_id = optional_string(message, "tool_call_id", param) if role == "tool" else None
         if blocks.results and not blocks.content:

@@ -11,16 +11,16 @@ responses/envelope._RESPONSE_FIELDS or anthropic/request._IGNORED_FIELDS never g
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
-from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, pictures_in_words, rules
+from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_names
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT
-from deepseek_cursor_proxy.errors import BadRequest, ProxyError
+from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
 from deepseek_cursor_proxy.protocols.request import messages as chat_messages
@@ -33,7 +33,6 @@ from deepseek_cursor_proxy.protocols.request.field_checks import (
     optional_string,
 )
 from deepseek_cursor_proxy.protocols.request.messages import ParsedHistory
-from deepseek_cursor_proxy.protocols.request.tool_namespaces import QualifiedName
 
 # Each is a paid upstream call; more is probably a mistake.
 _MAX_CHOICES = 8
@@ -55,7 +54,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
     server_api = api if config.server_tools == "pass" else None
     tool_set = tools.read(body, declared, keep_strict=is_beta, server_api=server_api)
-    history = _read_history(body, source, tool_set.upstream_names, memory)
+    history = _read_history(body, source, tool_set, memory)
     names = tool_set.names()
     messages = tuple([wrap_custom_calls(message, tool_set.custom, names) for message in history.messages])
     dropped = [*tool_set.dropped, *history.dropped]
@@ -63,7 +62,8 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         # Only DeepSeek's beta path accepts it.
         messages = tuple(message._replace(prefix=False) for message in messages)
         dropped.append("prefix")
-    target = _model_for(messages, model.model, config)
+    if model_names.can_see_images(model.model):
+        images.check(messages)
     options = thinking_mode.read(body)
     thinking = config.thinking == "enabled" if model.thinking is None else model.thinking
     thinking = thinking if options.thinking is None else options.thinking
@@ -71,7 +71,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     conversation = _cursor_conversation(body) or optional(body, "prompt_cache_key", str, "a string") or None
     return ChatRequest(
         requested_model=requested_model,
-        model=target,
+        model=model.model,
         messages=messages,
         tools=tuple(tool_set.tools),
         tool_choice=tool_set.choice,
@@ -222,14 +222,13 @@ def _find_history(body: Json) -> _HistorySource:
     return _HistorySource(messages, "messages", are_items=any(map(responses_items.is_item, messages)))
 
 
-def _read_history(
-    body: Json, source: _HistorySource, upstream_names: Mapping[QualifiedName, str], memory: ChatMemory
-) -> ParsedHistory:
+def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: ChatMemory) -> ParsedHistory:
     """The messages of a body, after its `instructions` and `system`."""
     if source.are_items:
-        history = responses_items.read(source.values, source.param, upstream_names, memory)
+        history = responses_items.read(source.values, source.param, tool_set.upstream_names, memory)
     else:
-        history = chat_messages.read(source.values, memory)
+        with_fields = tool_set.server_api == CHAT and bool(tool_set.server)
+        history = chat_messages.read(source.values, memory, with_server_fields=with_fields)
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = anthropic_blocks.read(body.get("system"), "system", "system").content
@@ -239,22 +238,6 @@ def _read_history(
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
     return history
-
-
-def _model_for(messages: tuple[Message, ...], model: str, config: ProxyConfig) -> str:
-    """The model that answers: one that sees pictures in place of one that does not, if these are to be answered so."""
-    if model_names.can_see_images(model):
-        images.check(messages)
-        return model
-    seeing = model_names.picture_model(config) if config.pictures == "flash" else None
-    if seeing is None or not pictures_in_words.has_new_picture(messages):
-        return model
-    try:
-        images.check(messages)
-    except ProxyError:
-        # More than it takes: the pictures are named, as without it.
-        return model
-    return seeing
 
 
 def _system_message(content: str | Parts) -> Message:

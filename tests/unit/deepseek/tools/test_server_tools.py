@@ -65,6 +65,38 @@ class TestLeaveOut(unittest.TestCase):
                 server_tools.leave_out(forced)
 
 
+class TestRefusals(unittest.TestCase):
+    def test_which_refusals_are_worth_a_call_without_them(self) -> None:
+        request = ChatRequest("m", "m", (), server_tools=(SEARCH,))
+        variant = "tools[3].type: unknown variant `web_search_20250305`, expected `function`"
+        for status, message, is_known, is_unknown in (
+            (400, variant, True, True),
+            (422, "missing field `function`; see the tools", True, True),
+            (400, "temperature is odd", False, True),
+            (404, "", True, True),
+            (405, "", True, True),
+            (501, "", True, True),
+            (500, "boom", False, True),
+            (200, "no stream", False, True),
+            (401, variant, False, False),
+            (402, variant, False, False),
+            (403, variant, False, False),
+            (413, variant, False, False),
+            (429, variant, False, False),
+            (503, variant, False, False),
+        ):
+            with self.subTest(status=status, message=message):
+                found = [
+                    server_tools.is_refusal(request, status, message, is_unknown=unknown) for unknown in (False, True)
+                ]
+                self.assertEqual([is_known, is_unknown], found)
+
+    def test_no_refusal_without_such_tools_or_of_a_forced_one(self) -> None:
+        request = ChatRequest("m", "m", (), server_tools=(SEARCH,))
+        for each in (request._replace(server_tools=()), request._replace(server_choice={"type": "web_search"})):
+            self.assertFalse(server_tools.is_refusal(each, 404, "", is_unknown=True))
+
+
 class TestItems(unittest.TestCase):
     def test_a_reply_has_the_whole_items_alone(self) -> None:
         reply = Reply()

@@ -1,0 +1,282 @@
+"""Tools that DeepSeek runs itself, on chat completions: the fields it adds for them reach the client and come back."""
+
+import json
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek.web_tools import ASSUMED, ASSUMED_BLOCKS
+from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
+from tests.support.histories import TOOLS, tool_calls
+
+SEARCH = {"type": "deepseek_web_search", "name": "deepseek_web_search"}
+READ = {"type": "deepseek_read_url", "name": "deepseek_read_url"}
+FLASH = "deepseek-flash"
+QUESTION = {"role": "user", "content": "Is it sunny?"}
+NEXT = {"role": "user", "content": "And tomorrow?"}
+FIELDS = {name: json.loads(text) for name, text in ASSUMED}
+BLOCKS = json.loads(ASSUMED_BLOCKS[0][1])
+SEARCHED = Answer(reasoning="I must look.", content="It is sunny.", fields=ASSUMED, piece=4)
+CALL = Call("call_00_abcdefghijklmnop123456", "read_file", '{"path":"a.py"}')
+
+
+class ServerToolTestCase(SocketTestCase):
+    def chat(self, proxy: RunningProxy, *history: dict[str, Any], **body: Any) -> RawReply:
+        reply = self.round_trip(proxy, {"model": FLASH, "messages": list(history), **body})
+        self.assertEqual(200, reply.status, reply.body)
+        return reply
+
+    def sent(self, request: int = -1) -> dict[str, Any]:
+        return dict(json.loads(self.fake.seen[request].body))
+
+
+def echo(reply: RawReply) -> dict[str, Any]:
+    """The assistant's message as a client sends it back, without the reasoning."""
+    if not reply.is_stream:
+        message = dict(reply.value["choices"][0]["message"])
+    else:
+        deltas = [choice["delta"] for chunk in reply.chunks for choice in chunk["choices"]]
+        message = {name: value for delta in deltas for name, value in delta.items() if name != "tool_calls"}
+        message |= {
+            "role": "assistant",
+            "content": _join([delta["content"] for delta in deltas if delta.get("content")]),
+        }
+    message.pop("reasoning_content", None)
+    return message
+
+
+def _join(contents: list[Any]) -> Any:
+    """Text, or a list of blocks if any was among it."""
+    if all(isinstance(each, str) for each in contents):
+        return "".join(contents)
+    blocks = ([{"type": "text", "text": each}] if isinstance(each, str) else each for each in contents)
+    return [block for each in blocks for block in each]
+
+
+class TestChatCompletions(ServerToolTestCase):
+    def test_the_fields_reach_the_client_and_go_back_unchanged(self) -> None:
+        for stream in (False, True):
+            for display in ("off", "on"):
+                with self.subTest(stream=stream, display=display):
+                    self.fake.forget()
+                    proxy = self.proxy(display_reasoning=display)
+                    settings: dict[str, Any] = {"tools": [*TOOLS, SEARCH, READ], "stream": stream}
+                    self.fake.answer(SEARCHED)
+                    first = self.chat(proxy, QUESTION, **settings)
+                    turn = echo(first)
+                    self.assertEqual(FIELDS, {name: turn[name] for name in FIELDS})
+                    self.chat(proxy, QUESTION, turn, NEXT, **settings)
+                    self.assertEqual([], self.fake.refused)
+                    sent = self.sent()["messages"][1]
+                    self.assertEqual(
+                        {"role": "assistant", "content": "It is sunny.", "reasoning_content": "I must look.", **FIELDS},
+                        sent,
+                    )
+                    self.assertEqual([SEARCH, READ], sorted(self.sent()["tools"][len(TOOLS) :], key=str, reverse=True))
+                    # The prefix ends with the answer: DeepSeek has the whole turn in its cache.
+                    payload = self.fake.accepted[-1]
+                    hit = self.fake.cache.read({**payload, "messages": payload["messages"][:2]}).hit
+                    self.assertEqual(hit, self.fake.cache.read({**payload, "messages": payload["messages"][:2]}).tokens)
+
+    def test_content_of_blocks_reaches_the_client_and_goes_back_unchanged(self) -> None:
+        for stream in (False, True):
+            for display in ("off", "on"):
+                with self.subTest(stream=stream, display=display):
+                    self.fake.forget()
+                    proxy = self.proxy(display_reasoning=display)
+                    self.fake.answer(Answer(reasoning="I must look.", fields=ASSUMED_BLOCKS))
+                    first = self.chat(proxy, QUESTION, tools=[SEARCH], stream=stream)
+                    turn = echo(first)
+                    content = turn["content"] if isinstance(turn["content"], list) else []
+                    self.assertEqual(BLOCKS, [block for block in content if block in BLOCKS], turn)
+                    self.chat(proxy, QUESTION, turn, NEXT, tools=[SEARCH], stream=stream)
+                    self.assertEqual([], self.fake.refused)
+                    self.assertEqual(
+                        {"role": "assistant", "content": BLOCKS, "reasoning_content": "I must look."},
+                        self.sent()["messages"][1],
+                    )
+
+    def test_a_client_that_drops_the_fields_has_its_turn_restored(self) -> None:
+        self.fake.answer(SEARCHED)
+        turn = echo(self.chat(self.running, QUESTION, tools=[SEARCH]))
+        bare = {name: value for name, value in turn.items() if name in ("role", "content")}
+        for tools in ([SEARCH], []):
+            with self.subTest(tools=tools):
+                self.chat(self.running, QUESTION, bare, NEXT, tools=tools, stream=False)
+                self.assertEqual([], self.fake.refused)
+        self.assertEqual("I must look.", self.sent(1)["messages"][1]["reasoning_content"])
+
+    def test_a_request_without_such_a_tool_sends_no_field_of_them(self) -> None:
+        self.fake.answer(SEARCHED)
+        turn = echo(self.chat(self.running, QUESTION, tools=[SEARCH]))
+        self.chat(self.running, QUESTION, turn, NEXT, tools=TOOLS)
+        self.assertEqual([], self.fake.refused)
+        self.assertEqual(
+            {"role": "assistant", "content": "It is sunny.", "reasoning_content": "I must look."},
+            self.sent()["messages"][1],
+        )
+
+    def test_fields_of_clients_are_none_of_deepseeks(self) -> None:
+        turn: dict[str, Any] = {
+            "role": "assistant",
+            "content": "a",
+            "refusal": None,
+            "annotations": [],
+            "audio": None,
+            "id": "m1",
+        }
+        self.chat(self.running, QUESTION, turn, NEXT, tools=[SEARCH])
+        self.assertEqual({"role", "content", "reasoning_content"}, self.sent()["messages"][1].keys())
+
+    def test_a_search_and_a_call_share_a_turn(self) -> None:
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                self.fake.answer(Answer(reasoning="Both.", content="a", calls=(CALL,), fields=ASSUMED))
+                reply = self.chat(self.running, QUESTION, tools=[*TOOLS, SEARCH], stream=stream)
+                turn = {**echo(reply), "tool_calls": tool_calls([CALL])}
+                result = {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}
+                self.chat(self.running, QUESTION, turn, result, tools=[*TOOLS, SEARCH], stream=stream)
+                self.assertEqual([], self.fake.refused)
+                sent = self.sent()["messages"][1]
+                self.assertEqual(("Both.", FIELDS), (sent["reasoning_content"], {name: sent[name] for name in FIELDS}))
+
+    def test_every_choice_has_its_fields(self) -> None:
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                self.fake.answer(SEARCHED, SEARCHED)
+                reply = self.chat(self.running, QUESTION, tools=[SEARCH], n=2, stream=stream)
+                part = "delta" if stream else "message"
+                bodies = reply.chunks if stream else [reply.value]
+                choices = [choice for body in bodies for choice in body["choices"]]
+                found = sorted(each["index"] for each in choices if each[part].get("citations"))
+                self.assertEqual([0, 1], found)
+
+    def test_fields_in_every_chunk_of_a_text_stay_in_every_chunk(self) -> None:
+        chunks = [{"content": text, "citations": [{"url": "u"}]} for text in ("a", "b", "c", "d")]
+        self.fake.answer(_stream(*chunks, {"content": "", "search_status": {"count": 2}}))
+        reply = self.chat(self.running, QUESTION, tools=[SEARCH], stream=True)
+        deltas = [choice["delta"] for chunk in reply.chunks for choice in chunk["choices"]]
+        self.assertEqual([{"url": "u"}] * 4, [delta["citations"][0] for delta in deltas if "citations" in delta])
+        self.assertEqual({"count": 2}, deltas[-1]["search_status"])
+
+    def test_a_search_can_be_forced(self) -> None:
+        choice = {"type": "deepseek_web_search"}
+        self.fake.answer(SEARCHED)
+        self.chat(self.running, QUESTION, tools=[*TOOLS, SEARCH], tool_choice=choice)
+        self.assertEqual(choice, self.sent()["tool_choice"])
+        self.assertEqual([], self.fake.refused)
+
+    def test_the_same_tools_in_another_order_are_the_same_bytes(self) -> None:
+        orders = ([*TOOLS, SEARCH, READ], [READ, *reversed(TOOLS), SEARCH, READ])
+        bodies = []
+        for tools in orders:
+            self.chat(self.running, QUESTION, tools=tools)
+            bodies.append(self.fake.seen[-1].body)
+        self.assertEqual(*bodies)
+
+
+class TestWhatNoEndpointRuns(ServerToolTestCase):
+    HOSTED = ("web_search", "web_search_20250305", "file_search", "code_interpreter", "mcp", "web_fetch_20250910")
+
+    def test_other_hosted_tools_are_left_out(self) -> None:
+        tools = [*({"type": kind} for kind in self.HOSTED), *TOOLS, SEARCH]
+        self.chat(self.running, QUESTION, tools=tools)
+        self.assertEqual(["function"] * len(TOOLS) + [SEARCH["type"]], [each["type"] for each in self.sent()["tools"]])
+        self.assertEqual([], self.fake.refused)
+
+    def test_one_that_is_forced_is_a_400(self) -> None:
+        for kind in self.HOSTED:
+            with self.subTest(kind):
+                body = {
+                    "model": FLASH,
+                    "messages": [QUESTION],
+                    "tools": [{"type": kind}],
+                    "tool_choice": {"type": kind},
+                }
+                reply = self.round_trip(self.running, body)
+                self.assertEqual((400, "tool_choice"), (reply.status, reply.value["error"]["param"]))
+        self.assertEqual([], self.fake.seen)
+
+    def test_drop_leaves_out_every_one(self) -> None:
+        proxy = self.proxy(server_tools="drop")
+        self.chat(proxy, QUESTION, tools=[*TOOLS, SEARCH])
+        self.assertEqual(len(TOOLS), len(self.sent()["tools"]))
+        body = {"model": FLASH, "messages": [QUESTION], "tools": [SEARCH], "tool_choice": {"type": SEARCH["type"]}}
+        self.assertEqual(400, self.round_trip(proxy, body).status)
+
+
+class TestOtherUpstreams(ServerToolTestCase):
+    def test_a_host_that_is_not_deepseek_gets_none(self) -> None:
+        self.fake = self.enterContext(FakeDeepSeek(host="sglang"))
+        proxy = self.proxy(upstream_host="sglang", upstream_model="a/deepseek-flash")
+        turn = {"role": "assistant", "content": "It is sunny.", **FIELDS}
+        reply = self.round_trip(proxy, {"messages": [QUESTION, turn, NEXT], "tools": [*TOOLS, SEARCH]})
+        self.assertEqual(200, reply.status, reply.body)
+        self.assertEqual(1, len(self.fake.seen))
+        self.assertEqual(len(TOOLS), len(self.sent()["tools"]))
+        self.assertEqual({"role", "content"}, self.sent()["messages"][1].keys())
+
+    def test_an_unknown_one_that_refuses_them_is_asked_without_and_remembered(self) -> None:
+        self.fake = self.enterContext(FakeDeepSeek(has_chat_alone=True))
+        turn = {"role": "assistant", "content": "It is sunny.", **FIELDS}
+        with self.assertLogs("deepseek_cursor_proxy.observers.console") as log:
+            for stream in (True, False, True):
+                self.chat(self.running, QUESTION, turn, NEXT, tools=[*TOOLS, SEARCH], stream=stream)
+        self.assertEqual([400, 200, 200, 200], [each.status for each in self.fake.seen])
+        said = [line for line in log.output if "deepseek_web_search" in line]
+        self.assertEqual(2, len(said), said)
+        self.assertIn("without deepseek_web_search, which the upstream refused", said[0])
+        self.assertIn("not forwarded to DeepSeek: tool deepseek_web_search (said once)", said[1])
+
+    def test_a_model_of_deepseek_that_has_none_is_asked_without(self) -> None:
+        proxy = self.proxy(upstream_host="deepseek")
+        for _ in range(2):
+            reply = self.round_trip(proxy, {"model": "deepseek-v4-pro", "messages": [QUESTION], "tools": [SEARCH]})
+            self.assertEqual(200, reply.status, reply.body)
+            self.chat(proxy, QUESTION, tools=[SEARCH])
+        self.assertEqual([400, 200, 200, 200, 200], [each.status for each in self.fake.seen])
+        self.assertIn("tools", self.sent())
+
+    def test_a_refusal_for_another_reason_stays_one(self) -> None:
+        for failure in (Failure(401, "no key"), Failure(402, "no money"), Failure(400, "temperature is odd")):
+            with self.subTest(failure.status):
+                self.fake.forget()
+                self.fake.answer(failure)
+                proxy = self.proxy(upstream_host="deepseek")
+                reply = self.round_trip(proxy, {"model": FLASH, "messages": [QUESTION], "tools": [SEARCH]})
+                self.assertEqual((failure.status, 1), (reply.status, len(self.fake.seen)))
+
+    def test_a_refusal_that_has_nothing_to_do_with_them_is_not_remembered(self) -> None:
+        self.fake.answer(Failure(400, "odd"), Failure(400, "odd"))
+        reply = self.round_trip(self.running, {"model": FLASH, "messages": [QUESTION], "tools": [SEARCH]})
+        self.assertEqual(400, reply.status)
+        self.chat(self.running, QUESTION, tools=[SEARCH])
+        self.assertEqual([SEARCH], self.sent()["tools"])
+
+    def test_an_unknown_one_that_answers_with_a_page_is_asked_without(self) -> None:
+        page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+        self.fake.answer(Raw(page))
+        self.chat(self.running, QUESTION, tools=[SEARCH], stream=True)
+        self.assertNotIn("tools", self.sent())
+
+    def test_a_refusal_inside_the_stream_is_asked_without(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        self.fake.answer(Raw(head + b'data: {"error":{"message":"unknown tool type"}}\n\n'))
+        reply = self.chat(self.running, QUESTION, tools=[SEARCH], stream=True)
+        self.assertEqual("Hello.", reply.text[-6:])
+        self.assertNotIn("tools", self.sent())
+
+    def test_a_forced_search_is_not_left_out(self) -> None:
+        self.fake = self.enterContext(FakeDeepSeek(has_chat_alone=True))
+        body = {"model": FLASH, "messages": [QUESTION], "tools": [SEARCH], "tool_choice": {"type": SEARCH["type"]}}
+        reply = self.round_trip(self.running, request_bytes(body))
+        self.assertEqual((400, 1), (reply.status, len(self.fake.seen)))
+
+
+def _stream(*deltas: dict[str, Any]) -> Raw:
+    events = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    for at, delta in enumerate(deltas):
+        finish = "stop" if at == len(deltas) - 1 else None
+        chunk = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+        events += b"data: " + json.dumps(chunk).encode() + b"\n\n"
+    return Raw(events + b"data: [DONE]\n\n")
