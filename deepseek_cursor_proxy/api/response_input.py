@@ -49,17 +49,37 @@ class ResponseInput:
             if item.get("type") == "item_reference" and item.get("id") in known:
                 own.append(budget.take(known[item["id"]]))
                 continue
+            if item.get("type") == "item_reference" and (found := self._foreign_item(item, options, outputs)):
+                own.append(budget.take(found))
+                continue
             reference = envelope.reference(item, f"input[{index}]")
             if reference is None:
                 own.append(item)
                 continue
-            if reference.response_id not in outputs:
-                found = self._store.get(self._namespace, reference.response_id, with_events=False)
-                outputs[reference.response_id] = [] if found is None else found.body["output"]
-            if reference.index >= len(outputs[reference.response_id]):
+            output = self._output(reference.response_id, outputs)
+            if reference.index >= len(output):
                 raise envelope.unknown_item(item)
-            own.append(budget.take(outputs[reference.response_id][reference.index]))
+            own.append(budget.take(output[reference.index]))
         return own
+
+    def _foreign_item(self, item: Json, options: ResponseOptions, outputs: dict[str, list[Json]]) -> Json | None:
+        """The item with an id of DeepSeek's own, as searches have; its response is one of those that others are of."""
+        item_id = item.get("id")
+        if not item_id or envelope.response_of(item_id) is not None:
+            return None
+        for response_id in dict.fromkeys(envelope.response_of(each.get("id")) for each in options.items):
+            output = [] if response_id is None else self._output(response_id, outputs)
+            for each in output:
+                if each.get("id") == item_id:
+                    return each
+        return None
+
+    def _output(self, response_id: str, outputs: dict[str, list[Json]]) -> list[Json]:
+        """The items of a stored response, from `outputs` if they are there; none if it is not known."""
+        if response_id not in outputs:
+            found = self._store.get(self._namespace, response_id, with_events=False)
+            outputs[response_id] = [] if found is None else found.body["output"]
+        return outputs[response_id]
 
 
 class _Budget:

@@ -124,8 +124,8 @@ class ResponsesEndpoint(GenerationEndpoint):
             # So that its events can be followed while it runs.
             chat = chat._replace(stream=True)
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
-        upstream_api = RESPONSES if config.responses_upstream == "native" else CHAT
-        generation = GenerationRequest(chat, body, request.body_bytes, upstream_api)
+        is_native = config.responses_upstream == "native" or server_tools.has_any(chat)
+        generation = GenerationRequest(chat, body, request.body_bytes, RESPONSES if is_native else CHAT)
         return ResponsePlan(request, frame, (*inherited, *own), generation)
 
     def _writer(self, plan: ResponsePlan) -> ResponseWriter:

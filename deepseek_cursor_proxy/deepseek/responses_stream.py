@@ -153,7 +153,7 @@ class ServerItemReader:
         for key, item in self._begun.items():
             if key not in self._whole:
                 found = known.get(item.get("id")) if item.get("id") else None
-                deltas += self.read(key, found or {**item, "status": "incomplete"})
+                deltas += self.read(key, found or {**item, "status": "failed"})
         return deltas
 
     def cite(self, key: ItemKey, annotations: Sequence[object], *, is_whole: bool = False) -> list[Delta]:

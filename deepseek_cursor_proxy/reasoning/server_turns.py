@@ -16,8 +16,9 @@ from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
 from deepseek_cursor_proxy.reasoning.message_digest import digest, text_bytes
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
 
-# Fields that do not tell which item it is.
-_CHANGING_FIELDS = frozenset({"status"})
+# A field that does not tell which item it is, and those that clients get although DeepSeek did not send them.
+_CHANGING_FIELD = "status"
+_ADDED_FIELDS = frozenset({"action", "query"})
 
 
 def record_keys(namespace: bytes, turn: Message) -> tuple[bytes, ...]:
@@ -72,7 +73,7 @@ def _is_same_turn(sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str
 def _is_part(sent: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
     """Whether a client may have made one item of the other, by dropping fields."""
     for name, value in sent.items():
-        if value is None or name in _CHANGING_FIELDS:
+        if value is None or name == _CHANGING_FIELD or (name in _ADDED_FIELDS and name not in whole):
             continue
         stored = whole.get(name)
         if isinstance(value, dict) and isinstance(stored, dict):

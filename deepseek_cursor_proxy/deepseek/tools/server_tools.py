@@ -47,6 +47,11 @@ def is_run_by_deepseek(kind: str, api: str) -> bool:
     return _KINDS[api].fullmatch(kind) is not None
 
 
+def has_any(request: ChatRequest) -> bool:
+    """Whether a request has tools that DeepSeek runs itself, or a turn in which it ran one."""
+    return bool(request.server_tools) or any(message.server_items is not None for message in request.messages)
+
+
 def leave_out(request: ChatRequest) -> ChatRequest:
     """The request for an upstream that runs no such tools; BadRequest if it forces one."""
     if _is_forced(request):

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_names
-from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT
+from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
@@ -225,7 +225,9 @@ def _find_history(body: Json) -> _HistorySource:
 def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: ChatMemory) -> ParsedHistory:
     """The messages of a body, after its `instructions` and `system`."""
     if source.are_items:
-        history = responses_items.read(source.values, source.param, tool_set.upstream_names, memory)
+        keeps = tool_set.server_api == RESPONSES
+        names = tool_set.upstream_names
+        history = responses_items.read(source.values, source.param, names, memory, keep_server_items=keeps)
     else:
         with_fields = tool_set.server_api == CHAT and bool(tool_set.server)
         history = chat_messages.read(source.values, memory, with_server_fields=with_fields)

@@ -11,9 +11,10 @@ of our own have the id of their response in their ids, so that a response with r
 Only plain reasoning counts. A summary is not what the model thought and encrypted content cannot be read here, so both
 leave the reasoning unknown, and `reasoning.restore` looks it up.
 
-Items of other servers (`web_search_call`, `mcp_call`, `image_generation_call`, …) and of unknown kinds are left out, in
-`dropped`: their JSON, with images in base64, is no message. So is a foreign `compaction` item; one of ours is a system
-message by now (see protocols.responses.compaction).
+Items of tools that DeepSeek runs itself (`web_search_call`) are part of their turn, as they are: it goes on after them
+with reasoning and text. Where DeepSeek does not get them they are left out, in `dropped`, like items of other servers
+(`mcp_call`, `image_generation_call`, …) and of unknown kinds: their JSON, with images in base64, is no message. So is
+a foreign `compaction` item; one of ours is a system message by now (see protocols.responses.compaction).
 
 Tools may be declared in the list as well. `declared_tools` finds them first, because the upstream name of a call into a
 namespace depends on the other tools.
@@ -25,7 +26,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
-from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces
+from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces, pack_items
+from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
@@ -35,6 +38,8 @@ from deepseek_cursor_proxy.redaction import safe_text
 
 # The id of an item of ours: the suffix of the response's id, and the index in its output.
 OWN_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(\d{1,6})")
+# An id that we gave to an item without one, in an answer or in a stored input.
+_MADE_UP_ID = re.compile(r"[a-z]+_[0-9a-f]{32}_i?\d{1,6}")
 
 _CALL_KINDS = ("function_call", "custom_tool_call")
 _OUTPUT_KINDS = ("function_call_output", "custom_tool_call_output")
@@ -65,14 +70,16 @@ def read(
     param: str = "input",
     upstream_names: Mapping[tool_namespaces.QualifiedName, str] | None = None,
     memory: ChatMemory = NO_MEMORY,
+    *,
+    keep_server_items: bool = False,
 ) -> ParsedHistory:
     """The history of an `input`; `upstream_names` are those of tools in namespaces, others get their default names."""
     if isinstance(items, str):
         return ParsedHistory((Message("user", items),))
     if not isinstance(items, list):
         raise bad_field(param, "a string or a list of items")
-    lookup = memory.look_up(_PARSE, items, tuple((upstream_names or {}).items()))
-    reader = lookup.result.copy() if lookup.result is not None else _Reader(upstream_names or {})
+    lookup = memory.look_up(_PARSE, items, (keep_server_items, *(upstream_names or {}).items()))
+    reader = lookup.result.copy() if lookup.result is not None else _Reader(upstream_names or {}, keep_server_items)
     for index, item in enumerate(items[lookup.count :], lookup.count):
         reader.read(item, f"{param}[{index}]")
     lookup.store(reader.copy())
@@ -86,13 +93,17 @@ class _Turn:
     thoughts: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
+    # Items of tools that DeepSeek runs, each with the thoughts and messages before it; and whether no message followed.
+    server_items: list[tuple[Json, int, int]] = field(default_factory=list)
+    is_after_server_item: bool = False
 
     def copy(self) -> "_Turn":
-        return _Turn(self.id_suffix, self.thoughts.copy(), self.messages.copy(), self.calls.copy())
+        lists = (self.thoughts.copy(), self.messages.copy(), self.calls.copy(), self.server_items.copy())
+        return _Turn(self.id_suffix, *lists, self.is_after_server_item)
 
     def message(self) -> Message | None:
         """The message; None if the turn is empty or has nothing but unreadable reasoning."""
-        if not (self.thoughts or self.messages or self.calls):
+        if not (self.thoughts or self.messages or self.calls or self.server_items):
             return None
         reasoning = self._reasoning()
         for each in self.messages:
@@ -100,18 +111,36 @@ class _Turn:
                 reasoning = each.reasoning
         calls = [call for each in self.messages for call in each.tool_calls] + self.calls
         name = next((each.name for each in self.messages if each.name is not None), None)
-        return Message("assistant", self._content(), reasoning, tuple(calls), name=name)
+        items = self._server_items() if self.server_items else None
+        return Message("assistant", self._content(), reasoning, tuple(calls), name=name, server_items=items)
+
+    def _server_items(self) -> str:
+        """The items of the turn in their order, as `pack_items` wants them."""
+        found: list[Json] = []
+        thoughts = messages = 0
+        texts = [each.content if isinstance(each.content, str) else "" for each in self.messages]
+        for item, thoughts_end, messages_end in [*self.server_items, ({}, len(self.thoughts), len(texts))]:
+            found += [{"type": "thinking", "length": len(each)} for each in self.thoughts[thoughts:thoughts_end]]
+            found += [{"type": "text", "length": len(each)} for each in texts[messages:messages_end]]
+            found += [item] if item else []
+            thoughts, messages = thoughts_end, messages_end
+        return pack_items(RESPONSES, found)
+
+    @property
+    def _is_one_answer(self) -> bool:
+        """Whether it is known that all of it comes from one answer: the words are pieces of one text."""
+        return self.id_suffix is not None or bool(self.server_items)
 
     def _reasoning(self) -> str | None:
         if not self.thoughts:
             return None
-        if self.id_suffix is not None:
+        if self._is_one_answer:
             return join_pieces(self.thoughts)
         return "\n\n".join([thought for thought in self.thoughts if not is_blank(thought)] or self.thoughts)
 
     def _content(self) -> str | Parts:
         texts = [each.content for each in self.messages if isinstance(each.content, str)]
-        if self.id_suffix is not None and len(texts) == len(self.messages):
+        if self._is_one_answer and len(texts) == len(self.messages):
             return join_pieces(texts)
         parts: list[Json] = []
         for each in self.messages:
@@ -120,15 +149,16 @@ class _Turn:
 
 
 class _Reader:
-    def __init__(self, upstream_names: Mapping[tool_namespaces.QualifiedName, str]) -> None:
+    def __init__(self, upstream_names: Mapping[tool_namespaces.QualifiedName, str], keep_server_items: bool) -> None:
         self._upstream_names = upstream_names
+        self._keep_server_items = keep_server_items
         self._messages: list[Message] = []
         self._dropped: list[str] = []
         self._chat = MessageReader()
         self._turn = _Turn()
 
     def copy(self) -> "_Reader":
-        twin = _Reader(self._upstream_names)
+        twin = _Reader(self._upstream_names, self._keep_server_items)
         twin._messages, twin._dropped = self._messages.copy(), self._dropped.copy()
         twin._chat, twin._turn = self._chat.copy(), self._turn.copy()
         return twin
@@ -147,6 +177,8 @@ class _Reader:
             self._end_turn()
             output = content.read(item.get("output"), f"{param}.output")
             self._messages.append(Message("tool", output, tool_call_id=_call_id(item, param)))
+        elif self._keep_server_items and server_tools.is_server_item(kind):
+            self._read_server_item(item)
         elif kind in _PART_KINDS:
             self._end_turn()
             self._messages.append(Message("user", content.join_parts([content.read_part(item, param)])))
@@ -168,6 +200,15 @@ class _Reader:
             return
         self._continue_turn(item, begins=bool(self._turn.messages))
         self._turn.messages += found
+        self._turn.is_after_server_item = False
+
+    def _read_server_item(self, item: Json) -> None:
+        self._continue_turn(item, begins=False)
+        turn, item_id = self._turn, item.get("id")
+        is_given = isinstance(item_id, str) and item_id and not _MADE_UP_ID.fullmatch(item_id)
+        known = {name: value for name, value in item.items() if value is not None and (name != "id" or is_given)}
+        turn.server_items.append((known, len(turn.thoughts), len(turn.messages)))
+        turn.is_after_server_item = True
 
     def _read_reasoning(self, item: Json, param: str) -> None:
         self._continue_turn(item, begins=bool(self._turn.messages))
@@ -183,7 +224,7 @@ class _Reader:
         if id_suffix is not None and self._turn.id_suffix is not None:
             is_another = id_suffix != self._turn.id_suffix
         else:
-            is_another = begins and not self._turn.calls
+            is_another = begins and not (self._turn.calls or self._turn.is_after_server_item)
         if is_another:
             self._end_turn()
         self._turn.id_suffix = self._turn.id_suffix or id_suffix

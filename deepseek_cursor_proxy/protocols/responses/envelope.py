@@ -232,6 +232,12 @@ def reference(item: Json, param: str) -> Reference | None:
     return Reference(f"resp_{found[1]}", int(found[2]))
 
 
+def response_of(item_id: Any) -> str | None:
+    """The id of the response that an item of ours is from; None for any other id."""
+    found = OWN_ID.fullmatch(item_id) if isinstance(item_id, str) else None
+    return None if found is None else f"resp_{found[1]}"
+
+
 def unknown_item(item: Json) -> BadRequest:
     item_id = safe_text(item.get("id"), 100)
     return BadRequest(

@@ -1,4 +1,4 @@
-"""The output items of a response while they are written: reasoning, text, tool calls, compaction.
+"""The output items of a response while they are written: reasoning, text, tool calls, searches, compaction.
 
 An item is announced when it is added, has a delta for each piece, and repeats the whole when it is done: joined, the
 pieces are that whole. `value` is the item as it is in the response object.
@@ -8,13 +8,13 @@ history, half a thought as well, and runs every call that is done. Only a text t
 done as well as incomplete.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ToolCall, join_pieces
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ServerPiece, ToolCall, join_pieces
 from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
 from deepseek_cursor_proxy.protocols.request.free_text import FreeTextReader
 from deepseek_cursor_proxy.protocols.responses import compaction
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame
@@ -170,6 +170,7 @@ class TextItem(Item):
         self._has_logprobs = frame.options.logprobs
         self._logprobs: list[dict[str, Any]] = []
         self._logprobs_left = _MAX_LOGPROBS
+        self._annotations: list[Mapping[str, Any]] = []
 
     @property
     def value(self) -> dict[str, Any]:
@@ -177,7 +178,7 @@ class TextItem(Item):
         return {"id": self.id, "type": "message", "role": "assistant", "status": self._status, "content": content}
 
     def _part(self) -> dict[str, Any]:
-        part = {"type": "output_text", "text": self.text, "annotations": []}
+        part = {"type": "output_text", "text": self.text, "annotations": self._annotations}
         return {**part, "logprobs": self._logprobs} if self._has_logprobs else part
 
     def announce(self) -> bytes:
@@ -198,12 +199,73 @@ class TextItem(Item):
         at = self._position(content_index=0)
         return self._events.encode("response.output_text.delta", **at, delta=text, logprobs=logprobs)
 
+    def cite(self, annotation: Mapping[str, Any]) -> bytes:
+        """Add a source of the text."""
+        at = self._position(content_index=0, annotation_index=len(self._annotations))
+        self._annotations.append(annotation)
+        return self._events.encode("response.output_text.annotation.added", **at, annotation=annotation)
+
     def finish(self, status: str = "completed") -> bytes:
         self._status = status
         at, events = self._position(content_index=0), self._events
         done = events.encode("response.output_text.done", **at, text=self.text, logprobs=self._logprobs)
         done += events.encode("response.content_part.done", **at, part=self._part())
         return done + self._finish_item()
+
+
+class ServerItem(Item):
+    """An item of a tool that DeepSeek runs itself, as DeepSeek sends it; its id as well, if no other item has it.
+
+    Only a search has events for its steps. Fields that the official types require of one are added if they are missing.
+    """
+
+    kind = "ws"
+    _STEPS = ("in_progress", "searching", "completed")
+
+    def __init__(
+        self, frame: Frame, index: int, events: EventSequence, item: Mapping[str, Any], ids: Container[str]
+    ) -> None:
+        super().__init__(frame, index, events)
+        given = item.get("id")
+        if isinstance(given, str) and given and given not in ids:
+            self.id = given
+        self._item = item
+        self._is_search = item["type"] == "web_search_call"
+        # How many steps of a search have been written.
+        self._steps = 0
+
+    @property
+    def value(self) -> dict[str, Any]:
+        if not self._is_search:
+            return {**self._item, "id": self.id}
+        action = as_object(self._item.get("action")) or {"type": "search"}
+        if action.get("type") == "search" and "query" not in action:
+            action = {**action, "query": next(iter(as_list(action.get("queries"))), "")}
+        return {**self._item, "id": self.id, "action": action, "status": self._status}
+
+    def advance(self, piece: ServerPiece) -> bytes:
+        """The events of a step, and of those before it that did not come."""
+        if self.is_done:
+            return b""
+        if not piece.is_whole:
+            return self._write_steps(piece.step)
+        self._item = piece.item
+        status = piece.item.get("status")
+        self._status = status if status in ("completed", "failed") else "completed"
+        steps = self._write_steps("completed") if self._status == "completed" else b""
+        return steps + self._finish_item()
+
+    def _write_steps(self, last: str) -> bytes:
+        if not self._is_search or last not in self._STEPS:
+            return b""
+        steps = self._STEPS[self._steps : self._STEPS.index(last) + 1]
+        self._steps += len(steps)
+        return b"".join(self._events.encode(f"response.web_search_call.{each}", **self._position()) for each in steps)
+
+    def break_off(self) -> bytes:
+        """The official types have no search that is incomplete."""
+        self._status = "failed"
+        return b""
 
 
 class CompactionItem(Item):

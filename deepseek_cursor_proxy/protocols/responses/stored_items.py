@@ -21,6 +21,7 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "function_call_output": "fco",
     "custom_tool_call_output": "ctco",
+    "web_search_call": "ws",
 }
 _MAX_PAGE = 100
 _DEFAULT_PAGE = 20

@@ -11,7 +11,15 @@ from event to event. The strings of a run of equal chunks are spliced into event
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, join_pieces
+from deepseek_cursor_proxy.conversation import (
+    Batch,
+    CallPiece,
+    ChatRequest,
+    Delta,
+    Heartbeat,
+    ServerDelta,
+    join_pieces,
+)
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, is_overflow_message
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
@@ -25,6 +33,7 @@ from deepseek_cursor_proxy.protocols.responses.output_items import (
     EventSequence,
     Item,
     ReasoningItem,
+    ServerItem,
     TextItem,
 )
 
@@ -53,6 +62,7 @@ class ResponseWriter:
         self._open: ReasoningItem | TextItem | None = None
         self._calls: dict[int, CallItem] = {}
         self._nameless: dict[int, CallPiece] = {}
+        self._server_items: dict[int | str, ServerItem] = {}
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
         self._began_at = self._wrote_at = now()
@@ -80,7 +90,7 @@ class ResponseWriter:
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
             return last_events + self._last("response.incomplete", "incomplete", incomplete_details=details)
-        if self._frame.options.json and not self._calls and not is_json(self._text()):
+        if self._frame.options.json and not self._calls and not self._has_json():
             return last_events + self.fail(
                 UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again.")
             )
@@ -112,6 +122,11 @@ class ResponseWriter:
     def _text(self) -> str:
         return "".join(item.text for item in self._items if isinstance(item, TextItem))
 
+    def _has_json(self) -> bool:
+        """Whether the text is JSON, or the last one is: the model may say that it searches before it does."""
+        texts = [item.text for item in self._items if isinstance(item, TextItem)]
+        return is_json("".join(texts)) or (bool(texts) and is_json(texts[-1]))
+
     def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
         if isinstance(item, Heartbeat):
             return self._heartbeat(item)
@@ -126,6 +141,8 @@ class ResponseWriter:
             written.append(self._write_text(item, item.text, strings))
         for piece in item.calls:
             written += self._write_call(piece)
+        if item.server is not None:
+            written += self._write_server(item.server)
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
             written += self._finish(item.finish_reason)
@@ -174,6 +191,22 @@ class ResponseWriter:
             written.append(call.write(piece.arguments))
         return written
 
+    def _write_server(self, server: ServerDelta) -> Iterable[bytes]:
+        written: list[bytes] = []
+        for piece in server.pieces:
+            item = self._server_items.get(piece.key)
+            if item is None:
+                written += self._close_ready()
+                ids = {each.id for each in self._items}
+                item = ServerItem(self._frame, len(self._items), self._events, piece.item, ids)
+                self._server_items[piece.key] = item
+                self._items.append(item)
+                written.append(item.announce())
+            written.append(item.advance(piece))
+        if isinstance(self._open, TextItem):
+            written += [self._open.cite(annotation) for annotation in server.citations]
+        return written
+
     def _close_ready(self) -> list[bytes]:
         """End the open item and every whole call before the next item begins; clients run a call once it is done."""
         whole = [call for call in self._calls.values() if call.is_whole and not call.is_done]
@@ -184,7 +217,12 @@ class ResponseWriter:
         return [] if item is None else [item.finish()]
 
     def _close_all(self) -> list[bytes]:
-        return [*self._close_open(), *(call.finish() for call in self._calls.values() if not call.is_done)]
+        unfinished = [item for item in self._server_items.values() if not item.is_done]
+        return [
+            *self._close_open(),
+            *(call.finish() for call in self._calls.values() if not call.is_done),
+            *(item.break_off() for item in unfinished),
+        ]
 
     def _finish(self, reason: str) -> list[bytes]:
         if early_end(reason) is not None:
@@ -199,6 +237,7 @@ class ResponseWriter:
         item, self._open = self._open, None
         unfinished: list[Item] = [item] if item is not None else []
         unfinished += [call for call in self._calls.values() if not call.is_done]
+        unfinished += [item for item in self._server_items.values() if not item.is_done]
         return [each.break_off() for each in unfinished]
 
 

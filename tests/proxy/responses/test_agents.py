@@ -64,7 +64,7 @@ class TestCodex(AgentTestCase):
         patch = Call("call_02_u1V2w3X4y5Z6a7B8c9D0", "apply_patch", encoded_patch())
         half = Call(patch.id, patch.name, patch.arguments[:40])
         for answer, last in (
-            (Answer("Hm.", calls=(patch,), piece=10, cut_after=5), "response.failed"),
+            (Answer("Hm.", calls=(patch,), piece=10, cut_after=12), "response.failed"),
             (Answer("Hm.", calls=(half,), finish_reason="length"), "response.incomplete"),
             (Answer("Hm.", calls=(half,), finish_reason="aborted"), "response.failed"),
         ):

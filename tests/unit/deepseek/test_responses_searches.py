@@ -89,10 +89,10 @@ class TestAnswers(unittest.TestCase):
                     kinds = [item["type"] for item in unpack_items(found, "answer")]
                     self.assertEqual([item["type"] for item in unpack_items(expected[0], "answer")], kinds)
 
-    def test_an_item_that_only_began_is_taken_from_the_end_or_is_incomplete(self) -> None:
+    def test_an_item_that_only_began_is_taken_from_the_end_or_has_failed(self) -> None:
         item = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}}
         begun = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
-        for output, status in (([item], "completed"), ([], "incomplete"), ([{"id": "ws_2"}, None], "incomplete")):
+        for output, status in (([item], "completed"), ([], "failed"), ([{"id": "ws_2"}, None], "failed")):
             last = {"type": "response.completed", "response": {"output": output}}
             deltas, events = read_pieces([event(begun), event(last)])
             with self.subTest(output):

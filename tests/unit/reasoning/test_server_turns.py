@@ -80,6 +80,13 @@ class TestComplete(unittest.TestCase):
         self.check_original(bare, without(PAGE, "id", "status", "action"), TEXT)
         self.check_original({**bare, "id": None, "status": "searching"}, PAGE, TEXT)
 
+    def test_fields_that_only_the_client_got_are_no_contradiction(self) -> None:
+        bare = {"type": "web_search_call", "id": "ws_1"}
+        for stored in (bare, {**bare, "action": {"type": "search", "queries": ["rain"]}}):
+            echo = {**bare, "status": "completed", "action": {"type": "search", "query": "rain", "queries": ["rain"]}}
+            echo = echo if "action" in stored else {**echo, "action": {"type": "search", "query": ""}}
+            self.assertEqual([WHERE, stored], self.complete(sent(echo, reasoning="Where?"), answer("Where?", stored)))
+
     def test_without_reasoning_the_text_finds_the_turn(self) -> None:
         self.check_original(without(SEARCH, "id"), PAGE, TEXT, reasoning=None)
         self.check_original(without(SEARCH, "id"), PAGE, TEXT, reasoning=" ", content="RAIN!\n")

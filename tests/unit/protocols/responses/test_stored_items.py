@@ -31,7 +31,7 @@ class TestCompleteItems(unittest.TestCase):
         self.assertEqual([], found[1]["summary"])
 
     def test_stored_items_of_unknown_kinds_stay_unchanged(self) -> None:
-        for item in ({"type": "web_search_call", "action": {}}, {"type": "", "x": 1}):
+        for item in ({"type": "mcp_call", "server_label": "m"}, {"type": "", "x": 1}):
             self.assertEqual([{**item, "id": f"msg_{MARK}_i0"}], stored_items.complete_items([item], MARK))
 
 
