@@ -7,6 +7,7 @@ of its list that is known, and goes on from there:
     decode     the bytes of a body           JSON values                     api/incremental_json
     unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
     parse      JSON values                   Messages                        protocols/request
+    describe   Messages                      the same, pictures in words     deepseek/pictures_in_words, if set
     identify   Messages                      their keys                      reasoning/identity
     restore    keys                          Messages with reasoning         reasoning/restore
     details    Messages with reasoning       the same with its details       reasoning/restore, for hosts that have them

@@ -11,6 +11,7 @@ and `key_settings`; if its list of messages has another name, `incremental_json.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.access import Caller
@@ -95,9 +96,18 @@ class GenerationEndpoint(Endpoint):
         return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services, self._report)
 
     def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
-        """The exchange of a call that DeepSeek accepted; `access` learns what DeepSeek thinks of the key."""
+        """The exchange of a call that DeepSeek accepted, or a late one; `access` learns what it thinks of the key."""
+        services = self._services
+        services.access.check_call(request.caller)
+        if services.config.pictures == "name":
+            return self._open(request, generation)
+        # Only here: most proxies describe no pictures, and are smaller without.
+        from deepseek_cursor_proxy.api.described_exchange import open_described
+
+        return open_described(request.context, generation, services, partial(self._open, request))
+
+    def _open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         access = self._services.access
-        access.check_call(request.caller)
         try:
             exchange = _exchange_type(generation).open(request.context, generation, self._services)
         except UpstreamRefused as refusal:

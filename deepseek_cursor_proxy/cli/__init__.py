@@ -360,9 +360,10 @@ def _load(options: dict[str, Any]) -> LoadedConfig:
             )
     flags = {name: value for name, value in options.items() if name != "config"}
     loaded = ProxyConfig.load(path, os.environ, flags)
-    if loaded.config.models:
-        # Imported late: most people have none, and the start is faster without.
+    if loaded.config.models or loaded.config.picture_model:
+        # Imported late: most people have neither, and the start is faster without.
         from deepseek_cursor_proxy.deepseek import model_resolver
 
         model_resolver.refuse_unknown(loaded.config, loaded.origins["models"])
+        model_resolver.refuse_blind(loaded.config, loaded.origins["picture_model"])
     return loaded

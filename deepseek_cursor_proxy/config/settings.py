@@ -111,6 +111,14 @@ class ProxyConfig:
         "tools that DeepSeek runs itself, as web search: pass them on, or leave them out",
         choices=("pass", "drop"),
     )
+    pictures: str = setting(
+        "name",
+        "pictures for a model that sees none: name them, have Flash describe each once, or have it answer their turn",
+        choices=("name", "describe", "flash"),
+    )
+    picture_model: str | None = setting(
+        None, "the model that sees them, at a host that has names of its own; at DeepSeek it is deepseek-flash"
+    )
     request_timeout: float = _seconds(
         300.0, "seconds DeepSeek may stay silent before the answer is given up", group="calls to DeepSeek"
     )

@@ -29,6 +29,11 @@ def has_own_names(config: ProxyConfig) -> bool:
     return host not in (hosts.DEEPSEEK, hosts.UNKNOWN)
 
 
+def picture_model(config: ProxyConfig) -> str | None:
+    """The model that sees pictures for those that see none; None if none is known at this host."""
+    return config.picture_model or (None if has_own_names(config) else MODELS[1])
+
+
 def model_for_limit(model: str) -> str:
     """The model under whose call limit DeepSeek counts a call to this one."""
     return MODELS[1] if model in _LEGACY_MODELS else model

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.declaration import nearest, refusal, to_toml_key
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS, has_own_names
+from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS, can_see_images, has_own_names
 
 # Cursor's own suffixes (-fast, [1m]) and those of other proxies (:max, (high), -nothink).
 _SUFFIX_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
@@ -96,6 +96,12 @@ def refuse_unknown(config: ProxyConfig, origin: str) -> None:
             hint = f'; did you mean "{suggestion}"?' if suggestion else f". It has {', '.join(MODELS)}."
             why = f"is no model that DeepSeek is known to have{hint} For one newer than this proxy, set `model` to it"
             raise refusal(f"models.{to_toml_key(name)}", target, why, origin)
+
+
+def refuse_blind(config: ProxyConfig, origin: str) -> None:
+    """Raise a StartupError for a picture_model that is known to see no pictures."""
+    if config.picture_model is not None and not can_see_images(config.picture_model):
+        raise refusal("picture_model", config.picture_model, "sees no pictures; name a model that does", origin)
 
 
 @dataclass(frozen=True)

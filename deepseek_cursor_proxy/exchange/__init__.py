@@ -7,9 +7,12 @@
     upstream_call      CallContext and GenerationRequest; sends, retries and reads a call
     upstreams          the servers that calls go to
     host_choice        the API of one of them, as its host has it
+    pictures           the descriptions that a request needs if its model sees no pictures
+    picture_describer  the call that makes one of them
+    shared_calls       work that several requests want at the same time, done once
     background_jobs    work without a client: Job, Jobs
     request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
-Other folders import all but the two stages and host_choice.
+Other folders import all but the two stages, host_choice, picture_describer and shared_calls.
 """

@@ -40,7 +40,8 @@ class Exchange:
         exchange = cls(context, generation, services)
         request, config, memory = exchange._request, services.config, services.memory
         try:
-            history = identify(context.namespace, request.messages, request.conversation, memory)
+            messages = request.messages if generation.client_messages is None else generation.client_messages
+            history = identify(context.namespace, messages, request.conversation, memory)
             stored = look_up(request, history, services.reasoning_store.find)
             host = exchange._upstream_call.host
             # A host that does not insist on reasoning gets the history as it is.

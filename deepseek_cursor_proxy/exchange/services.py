@@ -10,14 +10,18 @@ from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.chats.store import ChatStore
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek.model_names import picture_model
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
+from deepseek_cursor_proxy.exchange.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observer, Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
+from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
+from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
@@ -42,6 +46,9 @@ class Services:
     upstreams: Upstreams
     # Learned from answers of the upstreams, and taken over by the next ones.
     reasoning_forms: ReasoningForms
+    picture_descriptions: PictureDescriptions
+    # The descriptions that are being made.
+    shared_calls: SharedCalls
     # New ones after SIGHUP. One that an endpoint reads, or that must survive, is also a field, created like a store.
     observers: Observers
     request_log: RequestLog
@@ -62,6 +69,12 @@ class Services:
             from deepseek_cursor_proxy.observers.trace import Trace
 
             observers.append(Trace(config.trace_dir))
+        if config.pictures != "name" and picture_model(config) is None:
+            _log.warning(
+                'pictures = "%s" has no effect: no model at %s is known to see pictures. Set picture_model to one.',
+                config.pictures,
+                safe_text(config.upstream_base_url, 200),
+            )
         access = Access(config, former.access if former is not None else None)
         if former is not None:
             return replace(
@@ -89,6 +102,12 @@ class Services:
             upstream=UpstreamClient(config),
             upstreams=Upstreams(config, forms),
             reasoning_forms=forms,
+            picture_descriptions=PictureDescriptions(
+                reasoning_store.database,
+                max_age_seconds=config.reasoning_cache_max_age_seconds,
+                clock=reasoning_store.clock,
+            ),
+            shared_calls=SharedCalls(),
             observers=Observers(observers),
             request_log=request_log,
             secret=InstallationSecret(Path(reasoning_store.database.path)),
@@ -108,6 +127,7 @@ class Services:
         self.jobs.stop(0)
         self.responses.close()
         self.chats.close()
+        self.picture_descriptions.close()
         self.counter.close()
         self.upstream.close()
 

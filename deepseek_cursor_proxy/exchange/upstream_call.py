@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
-from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message
@@ -61,6 +61,8 @@ class GenerationRequest(NamedTuple):
     body: Mapping[str, Any]
     body_bytes: int
     upstream_api: UpstreamApi = CHAT
+    # The messages as the client sent them, which identify its turns, if the request has descriptions in them.
+    client_messages: tuple[Message, ...] | None = None
 
 
 class UpstreamCall:

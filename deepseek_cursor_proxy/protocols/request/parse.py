@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
-from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, rules
+from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, pictures_in_words, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_names
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
-from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
 from deepseek_cursor_proxy.protocols.request import messages as chat_messages
@@ -62,8 +62,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         # Only DeepSeek's beta path accepts it.
         messages = tuple(message._replace(prefix=False) for message in messages)
         dropped.append("prefix")
-    if model_names.can_see_images(model.model):
-        images.check(messages)
+    target = _model_for(messages, model.model, config)
     options = thinking_mode.read(body)
     thinking = config.thinking == "enabled" if model.thinking is None else model.thinking
     thinking = thinking if options.thinking is None else options.thinking
@@ -71,7 +70,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     conversation = _cursor_conversation(body) or optional(body, "prompt_cache_key", str, "a string") or None
     return ChatRequest(
         requested_model=requested_model,
-        model=model.model,
+        model=target,
         messages=messages,
         tools=tuple(tool_set.tools),
         tool_choice=tool_set.choice,
@@ -240,6 +239,22 @@ def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, m
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
     return history
+
+
+def _model_for(messages: tuple[Message, ...], model: str, config: ProxyConfig) -> str:
+    """The model that answers: one that sees pictures in place of one that does not, if these are to be answered so."""
+    if model_names.can_see_images(model):
+        images.check(messages)
+        return model
+    seeing = model_names.picture_model(config) if config.pictures == "flash" else None
+    if seeing is None or not pictures_in_words.has_new_picture(messages):
+        return model
+    try:
+        images.check(messages)
+    except ProxyError:
+        # More than it takes: the pictures are named, as without it.
+        return model
+    return seeing
 
 
 def _system_message(content: str | Parts) -> Message:

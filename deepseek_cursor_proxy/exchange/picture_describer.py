@@ -1,0 +1,101 @@
+"""PictureDescriber: has a model that sees pictures put one into words.
+
+A description is one call without thinking. It is admitted, retried and paid for as any other call, stored for its
+caller, and shared by requests that want it at the same time. `deepseek/pictures_in_words` knows what is asked.
+"""
+
+import time
+from contextlib import closing
+from functools import partial
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY
+from deepseek_cursor_proxy.conversation import Delta, Reply
+from deepseek_cursor_proxy.deepseek import images
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.pictures_in_words import Picture, clean_description, description_request
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange import upstream_events
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.shared_calls import SharedCall
+from deepseek_cursor_proxy.exchange.upstream_call import CallContext
+from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.observers.events import PictureDescribed
+from deepseek_cursor_proxy.redaction import redact_keys
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
+from deepseek_cursor_proxy.upstream.retry import Retries
+
+
+class PictureDescriber(NamedTuple):
+    """Describes pictures for one caller. Called by the thread of a request and those of the calls."""
+
+    context: CallContext
+    services: Services
+    model: str
+
+    def begin(self, digest: bytes, picture: Picture, waiter: Wakeup) -> SharedCall | None:
+        """The call that describes a picture, perhaps for another request already; None without threads."""
+        work = partial(self._describe, digest, picture)
+        return self.services.shared_calls.join((self.context.namespace, digest), work, waiter)
+
+    def _describe(self, digest: bytes, picture: Picture, peer: Peer) -> str | None:
+        """The description, as it is stored; None when there is none. Called by the thread of the call."""
+        store, caller = self.services.picture_descriptions, self.context.namespace
+        # The call before this one may have ended after the request had looked.
+        if found := store.find(caller, [digest]):
+            return found[digest]
+        started, reply, text = time.monotonic(), Reply(), None
+        outcome, status = "described", 200
+        try:
+            self._ask(picture, reply, peer)
+            text = store.record(caller, digest, _read_text(reply))
+        except ProxyError as error:
+            words = error.message.replace(self.context.credential, "***")
+            outcome, status = redact_keys(words), error.status
+        except ClientGone:
+            outcome, status = "client left", 499
+        seconds = time.monotonic() - started
+        event = PictureDescribed(
+            caller.hex()[:12], digest.hex()[:12], self.model, outcome, status, seconds, reply.usage
+        )
+        self.services.observers.emit(event)
+        return text
+
+    def _ask(self, picture: Picture, reply: Reply, peer: Peer) -> None:
+        """Add the answer to the reply; raises a ProxyError or ClientGone."""
+        services, upstream = self.services, self.services.upstreams.choose()
+        request = description_request(picture, self.model)
+        images.check(request.messages)
+        api = upstream.api(CHAT, request)
+        body = api.encode(request, NO_MEMORY)
+        retries = Retries(services.config.retry_budget)
+        while True:
+            try:
+                (slot,) = services.upstream.call_limits.of(self.model).acquire(peer)
+                destination = upstream.destination(api.path)
+                with closing(
+                    services.upstream.send(destination, body, self.context.credential, peer, slot)
+                ) as response:
+                    _read(response, api, reply)
+                return
+            except (UpstreamRefused, UpstreamDropped) as error:
+                if not retries.wait(error, peer):
+                    raise
+
+
+def _read(response: UpstreamResponse, api: UpstreamApi, reply: Reply) -> None:
+    with closing(upstream_events.read_whole(response, api.read_answer)) as steps:
+        for events in steps:
+            for item in () if isinstance(events, Lull) else events.batch:
+                if isinstance(item, Delta):
+                    reply.add(item)
+
+
+def _read_text(reply: Reply) -> str:
+    content = reply.message().content
+    text = clean_description(content) if isinstance(content, str) else ""
+    if not text:
+        raise UpstreamFailed("The answer is empty.")
+    return text
