@@ -1,0 +1,115 @@
+"""For every mix of tools: the body has each once, and the same bytes whatever order they came in. Seeded."""
+
+import json
+import random
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.chat_memory import ChatMemory
+from deepseek_cursor_proxy.chats import tool_order
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
+from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from tests.support.width import width
+
+APIS = {server_tools.CHAT: CHAT, server_tools.RESPONSES: RESPONSES}
+SERVER_KINDS = {
+    server_tools.CHAT: ("deepseek_web_search", "deepseek_read_url"),
+    server_tools.RESPONSES: ("deepseek_web_search", "deepseek_read_url", "web_search", "web_search_preview"),
+}
+# What no endpoint runs, and what the endpoint of another API does.
+OTHER_KINDS = (
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "mcp",
+    "web_search_20250305",
+    "web_fetch_20250910",
+)
+
+
+def mix(rng: random.Random, api: str) -> list[dict[str, Any]]:
+    """Tools of all kinds, some of them more than once."""
+    makers = (
+        lambda name: {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}},
+        lambda name: {"type": "function", "name": name, "parameters": {}},
+        lambda name: {"type": "custom", "name": name, "description": "text"},
+        lambda name: {"type": "namespace", "name": "space", "tools": [{"type": "function", "name": name}]},
+        lambda name: {"type": rng.choice(OTHER_KINDS)},
+        lambda name: {"type": rng.choice(SERVER_KINDS[api]), **rng.choice(({}, {"name": name}, {"max_uses": 3}))},
+    )
+    tools = [rng.choice(makers)(rng.choice(("a", "b", "c.d"))) for _ in range(rng.randrange(12))]
+    # Of two functions with one name the first is sent, whichever that is: an order of the client's own.
+    names: set[str] = set()
+    return [tool for tool in tools if "max_uses" in tool or not _is_known(tool, names)]
+
+
+def _is_known(tool: dict[str, Any], names: set[str]) -> bool:
+    name = tool.get("name") or tool.get("function", {}).get("name")
+    if tool["type"] == "namespace":
+        name = f"space__{tool['tools'][0]['name']}"
+    is_known = tool["type"] in ("function", "custom", "namespace") and name in names
+    names.add(str(name))
+    return is_known
+
+
+def read(tools: list[dict[str, Any]], api: str) -> ChatRequest:
+    """The request as it is sent: parsed, tools in order."""
+    request = parse({"model": "deepseek-flash", "messages": _HISTORY, "tools": tools}, ProxyConfig(), api=api)
+    server = tool_order.order_server_tools(request.server_tools, "sorted")
+    return request._replace(tools=tool_order.order(request.tools, None, "sorted"), server_tools=server)
+
+
+_HISTORY = [{"role": "user", "content": f"question {number}"} for number in range(9)]
+
+
+class TestMixes(unittest.TestCase):
+    def test_every_tool_is_sent_once_and_in_one_order(self) -> None:
+        for api, upstream_api in APIS.items():
+            memory = ChatMemory()
+            for seed in range(width(60, 600)):
+                with self.subTest(api, seed=seed):
+                    rng = random.Random(f"{api} {seed}")
+                    tools = mix(rng, api)
+                    request = read(tools, api)
+                    body = self.check_body(request, upstream_api, memory)
+                    self.check_tools(tools, body.get("tools", []), request)
+                    again = [*tools, *(tool for tool in tools if tool["type"] in SERVER_KINDS[api])]
+                    rng.shuffle(again)
+                    self.assertEqual(request, read(again, api))
+
+    def check_body(self, request: ChatRequest, api: UpstreamApi, memory: ChatMemory) -> dict[str, Any]:
+        encoded = api.encode(request, memory)
+        self.assertEqual(encoded, api.encode(request, memory))
+        self.assertEqual(encode_json(api.payload(request)), encoded)
+        return dict(json.loads(encoded))
+
+    def check_tools(self, given: list[dict[str, Any]], sent: list[dict[str, Any]], request: ChatRequest) -> None:
+        kinds = SERVER_KINDS[request.client_api]
+        server = [tool for tool in sent if tool["type"] in kinds]
+        self.assertEqual(server, sent[len(sent) - len(server) :])
+        self.assertEqual(len(sent), len({json.dumps(tool, sort_keys=True) for tool in sent}))
+        expected = {json.dumps(tool, sort_keys=True) for tool in given if tool["type"] in kinds}
+        self.assertEqual(expected, {json.dumps(tool, sort_keys=True) for tool in server})
+        others = {tool["type"] for tool in given if tool["type"] in OTHER_KINDS}
+        self.assertEqual(
+            {f"tool {kind}" for kind in others}, set(request.dropped) & {f"tool {kind}" for kind in OTHER_KINDS}
+        )
+        names = [tool.get("name") or tool["function"]["name"] for tool in sent if tool["type"] not in kinds]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertEqual(len(request.tools), len(names))
+
+    def test_left_out_the_others_stay_as_they_are(self) -> None:
+        for api in APIS:
+            for seed in range(width(20, 200)):
+                with self.subTest(api, seed=seed):
+                    request = read(mix(random.Random(f"out {api} {seed}"), api), api)
+                    left = server_tools.leave_out(request)
+                    self.assertEqual((request.tools, ()), (left.tools, left.server_tools))
+                    kinds = {f"tool {tool['type']}" for tool in request.server_tools}
+                    self.assertLessEqual(kinds, set(left.dropped))
+                    self.assertEqual(left, server_tools.leave_out(left))
