@@ -77,7 +77,7 @@ class UpstreamCall:
         self._upstream = services.upstreams.choose()
         self._request = request = generation.request
         self._wanted_api = generation.upstream_api
-        if request.server_tools and not self._upstream.host_choice.runs_server_tools(self._wanted_api, request):
+        if self._has_server_parts and not self._upstream.host_choice.runs_server_tools(self._wanted_api, request):
             self._leave_out_server_tools()
         self._upstream_api = self._upstream.api(self._wanted_api, self._request)
         # Types of tools that the upstream refused.
@@ -186,7 +186,7 @@ class UpstreamCall:
             self.close()
             self._send_second_attempt()
             return True
-        if not has_output and self._request.server_tools and server_tools.mentions_tools(error.message, self._request):
+        if not has_output and self._has_server_parts and server_tools.mentions_tools(error.message, self._request):
             self._send_without_server_tools(self.prepared)
             return True
         if has_output or not self._wait_for_retry(error):
@@ -295,7 +295,7 @@ class UpstreamCall:
 
     def _is_refusal_of_tools(self, error: ProxyError) -> bool:
         """Whether a call may have failed because of tools that DeepSeek runs itself."""
-        if isinstance(error, UpstreamDropped) or is_overflow_message(error.message):
+        if not self._has_server_parts or isinstance(error, UpstreamDropped) or is_overflow_message(error.message):
             return False
         is_unknown = self._upstream.host_choice.is_learning
         # An answer of another kind than a stream, as a web server gives for any path.
@@ -306,7 +306,9 @@ class UpstreamCall:
         """Send the request without tools that the upstream refused; it gets none again once that works."""
         self.close()
         refused = self._upstream_api
-        self._refused_tools = tuple(sorted({tool["type"] for tool in self._request.server_tools}))
+        # A history may have searches where the request has no tool for more.
+        kinds = {tool["type"] for tool in self._request.server_tools} or {"searches"}
+        self._refused_tools = tuple(sorted(kinds))
         self._leave_out_server_tools()
         self._upstream_api = self._upstream.api(self._wanted_api, self._request)
         self._send_or_recover(prepared._replace(request=server_tools.leave_out(prepared.request)))
@@ -314,9 +316,19 @@ class UpstreamCall:
 
     def _leave_out_server_tools(self) -> None:
         self._request = server_tools.leave_out(self._request)
-        is_native = self._services.config.responses_upstream == "native"
-        if not is_native or self._request.client_api != server_tools.RESPONSES:
+        if not self._is_native:
             self._wanted_api = CHAT
+
+    @property
+    def _has_server_parts(self) -> bool:
+        """Whether the request has tools that DeepSeek runs itself or, for another API than usual, items of them."""
+        return bool(self._request.server_tools) or not (self._wanted_api is CHAT or self._is_native)
+
+    @property
+    def _is_native(self) -> bool:
+        """Whether the API is the one of the settings."""
+        is_native = self._services.config.responses_upstream == "native"
+        return is_native and self._request.client_api == server_tools.RESPONSES
 
     def _send_second_attempt(self) -> None:
         """Send the history as a transcript where its reasoning may be missing; once per exchange."""

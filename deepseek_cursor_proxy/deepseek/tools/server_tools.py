@@ -75,12 +75,12 @@ def _is_forced(request: ChatRequest) -> bool:
 
 
 def is_refusal(request: ChatRequest, status: int, message: str, *, is_unknown: bool) -> bool:
-    """Whether a request with such tools, which was answered so, is worth sending without them.
+    """Whether a request with such tools or items, which was answered so, is worth sending without them.
 
     An upstream of unknown kind may refuse them, or the path they go to, in any words; status 200 is an answer that is
     none.
     """
-    if not request.server_tools or _is_forced(request) or status in _OTHER_REASONS:
+    if _is_forced(request) or status in _OTHER_REASONS:
         return False
     if is_unknown or status in _NO_SUCH_PATH:
         return True
