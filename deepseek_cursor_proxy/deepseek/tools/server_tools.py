@@ -78,11 +78,13 @@ def is_refusal(request: ChatRequest, status: int, message: str, *, is_unknown: b
     """Whether a request with such tools or items, which was answered so, is worth sending without them.
 
     An upstream of unknown kind may refuse them, or the path they go to, in any words; status 200 is an answer that is
-    none.
+    none. A forced one stays, and its refusal as it is, unless there is no path for it: then `leave_out` says so.
     """
+    if status in _NO_SUCH_PATH:
+        return True
     if _is_forced(request) or status in _OTHER_REASONS:
         return False
-    if is_unknown or status in _NO_SUCH_PATH:
+    if is_unknown:
         return True
     return status in _BAD_REQUEST and mentions_tools(message, request)
 

@@ -93,7 +93,8 @@ class TestRefusals(unittest.TestCase):
 
     def test_a_forced_one_is_not_left_out(self) -> None:
         request = ChatRequest("m", "m", (), server_tools=(SEARCH,), server_choice={"type": "web_search"})
-        self.assertFalse(server_tools.is_refusal(request, 404, "", is_unknown=True))
+        self.assertFalse(server_tools.is_refusal(request, 400, "no such tool", is_unknown=True))
+        self.assertTrue(server_tools.is_refusal(request, 404, "", is_unknown=False))
 
 
 class TestItems(unittest.TestCase):

@@ -1,0 +1,164 @@
+"""Tools that DeepSeek runs itself, on every API: which upstream gets them, and what happens where none runs them."""
+
+import json
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from tests.support import responses_client
+from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
+
+Json = dict[str, Any]
+CONSOLE = "deepseek_cursor_proxy.observers.console"
+# Of OpenAI and Anthropic; no endpoint of DeepSeek runs them.
+UNSUPPORTED = ("file_search", "code_interpreter", "computer_use_preview", "image_generation", "mcp", "web_fetch_2025")
+
+
+class Api(NamedTuple):
+    """How the clients of an API ask, and which path of DeepSeek runs their search."""
+
+    name: str
+    path: str
+    upstream_path: str
+    search: Json
+    forced: Json
+
+    def body(self, *texts: str, **fields: Any) -> Json:
+        """A request with questions and answers in turn."""
+        roles = ("user", "assistant")
+        messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts or ("q",))]
+        common = {"model": "deepseek-flash", **fields}
+        if self.name == "responses":
+            return {"input": messages, **common}
+        return {"messages": messages, **({"max_tokens": 1000} if self.name == "messages" else {}), **common}
+
+
+APIS = (
+    Api(
+        "chat",
+        "/v1/chat/completions",
+        "/chat/completions",
+        {"type": "deepseek_web_search"},
+        {"type": "deepseek_web_search"},
+    ),
+    Api("responses", responses_client.PATH, "/responses", {"type": "web_search"}, {"type": "web_search"}),
+)
+
+
+class EveryApiTestCase(SocketTestCase):
+    def ask(self, proxy: RunningProxy, api: Api, *texts: str, **fields: Any) -> Any:
+        return self.round_trip(proxy, request_bytes(api.body(*texts, **fields), path=api.path))
+
+    def assert_answered(self, reply: Any, words: str = "Hello.") -> None:
+        self.assertEqual(200, reply.status, reply.body)
+        self.assertIn(words.encode(), reply.body)
+
+
+class TestUpstreams(EveryApiTestCase):
+    def test_deepseek_gets_them_at_its_own_endpoint_of_the_api(self) -> None:
+        for api in APIS:
+            for stream in (False, True):
+                with self.subTest(api.name, stream=stream):
+                    self.fake.forget()
+                    proxy = self.proxy(upstream_host="deepseek")
+                    self.assert_answered(self.ask(proxy, api, tools=[api.search], stream=stream))
+                    self.assertEqual([api.upstream_path], [each.path for each in self.fake.seen])
+                    self.assertEqual(1, len(self.fake.accepted[0]["server_tools"]))
+
+    def test_a_server_of_your_own_answers_without(self) -> None:
+        """As Codex sends `web_search` with every request, and a self-hosted server has no such path."""
+        for api in APIS:
+            for stream in (False, True):
+                with self.subTest(api.name, stream=stream):
+                    self.fake = self.enterContext(FakeDeepSeek(has_chat_alone=True))
+                    proxy = self.proxy()
+                    with self.assertLogs(CONSOLE) as log:
+                        for _ in range(3):
+                            self.assert_answered(self.ask(proxy, api, tools=[api.search], stream=stream))
+                    statuses = [each.status for each in self.fake.seen]
+                    self.assertEqual([400 if api.name == "chat" else 404, 200, 200, 200], statuses)
+                    self.assertEqual({"/chat/completions"}, {each.path for each in self.fake.seen[1:]})
+                    self.assertNotIn("tools", self.fake.accepted[-1])
+                    kind = api.search["type"]
+                    said = [line for line in log.output if kind in line]
+                    self.assertEqual(2, len(said), said)
+                    self.assertIn(f"without {kind}, which the upstream refused; left out from now on", said[0])
+                    self.assertIn(f"not forwarded to DeepSeek: tool {kind} (said once)", said[1])
+
+    def test_a_host_of_the_table_is_never_asked_for_them(self) -> None:
+        for api in APIS:
+            with self.subTest(api.name):
+                self.fake = self.enterContext(FakeDeepSeek(host="openrouter", has_chat_alone=True))
+                proxy = self.proxy(upstream_host="openrouter", models={"deepseek-flash": "deepseek/deepseek-flash"})
+                self.assert_answered(self.ask(proxy, api, tools=[api.search], stream=True))
+                self.assertEqual([200], [each.status for each in self.fake.seen])
+
+    def test_a_host_that_was_learned_to_be_another_gets_none(self) -> None:
+        for api in APIS:
+            with self.subTest(api.name):
+                self.fake = self.enterContext(FakeDeepSeek(host="plain", has_chat_alone=True))
+                proxy = self.proxy(upstream_host="plain")
+                for _ in range(2):
+                    self.assert_answered(self.ask(proxy, api, tools=[api.search], stream=True))
+                self.assertEqual([200, 200], [each.status for each in self.fake.seen])
+
+    def test_a_forced_search_says_that_the_upstream_has_none(self) -> None:
+        for api in APIS[1:]:
+            with self.subTest(api.name):
+                self.fake = self.enterContext(FakeDeepSeek(has_chat_alone=True))
+                reply = self.ask(self.proxy(), api, tools=[api.search], tool_choice=api.forced)
+                self.assertEqual(400, reply.status, reply.body)
+                self.assertIn("this upstream does not run it", json.dumps(reply.value))
+
+
+class TestWhatNoEndpointRuns(EveryApiTestCase):
+    def test_it_is_left_out(self) -> None:
+        for api in APIS:
+            with self.subTest(api.name):
+                tools = [{"type": kind, "name": "x"} for kind in UNSUPPORTED]
+                self.assert_answered(self.ask(self.running, api, tools=tools))
+                self.assertNotIn("tools", self.fake.accepted[-1])
+                self.assertNotIn("server_tools", self.fake.accepted[-1])
+
+    def test_forced_it_is_a_400_in_the_words_of_the_api(self) -> None:
+        for api in APIS:
+            for kind in UNSUPPORTED:
+                with self.subTest(api.name, kind=kind):
+                    forced = {"type": "tool", "name": "x"} if api.name == "messages" else {"type": kind}
+                    reply = self.ask(self.running, api, tools=[{"type": kind, "name": "x"}], tool_choice=forced)
+                    self.assertEqual(400, reply.status)
+                    self.assertEqual("invalid_request_error", reply.value["error"]["type"])
+                    self.assertIn("which DeepSeek cannot run here", reply.value["error"]["message"])
+                    self.assertEqual(api.name == "messages", reply.value.get("type") == "error")
+        self.assertEqual([], self.fake.seen)
+
+    def test_drop_leaves_out_and_refuses_to_force(self) -> None:
+        proxy = self.proxy(server_tools="drop")
+        for api in APIS:
+            with self.subTest(api.name):
+                self.assert_answered(self.ask(proxy, api, tools=[api.search]))
+                self.assertEqual("/chat/completions", self.fake.seen[-1].path)
+                self.assertNotIn("tools", self.fake.accepted[-1])
+                self.assertEqual(400, self.ask(proxy, api, tools=[api.search], tool_choice=api.forced).status)
+
+    def test_a_tool_of_another_api_is_left_out(self) -> None:
+        for api in APIS:
+            for other in APIS[1:]:
+                if other is not api:
+                    with self.subTest(api.name, of=other.name):
+                        self.assert_answered(self.ask(self.running, api, tools=[other.search]))
+                        self.assertEqual("/chat/completions", self.fake.seen[-1].path)
+
+
+class TestMoves(EveryApiTestCase):
+    def test_a_turn_with_a_search_is_restored_whatever_api_goes_on(self) -> None:
+        for first in APIS:
+            for second in APIS:
+                with self.subTest(first.name, then=second.name):
+                    self.fake.forget()
+                    proxy = self.proxy(upstream_host="deepseek")
+                    question, thought = f"From {first.name} to {second.name}?", f"I think of {first.name}."
+                    self.fake.answer(Answer(reasoning=thought, content="Found.", fields=(("citations", "[1]"),)))
+                    self.assert_answered(self.ask(proxy, first, question, tools=[first.search]), "Found.")
+                    self.assert_answered(self.ask(proxy, second, question, "Found.", "More?", tools=[second.search]))
+                    self.assertEqual([], self.fake.refused)
+                    self.assert_upstream_saw(thought)
