@@ -6,8 +6,11 @@
     access          who may ask: key, Host and Origin
     app             the table of paths, and the headers of every reply
     static_files    the files of dashboard/
-    health          whether the proxy is ready
-    process         what this process uses
+    metrics         Prometheus' text, in the format of prometheus
+    stats_json, request_json, settings_json    /api
+    feed            /api/events: what happens, to every open dashboard
+    statistics      what requests add up to
+    health, process, store_state    whether the proxy is ready, what it uses, what it holds
 
 `cli` imports `service` and `key_files`; nothing else imports this folder. Code that embeds a
 DeepSeekProxyServer gets no second port.

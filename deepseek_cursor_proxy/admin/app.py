@@ -4,12 +4,14 @@ A request is checked in this order: Host and Origin, method, key, path. Only the
 no data, need no key. Every reply forbids what the page does not need: other hosts, frames, guesses about types.
 """
 
+import re
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
-from deepseek_cursor_proxy.admin import settings_json
+from deepseek_cursor_proxy.admin import metrics, request_json, settings_json, stats_json
 from deepseek_cursor_proxy.admin.access import AdminAccess
 from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.health import Readiness
 from deepseek_cursor_proxy.admin.static_files import StaticFiles
 from deepseek_cursor_proxy.config.access_keys import AccessKey
@@ -30,6 +32,8 @@ _HEADERS: Headers = (
 )
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 _METHODS = "GET, HEAD"
+_FEED = "/api/events"
+_REQUEST = re.compile(r"/api/requests/([0-9]{1,15})")
 _MOST_FIELDS = 20
 
 Parameters = dict[str, str]
@@ -43,10 +47,15 @@ class AdminApp:
         self._context = context
         self._files = StaticFiles()
         self._readiness = Readiness()
+        self._feeds = Feeds(context)
         self._access = AdminAccess(context.config, _admin_key(context))
         self._endpoints: dict[str, Endpoint] = {
             "/healthz": lambda _: _json({"status": "alive"}),
             "/readyz": self._ready,
+            "/metrics": lambda _: metrics.reply(context),
+            "/api/stats": lambda _: _json(stats_json.stats(context)),
+            "/api/requests": self._requests,
+            _FEED: lambda _: HttpReply.events(self._feeds.open()),
             "/api/config": lambda _: _json(settings_json.settings(context.loaded, context.config_path)),
         }
 
@@ -59,9 +68,12 @@ class AdminApp:
 
     def reload(self, *, has_new_key: bool) -> None:
         self._access = AdminAccess(self._context.config, _admin_key(self._context), self._access)
+        if has_new_key:
+            self._feeds.end_all()
 
     def close(self) -> None:
-        pass
+        """After the listener."""
+        self._feeds.close()
 
     def _reply(self, request: HttpRequest) -> HttpReply:
         self._access.check_address(request)
@@ -70,10 +82,27 @@ class AdminApp:
         if self._files.has(request.path):
             return self._files.reply(request)
         self._access.check_key(request, is_for_metrics=request.path == "/metrics")
+        if request.path == _FEED and request.method != "GET":
+            raise MethodNotAllowed("The feed answers GET.", "GET")
+        if (number := _REQUEST.fullmatch(request.path)) is not None:
+            return self._request(int(number[1]))
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
             raise NotFound("There is nothing at this path of the dashboard's port; the API is at the proxy's own port.")
         return endpoint(_parameters(request.query))
+
+    def _requests(self, parameters: Parameters) -> HttpReply:
+        log = self._context.services().request_log
+        return _json(request_json.page(log, parameters))
+
+    def _request(self, number: int) -> HttpReply:
+        record = self._context.services().request_log.find(number)
+        if record is None:
+            raise NotFound(
+                "No request with this number is among the last thousand that ended; it may still run.",
+                code="unknown_request",
+            )
+        return _json(request_json.details(record, self._context.config.trace_dir))
 
     def _ready(self, _: Parameters) -> HttpReply:
         reasons = ["the proxy is stopping"] if self._context.is_stopping else []

@@ -1,15 +1,18 @@
 """AdminContext: what the endpoints of the admin listener look at: the proxy, its settings, its key and its state."""
 
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.admin import key_files
+from deepseek_cursor_proxy.admin.store_state import StoreStates
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.settings import LoadedConfig
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
 if TYPE_CHECKING:
+    from deepseek_cursor_proxy.admin.statistics import Statistics
     from deepseek_cursor_proxy.exchange.services import Services
 
 
@@ -26,13 +29,40 @@ class AdminContext:
         self.is_stopping = False
         # The key in admin.key; None if the settings have one, of which we know the digest only.
         self.own_key = _own_key(loaded.config)
+        self.store_states = StoreStates()
+        # Protects `_statistics`, which is made once.
+        self._lock = threading.Lock()
+        self._statistics: Statistics | None = None
+        server.on_services = self._observe
 
     @property
     def config(self) -> ProxyConfig:
         return self.loaded.config
 
+    @property
+    def base_url(self) -> str:
+        """The base URL of clients on this machine."""
+        host, port, *_ = self.server.server_address
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(str(host), str(host))
+        return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+
     def services(self) -> "Services":
         return self.server.services()
+
+    def statistics(self) -> "Statistics":
+        """What all requests so far add up to."""
+        return self._observe(self.services())
+
+    def _observe(self, services: "Services") -> "Statistics":
+        """Count from now on, which is before the first request; the request log survives a reload."""
+        # Only here: listening does not need it.
+        from deepseek_cursor_proxy.admin.statistics import Statistics
+
+        with self._lock:
+            if self._statistics is None:
+                self._statistics = Statistics()
+                services.request_log.subscribe(self._statistics.add)
+            return self._statistics
 
     def reload(self, loaded: LoadedConfig) -> bool:
         """Take new settings; whether the key is another one now."""

@@ -75,7 +75,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         # For the page at /: where the dashboard is, if there is one.
         self.dashboard_url: str | None = None
         # Called with new services before any request uses them; again after a reload.
-        self.on_services: Callable[[Services], None] = lambda services: None
+        self.on_services: Callable[[Services], object] = lambda services: None
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)

@@ -70,6 +70,11 @@ _TABLES: tuple[set[str], ...] = (
 )
 
 
+def tables() -> list[str]:
+    """The names of all tables."""
+    return sorted(set[str]().union(*_TABLES))
+
+
 def check(connection: sqlite3.Connection) -> None:
     """Raise Unusable for a file that is not ours, Damaged for one of ours that lost its tables; write nothing."""
     with connection:

@@ -1,0 +1,103 @@
+"""GET /metrics: every metric with its name, type and help. What is counted over time comes from `statistics`."""
+
+import sys
+from collections.abc import Iterator
+
+from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.admin import process
+from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.admin.prometheus import CONTENT_TYPE, Family, Sample, render
+from deepseek_cursor_proxy.admin.statistics import Statistics
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.messages import HttpReply
+
+
+def reply(context: AdminContext) -> HttpReply:
+    services = context.services()
+    statistics = context.statistics()
+    with statistics.lock:
+        # Rendered under the lock, so that all numbers are of one moment.
+        counted = render(_counted(statistics))
+    body = counted + render(_current(context, services)) + render(_process(context))
+    return HttpReply(200, body, (("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store")))
+
+
+def _counted(counts: Statistics) -> Iterator[Family]:
+    yield Family(
+        "dcp_requests_total", "counter", "Requests that ended, by API, model and outcome.", counts.requests.samples()
+    )
+    yield Family(
+        "dcp_tokens_total",
+        "counter",
+        "Tokens by kind: hit and miss of the prefix cache, thinking, and output without thinking.",
+        counts.tokens.samples(),
+    )
+    yield Family(
+        "dcp_request_seconds", "histogram", "Time from request to last byte.", counts.request_seconds.samples()
+    )
+    yield Family(
+        "dcp_first_token_seconds",
+        "histogram",
+        "Time from request to first token, thinking included.",
+        counts.first_token_seconds.samples(),
+    )
+    yield Family(
+        "dcp_upstream_queue_seconds", "histogram", "Time that calls waited for a slot.", counts.queue_seconds.samples()
+    )
+    yield Family("dcp_retries_total", "counter", "Calls made again, by what had failed.", counts.retries.samples())
+    yield Family(
+        "dcp_reasoning_turns_total",
+        "counter",
+        "Assistant turns sent, by where their reasoning came from.",
+        counts.turns.samples(),
+    )
+    yield Family(
+        "dcp_recoveries_total",
+        "counter",
+        "Requests sent with turns as a transcript, because reasoning was lost.",
+        counts.recoveries.samples(),
+    )
+    yield Family(
+        "dcp_divergences_total",
+        "counter",
+        "Requests that changed what the chat had sent before, by the first part that differs.",
+        counts.divergences.samples(),
+    )
+
+
+def _current(context: AdminContext, services: Services) -> Iterator[Family]:
+    streams = sum(each.facts.stream for each in services.request_log.running())
+    yield _gauge("dcp_streams_in_flight", "Streamed answers that are running.", streams)
+    limits = services.upstream.call_limits.snapshot()
+    calls = sum(limit.running_calls for limit in limits.values())
+    yield _gauge("dcp_upstream_calls", "Calls to upstreams that are running.", calls)
+    waiting = [Sample(limit.queued_calls, {"model": model}) for model, limit in limits.items()]
+    yield Family("dcp_upstream_waiting", "gauge", "Calls that wait for a slot, by model.", waiting)
+    yield _gauge("dcp_connections", "Connections of clients.", len(context.server.connections))
+    store = context.store_states.read(services.reasoning_store.database)
+    rows = [Sample(number, {"table": table}) for table, number in store.size.rows.items()]
+    yield Family("dcp_store_rows", "gauge", "Rows in the store, counted at most every minute.", rows)
+    yield _gauge("dcp_store_bytes", "Size of the store's file.", store.size.bytes)
+    yield Family(
+        "dcp_store_faults_total", "counter", "Times that the store could not be used.", [Sample(store.fault_count)]
+    )
+
+
+def _process(context: AdminContext) -> Iterator[Family]:
+    use = process.measure()
+    python = ".".join(map(str, sys.version_info[:3]))
+    cpu = [Sample(use.cpu_seconds)]
+    yield Family("process_cpu_seconds_total", "counter", "CPU time of the proxy, user and system.", cpu)
+    if use.memory_bytes is not None:
+        yield _gauge("process_resident_memory_bytes", "Memory of the proxy.", use.memory_bytes)
+    if use.open_files is not None:
+        yield _gauge("process_open_fds", "Open file descriptors.", use.open_files)
+    if use.most_files is not None:
+        yield _gauge("process_max_fds", "The most file descriptors that may be open.", use.most_files)
+    yield _gauge("process_start_time_seconds", "Unix time of the start.", context.started_at)
+    build = Sample(1, {"version": __version__, "python": python})
+    yield Family("dcp_build_info", "gauge", "Versions of the proxy and of Python; always 1.", [build])
+
+
+def _gauge(name: str, help: str, value: float) -> Family:
+    return Family(name, "gauge", help, [Sample(value)])

@@ -1,0 +1,117 @@
+"""GET /api/stats: what the proxy does now, and what it did in the last hour."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.admin import process, request_json
+from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.observers.request_log import RequestRecord
+
+_HOUR = 3600.0
+
+
+def stats(context: AdminContext) -> dict[str, Any]:
+    """All of it."""
+    in_flight = [request_json.running(each) for each in context.services().request_log.running()]
+    return {**summary(context), "in_flight": in_flight}
+
+
+def summary(context: AdminContext) -> dict[str, Any]:
+    """All but the requests in flight, as the feed repeats it."""
+    services, now = context.services(), time.time()
+    return {
+        "version": __version__,
+        "started_at": round(context.started_at, 3),
+        "now": round(now, 3),
+        "uptime_seconds": round(now - context.started_at, 1),
+        "base_url": context.base_url,
+        "public_url": context.public_url,
+        "upstreams": _upstreams(services),
+        "waiting": {name: limit.queued_calls for name, limit in services.upstream.call_limits.snapshot().items()},
+        "connections": len(context.server.connections),
+        "last_minutes": _last_minutes(context),
+        **_last_hour(services.request_log.ended(limit=sys.maxsize), now),
+        "store": _store(context, services),
+        "process": _process(),
+        "tracing": context.config.trace_dir is not None,
+    }
+
+
+def _upstreams(services: Services) -> list[dict[str, Any]]:
+    upstream, limits = services.upstreams.choose(), services.upstream.call_limits.snapshot().values()
+    calls, waiting = sum(each.running_calls for each in limits), sum(each.queued_calls for each in limits)
+    host = urlsplit(upstream.base_url).hostname
+    return [{"name": upstream.name, "host": host, "state": "closed", "calls": calls, "waiting": waiting}]
+
+
+def _last_minutes(context: AdminContext) -> list[dict[str, Any]]:
+    statistics = context.statistics()
+    with statistics.lock:
+        return [
+            {
+                "minute": each.minute,
+                "requests": each.requests,
+                "failed": each.failed,
+                "output_tokens": each.output_tokens,
+                "hit_tokens": each.hit_tokens,
+                "miss_tokens": each.miss_tokens,
+                "cost_usd": each.cost,
+            }
+            for each in statistics.minutes()
+        ]
+
+
+def _last_hour(records: Sequence[RequestRecord], now: float) -> dict[str, Any]:
+    """Figures of the last hour, as far back as the log has it: its last thousand requests."""
+    recent = [each for each in records if now - each.ended_at <= _HOUR]
+    firsts = sorted(each.timing.first_delta for each in recent if each.timing.first_delta is not None)
+    used = [each for each in recent if each.tokens is not None]
+    prompt = sum(each.tokens.prompt for each in used if each.tokens is not None)
+    hit = sum(each.tokens.hit for each in used if each.tokens is not None)
+    return {
+        "first_token_seconds": {"p50": _quantile(firsts, 0.5), "p95": _quantile(firsts, 0.95)} if firsts else None,
+        "tokens_per_second": _tokens_per_second(used),
+        "cache_hit_share": round(hit / prompt, 4) if prompt else None,
+    }
+
+
+def _tokens_per_second(records: Sequence[RequestRecord]) -> float | None:
+    """The tokens of all streams by the time they took after the first one. A plain answer comes at once."""
+    tokens, seconds = 0, 0.0
+    for each in records:
+        if each.facts.stream and each.tokens is not None and each.timing.first_delta is not None:
+            tokens += each.tokens.output
+            seconds += each.timing.total - each.timing.first_delta
+    return round(tokens / seconds, 2) if seconds > 0 else None
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return round(values[min(len(values) - 1, int(share * len(values)))], 4)
+
+
+def _store(context: AdminContext, services: Services) -> dict[str, Any]:
+    state = context.store_states.read(services.reasoning_store.database)
+    return {
+        "path": state.path,
+        "rows": state.size.rows,
+        "bytes": state.size.bytes,
+        "state": state.fault or "usable",
+        "faults": state.fault_count,
+    }
+
+
+def _process() -> dict[str, Any]:
+    use = process.measure()
+    return {
+        "pid": os.getpid(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "cpu_seconds": round(use.cpu_seconds, 3),
+        "memory_bytes": use.memory_bytes,
+        "open_files": use.open_files,
+    }

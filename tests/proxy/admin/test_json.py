@@ -1,0 +1,183 @@
+"""The JSON of the admin listener: its shapes, its pages, and what is never in it."""
+
+import json
+import os
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.support.admin_client import ADMIN_KEY, AdminCase
+from tests.support.harness import PATIENCE, chat_body, read_until, request_bytes
+from tests.support.polling import wait_until
+
+ROW = """id number started_at api model requested_model key session stream ended_at outcome status message tokens
+searches cost_usd saved_usd divergence_usd seconds retries turns repairs divergence messages tools body_bytes
+upstream"""
+RUNNING = """number started_at api model requested_model key session stream phase age_seconds output_tokens_estimate
+first_token_seconds"""
+STATS = """version started_at now uptime_seconds base_url public_url upstreams in_flight waiting connections
+last_minutes first_token_seconds tokens_per_second cache_hit_share store process tracing"""
+MINUTE = "minute requests failed output_tokens hit_tokens miss_tokens cost_usd"
+SECRETS = {
+    "prompt": "planted-secret-of-the-prompt",
+    "answer": "planted-secret-of-the-answer",
+    "reasoning": "planted-secret-of-the-reasoning",
+    "argument": "planted-secret-of-the-arguments",
+    "key": "sk-planted-secret-of-the-client",
+    "metrics": "sk-planted-secret-of-metrics",
+    "access": "sk-planted-secret-of-access",
+    "route": "sk-planted-secret-of-the-route",
+}
+
+
+class ShapeTest(AdminCase):
+    def test_the_stats_of_a_proxy_that_was_just_started(self) -> None:
+        proxy = self.admin_proxy()
+        stats = self.get(self.admin(proxy), "/api/stats").value
+        self.assertLessEqual(set(STATS.split()), set(stats))
+        self.assertEqual(proxy.url, stats["base_url"])
+        self.assertEqual(60, len(stats["last_minutes"]))
+        self.assertEqual(set(MINUTE.split()), set(stats["last_minutes"][0]))
+        for name in ("first_token_seconds", "tokens_per_second", "cache_hit_share", "public_url"):
+            self.assertIsNone(stats[name])
+        self.assertEqual([], stats["in_flight"])
+        self.assertEqual({"name", "host", "state", "calls", "waiting"}, set(stats["upstreams"][0]))
+        self.assertEqual({"path", "rows", "bytes", "state", "faults"}, set(stats["store"]))
+        self.assertEqual(("usable", 0), (stats["store"]["state"], stats["store"]["faults"]))
+        self.assertEqual({"pid", "python", "cpu_seconds", "memory_bytes", "open_files"}, set(stats["process"]))
+        self.assertEqual((os.getpid(), False), (stats["process"]["pid"], stats["tracing"]))
+
+    def test_a_request_that_ended_is_a_row_and_counts_in_the_stats(self) -> None:
+        proxy = self.admin_proxy()
+        admin = self.admin(proxy)
+        self.round_trip(proxy, chat_body(stream=True))
+        [row] = self.get(admin, "/api/requests").value["requests"]
+        self.assertEqual(set(ROW.split()), set(row))
+        self.assertEqual(
+            (1, "chat", "completed", 200, None, True, 1),
+            tuple(row[each] for each in ("number", "api", "outcome", "status", "message", "stream", "messages")),
+        )
+        self.assertEqual({"hit", "miss", "output", "thinking"}, set(row["tokens"]))
+        self.assertEqual({"queue", "connect", "first_token", "total"}, set(row["seconds"]))
+        self.assertEqual({"filled", "kept", "empty", "missing", "recovered"}, set(row["turns"]))
+        self.assertRegex(row["key"], "^[0-9a-f]{12}$")
+        stats = self.get(admin, "/api/stats").value
+        self.assertEqual(1, sum(each["requests"] for each in stats["last_minutes"]))
+        self.assertEqual({"p50", "p95"}, set(stats["first_token_seconds"]))
+        self.assertEqual(0, stats["cache_hit_share"])
+
+    def test_a_stream_in_flight_is_listed_until_it_ends(self) -> None:
+        proxy = self.admin_proxy()
+        admin = self.admin(proxy)
+        self.fake.answer(Answer(content="word " * 40, stall_after=6))
+        sock = self.connect(proxy, chat_body(stream=True))
+        self.fake.stalls.get(timeout=PATIENCE)
+        read_until(sock, b"word")
+        stats = self.get(admin, "/api/stats").value
+        [running] = stats["in_flight"]
+        self.assertEqual(set(RUNNING.split()), set(running))
+        self.assertEqual((1, "streaming", True), tuple(running[each] for each in ("number", "phase", "stream")))
+        self.assertGreater(running["output_tokens_estimate"], 0)
+        self.assertEqual((1, 1), (stats["connections"], stats["upstreams"][0]["calls"]))
+        self.assertIn(b"\ndcp_streams_in_flight 1\n", self.get(admin, "/metrics").body)
+        self.fake.release.set()
+        read_until(sock, b"[DONE]")
+        wait_until(lambda: not self.get(admin, "/api/stats").value["in_flight"])
+
+    def test_pages_go_back_to_the_first_request(self) -> None:
+        proxy = self.admin_proxy()
+        admin = self.admin(proxy)
+        for number in range(7):
+            self.round_trip(proxy, chat_body(model="deepseek-flash" if number == 3 else "deepseek-v4-pro"))
+        numbers: list[int] = []
+        before = ""
+        while True:
+            page = self.get(admin, f"/api/requests?limit=3{before}").value
+            numbers += [row["number"] for row in page["requests"]]
+            if page["next_before"] is None:
+                break
+            before = f"&before={page['next_before']}"
+        self.assertEqual([7, 6, 5, 4, 3, 2, 1], numbers)
+        [flash] = self.get(admin, "/api/requests?model=deepseek-flash").value["requests"]
+        self.assertEqual(4, flash["number"])
+        self.assertEqual([], self.get(admin, "/api/requests?outcome=failed").value["requests"])
+        self.assertEqual(7, len(self.get(admin, f"/api/requests?key={flash['key']}").value["requests"]))
+
+    def test_a_query_that_makes_no_sense_is_a_400(self) -> None:
+        admin = self.admin(self.admin_proxy())
+        for query in ("before=x", "limit=1e3", "before=" + "9" * 16, "&".join(f"a{n}=1" for n in range(30))):
+            with self.subTest(query[:20]):
+                reply = self.get(admin, f"/api/requests?{query}")
+                self.assertEqual((400, {"message", "code"}), (reply.status, set(reply.value["error"])))
+
+    def test_the_details_of_a_request_have_its_turns_and_say_how_to_get_bodies(self) -> None:
+        proxy = self.admin_proxy()
+        admin = self.admin(proxy)
+        client = self.client(proxy)
+        client.ask("What is six times seven?")
+        client.ask("And now?")
+        number = self.get(admin, "/api/requests").value["requests"][0]["number"]
+        details = self.get(admin, f"/api/requests/{number}").value
+        self.assertEqual({*ROW.split(), "strip", "finish_reason", "dropped", "bodies", "bodies_hint"}, set(details))
+        self.assertEqual({"index", "source", "proof"}, set(details["strip"][0]))
+        self.assertIsNone(details["bodies"])
+        self.assertIn("trace_dir", details["bodies_hint"])
+        for absent in ("999", "0"):
+            reply = self.get(admin, f"/api/requests/{absent}")
+            self.assertEqual((404, "unknown_request"), (reply.status, reply.value["error"]["code"]))
+
+    def test_with_tracing_the_bodies_are_there(self) -> None:
+        proxy = self.admin_proxy(trace_dir=self.folder / "traces")
+        admin = self.admin(proxy)
+        self.round_trip(proxy, chat_body("the question"))
+        details = self.get(admin, "/api/requests/1").value
+        self.assertEqual({"client", "upstream", "answer"}, set(details["bodies"]))
+        self.assertEqual("the question", details["bodies"]["client"]["messages"][0]["content"])
+        self.assertIsNone(details["bodies_hint"])
+        for path in (self.folder / "traces").iterdir():
+            path.write_text("damaged")
+        self.assertIn("no trace of this request", self.get(admin, "/api/requests/1").value["bodies_hint"])
+
+
+class SecretsTest(AdminCase):
+    def test_no_answer_contains_a_prompt_an_answer_or_a_key(self) -> None:
+        self.enterContext(mock.patch.dict(os.environ, {"PLANTED_KEY": SECRETS["route"]}))
+        proxy = self.admin_proxy(
+            metrics_key=SECRETS["metrics"],
+            access_keys=[SECRETS["access"], SECRETS["key"]],
+            passthrough={"gpt-*": {"base_url": f"{self.fake.url}/v1", "key_env": "PLANTED_KEY"}},
+        )
+        admin = self.admin(proxy)
+        feed = self.feed(admin)
+        self.fake.answer(*[Answer(reasoning=SECRETS["reasoning"], content=SECRETS["answer"])] * 3)
+        for body in self.bodies():
+            self.round_trip(proxy, request_bytes(body, key=SECRETS["key"]))
+        self.round_trip(proxy, request_bytes(chat_body(SECRETS["prompt"]), key="sk-planted-wrong-key-of-a-stranger"))
+        self.round_trip(proxy, request_bytes(chat_body(), path=f"/v1/{SECRETS['key']}", key=SECRETS["key"]))
+        paths = ("/metrics", "/api/stats", "/api/requests", "/api/config", "/readyz", "/healthz", "/")
+        count = len(self.get(admin, "/api/requests").value["requests"])
+        self.assertGreaterEqual(count, 5)
+        texts = [self.get(admin, path).body.decode() for path in paths]
+        texts += [self.get(admin, f"/api/requests/{number}").body.decode() for number in range(1, count + 1)]
+        texts += [json.dumps(feed.next("request")) for _ in range(count)]
+        texts += [json.dumps(feed.next("stats"))]
+        for name, secret in {**SECRETS, "admin": ADMIN_KEY, "wrong": "sk-planted-wrong-key-of-a-stranger"}.items():
+            with self.subTest(name):
+                self.assertFalse([text for text in texts if secret in text])
+
+    def bodies(self) -> list[dict[str, Any]]:
+        tool = {"type": "function", "function": {"name": "planted_tool", "parameters": {"type": "object"}}}
+        call = {"id": "c1", "type": "function"}
+        call["function"] = {"name": "planted_tool", "arguments": json.dumps({"x": SECRETS["argument"]})}
+        history = [
+            {"role": "user", "content": SECRETS["prompt"]},
+            {"role": "assistant", "content": SECRETS["answer"], "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": SECRETS["prompt"]},
+        ]
+        return [
+            chat_body(SECRETS["prompt"]),
+            chat_body(SECRETS["prompt"], stream=True, user=SECRETS["prompt"]),
+            {"messages": history, "tools": [tool], "stream": True},
+            {"messages": SECRETS["prompt"]},
+            {"messages": [{"role": SECRETS["prompt"], "content": "x"}]},
+        ]

@@ -1,0 +1,32 @@
+"""Prometheus' text format, byte by byte."""
+
+import unittest
+
+from deepseek_cursor_proxy.admin.prometheus import Counter, Family, Histogram, Sample, render
+
+
+class RenderTest(unittest.TestCase):
+    def test_a_counter_has_a_line_for_every_combination_of_labels(self) -> None:
+        counter = Counter("model", "kind")
+        counter.add(1, "a", "x")
+        counter.add(2.5, "a", "x")
+        counter.add(0, "b", "x")
+        expected = '# HELP n_total Help.\n# TYPE n_total counter\nn_total{model="a",kind="x"} 3.5\n'
+        expected += 'n_total{model="b",kind="x"} 0\n'
+        self.assertEqual(expected.encode(), render([Family("n_total", "counter", "Help.", counter.samples())]))
+
+    def test_a_histogram_adds_up_and_counts_a_value_on_a_bound_below_it(self) -> None:
+        histogram = Histogram((0.5, 1))
+        for value in (0.5, 0.75, 1, 7):
+            histogram.add(value)
+        lines = render([Family("s", "histogram", "Help.", histogram.samples())]).decode().splitlines()[2:]
+        self.assertEqual(
+            ['s_bucket{le="0.5"} 1', 's_bucket{le="1"} 3', 's_bucket{le="+Inf"} 4', "s_sum 9.25", "s_count 4"], lines
+        )
+
+    def test_labels_are_escaped_and_cannot_forge_a_line(self) -> None:
+        text = render([Family("n", "gauge", "Help.", [Sample(1, {"model": 'a"} 1\nforged 2\\'})])]).decode()
+        self.assertEqual(r'n{model="a\"} 1\nforged 2\\"} 1', text.splitlines()[2])
+
+    def test_a_family_without_samples_is_left_out(self) -> None:
+        self.assertEqual(b"", render([Family("n", "gauge", "Help.", Counter("a").samples())]))

@@ -1,0 +1,94 @@
+"""What requests add up to: counters, the bound of labels, and the minutes of the last hour."""
+
+import threading
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.admin.prometheus import Family, render
+from deepseek_cursor_proxy.admin.statistics import Statistics
+from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
+from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
+
+
+def record(model: str = "m", result: Result = Result.COMPLETED, **more: Any) -> RequestRecord:
+    facts = RequestFacts(1, 0.0, "chat", model=model, stream=True)
+    return RequestRecord(facts, result, 200, None, more.pop("timing", Timing(1.0, 0.5, 0.0, 0.0)), **more)
+
+
+class StatisticsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now = 6000.0
+        self.statistics = Statistics(lambda: self.now)
+
+    def lines(self, samples: Any) -> list[str]:
+        return render([Family("x", "counter", "h", samples.samples())]).decode().splitlines()[2:]
+
+    def test_requests_count_by_api_model_and_outcome(self) -> None:
+        for each in (record(), record(), record(result=Result.FAILED), record("", Result.REFUSED)):
+            self.statistics.add(each)
+        self.assertEqual(
+            [
+                'x{api="chat",model="m",outcome="completed"} 2',
+                'x{api="chat",model="m",outcome="failed"} 1',
+                'x{api="chat",model="none",outcome="refused"} 1',
+            ],
+            self.lines(self.statistics.requests),
+        )
+
+    def test_the_kinds_of_tokens_do_not_overlap(self) -> None:
+        self.statistics.add(record(tokens=Tokens(10, 20, 30, 12)))
+        kinds = {"hit": 10, "miss": 20, "output": 18, "thinking": 12}
+        self.assertEqual(
+            [f'x{{model="m",kind="{kind}"}} {number}' for kind, number in kinds.items()],
+            self.lines(self.statistics.tokens),
+        )
+
+    def test_the_fifty_first_model_and_all_after_it_are_one(self) -> None:
+        for number in range(200):
+            self.statistics.add(record(f"model-{number}"))
+        lines = self.lines(self.statistics.requests)
+        self.assertEqual(51, len(lines))
+        self.assertEqual('x{api="chat",model="other",outcome="completed"} 150', lines[-1])
+
+    def test_what_happened_to_the_history_counts(self) -> None:
+        self.statistics.add(record(turns=TurnCounts(3, 2, 1, 4, 5), divergence="tools (added grep), message 12 (x)"))
+        self.statistics.add(record(divergence="system, message 3 (user content)"))
+        self.statistics.add(record(divergence="message 3 (user content)"))
+        sources = {"store": 3, "client": 2, "empty": 1, "missing": 4}
+        self.assertEqual(
+            [f'x{{source="{each}"}} {sources[each]}' for each in sources], self.lines(self.statistics.turns)
+        )
+        self.assertEqual(["x 1"], self.lines(self.statistics.recoveries))
+        places = ("tools", "system", "message")
+        self.assertEqual([f'x{{where="{each}"}} 1' for each in places], self.lines(self.statistics.divergences))
+
+    def test_times_that_a_request_never_had_are_not_counted(self) -> None:
+        self.statistics.add(record(timing=Timing(2.0)))
+        self.assertEqual([], self.lines(self.statistics.first_token_seconds))
+        self.assertEqual([], self.lines(self.statistics.queue_seconds))
+        self.assertIn('x_sum{model="m"} 2', self.lines(self.statistics.request_seconds))
+
+    def test_the_last_hour_has_sixty_minutes_with_gaps_and_forgets_older_ones(self) -> None:
+        self.statistics.add(record(tokens=Tokens(1, 2, 3)))
+        self.now += 2 * 60
+        self.statistics.add(record(result=Result.FAILED))
+        minutes = self.statistics.minutes()
+        self.assertEqual([6120 - 60 * back for back in range(59, -1, -1)], [each.minute for each in minutes])
+        self.assertEqual([1, 0, 1], [each.requests for each in minutes[-3:]])
+        self.assertEqual([0, 0, 1], [each.failed for each in minutes[-3:]])
+        self.assertEqual((1, 2, 3), (minutes[-3].hit_tokens, minutes[-3].miss_tokens, minutes[-3].output_tokens))
+        self.now += 58 * 60
+        self.assertEqual(1, sum(each.requests for each in self.statistics.minutes()))
+
+    def test_threads_lose_no_count(self) -> None:
+        def add() -> None:
+            for _ in range(500):
+                self.statistics.add(record())
+
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        self.assertIn(" 2000", self.lines(self.statistics.requests)[0])
