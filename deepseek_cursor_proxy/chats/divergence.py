@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.chats.tool_order import name_of
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.redaction import safe_text
@@ -103,7 +104,10 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
     messages = tuple(map(_message_outline, request.messages, history.digests))
     return RequestOutline(
         system=tuple(message.digest for message in messages[:leading]),
-        tools={tool["function"]["name"]: hash(marshal.dumps(dict(tool), _MARSHAL_VERSION)) for tool in request.tools},
+        tools={
+            name_of(tool): hash(marshal.dumps(dict(tool), _MARSHAL_VERSION))
+            for tool in (*request.tools, *request.server_tools)
+        },
         messages=messages[leading:],
     )
 

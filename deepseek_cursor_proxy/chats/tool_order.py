@@ -27,18 +27,20 @@ def order(tools: Sequence[Mapping[str, Any]], last_sent: Sequence[str] | None, m
         # Two tools of one name differ by their positions alone.
         return tuple(tools)
     positions = {name: at for at, name in enumerate(last_sent or ())} if mode == "sticky" else {}
-    return tuple(sorted(tools, key=lambda tool: (positions.get(_name(tool), len(positions)), _name(tool))))
+    return tuple(sorted(tools, key=lambda tool: (positions.get(name_of(tool), len(positions)), name_of(tool))))
 
 
 def order_server_tools(tools: Tools, mode: str) -> Tools:
-    """The tools that DeepSeek runs itself, which have no names and follow the others, in the order to send."""
+    """The tools that DeepSeek runs itself, which follow the others, in the order to send."""
     return tools if mode == "client" or len(tools) < 2 else tuple(sorted(tools, key=_canonical_json))
 
 
 def names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(_name(tool) for tool in tools)
+    return tuple(name_of(tool) for tool in tools)
 
 
-def _name(tool: Mapping[str, Any]) -> str:
-    name: str = tool["function"]["name"]
+def name_of(tool: Mapping[str, Any]) -> str:
+    """The name of a function, the type of a tool that DeepSeek runs itself."""
+    function = tool.get("function")
+    name: str = tool["type"] if function is None else function["name"]
     return name

@@ -24,10 +24,10 @@ class ChatTracker:
         """The request with its tools in the order of the chat."""
         self._branch = self._store.find(self._conversation, self._outline)
         tools = tool_order.order(prepared.request.tools, self._branch.order if self._branch else None, self._mode)
-        self._outline = self._outline.with_tools(tool_order.names(tools))
+        server_tools = tool_order.order_server_tools(prepared.request.server_tools, self._mode)
+        self._outline = self._outline.with_tools(tool_order.names((*tools, *server_tools)))
         last = self._branch.last if self._branch else None
         self.divergence = divergence.diagnose(last, self._outline) if last is not None else None
-        server_tools = tool_order.order_server_tools(prepared.request.server_tools, self._mode)
         # Most requests are in order already.
         if tools == prepared.request.tools and server_tools == prepared.request.server_tools:
             return prepared

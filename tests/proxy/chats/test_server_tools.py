@@ -166,6 +166,17 @@ class TestChatCompletions(ServerToolTestCase):
         self.assertEqual(choice, self.sent()["tool_choice"])
         self.assertEqual([], self.fake.refused)
 
+    def test_a_search_that_comes_or_goes_is_named_as_a_divergence(self) -> None:
+        history = QUESTION, {"role": "assistant", "content": "Hello."}, NEXT
+        self.chat(self.running, *history, tools=[*TOOLS, SEARCH])
+        with self.assertLogs("deepseek_cursor_proxy.observers.console") as log:
+            self.chat(self.running, *history, tools=TOOLS)
+            self.chat(self.running, *history, tools=[SEARCH, *TOOLS])
+        lines = [line for line in log.output if "diverged" in line]
+        self.assertEqual(2, len(lines), log.output)
+        self.assertIn("tools (removed deepseek_web_search)", lines[0])
+        self.assertIn("tools (added deepseek_web_search)", lines[1])
+
     def test_the_same_tools_in_another_order_are_the_same_bytes(self) -> None:
         orders = ([*TOOLS, SEARCH, READ], [READ, *reversed(TOOLS), SEARCH, READ])
         bodies = []
