@@ -48,11 +48,17 @@ class Database:
     """
 
     def __init__(
-        self, path: str | Path, *, durability: str = "normal", on_fault: Callable[[], None] = lambda: None
+        self,
+        path: str | Path,
+        *,
+        durability: str = "normal",
+        on_fault: Callable[[], None] = lambda: None,
+        tables: schema.Schema | None = None,
     ) -> None:
         """No file is touched before `open`. The thread that meets a fault calls `on_fault`, which must not wait."""
         self.path = str(path)
         self._durability = durability
+        self._schema = tables or schema.STORE
         # Also called by a store that has something pending, to have the file opened again soon.
         self.request_reopen = on_fault
         self._lock = threading.RLock()
@@ -193,7 +199,7 @@ class Database:
     def confirm(self) -> None:
         """Find out by writing whether the file can be written again, and let other writes through; raises Unusable."""
         with self.transaction(is_retry=True) as connection:
-            schema.write_version(connection)
+            self._schema.write_version(connection)
         with self._lock:
             self._write_fault = None
 
@@ -226,7 +232,7 @@ class Database:
     def _connect(self, may_wait: bool) -> "_Connections":
         if self.path != ":memory:":
             private_files.make_directory(self._file.parent)
-            file_check.inspect(self._file, len(schema.MIGRATIONS))
+            file_check.inspect(self._file, self._schema)
             # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
             private_files.create(self._file)
             file_check.grant_side_files(self._file)
@@ -234,13 +240,13 @@ class Database:
         try:
             self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
             # Before any write: a file that is not ours stays as it is.
-            schema.check(connection)
+            self._schema.check(connection)
             connection.execute("PRAGMA journal_mode=WAL")
             self._set_durability(connection)
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
-            schema.migrate(connection)
+            self._schema.migrate(connection)
             return _Connections(connection, connection if self.path == ":memory:" else self._connect_reader())
         except BaseException:
             connection.close()
@@ -269,11 +275,11 @@ class Database:
         if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
             return
         with suppress(sqlite3.Error, OSError, Unusable):
-            file_check.inspect(self._file, len(schema.MIGRATIONS))
+            file_check.inspect(self._file, self._schema)
             connection = connect(file_check.immutable_uri(self._file), uri=True)
             try:
-                schema.check(connection)
-                if schema.version(connection) != len(schema.MIGRATIONS):
+                self._schema.check(connection)
+                if schema.version(connection) != self._schema.newest_version:
                     raise fault
             except BaseException:
                 connection.close()

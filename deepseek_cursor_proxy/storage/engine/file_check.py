@@ -13,12 +13,10 @@ import struct
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.storage.engine.faults import Damaged, Unusable
 
-# Identifies the file as ours ("DScp").
-APPLICATION_ID = 0x44536370
 # The files SQLite keeps beside a database; they move together.
 SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -27,7 +25,17 @@ _PAGE_BYTES = 4096
 _PAGES_LOOKED_AT = 256
 
 
-def inspect(path: Path, newest_version: int) -> None:
+class FileKind(Protocol):
+    """What a file of ours is known by: the number in its head, and the newest version that we can read."""
+
+    @property
+    def application_id(self) -> int: ...
+
+    @property
+    def newest_version(self) -> int: ...
+
+
+def inspect(path: Path, kind: FileKind) -> None:
     """Raise Unusable for a file that is not ours, Damaged for one to set aside; write nothing.
 
     Never call it while this process has the file open: POSIX drops all locks on a file when any descriptor is closed.
@@ -44,16 +52,16 @@ def inspect(path: Path, newest_version: int) -> None:
         return
     # SQLite reads the log first: a page that a power cut tore while it was copied is still whole in there.
     newest = _Head(_newest_in_log(path) or _head(path))
-    if newest.application_id != APPLICATION_ID and not newest.is_empty:
+    if newest.application_id != kind.application_id and not newest.is_empty:
         _check_readable(path)
-    check_ownership(newest.application_id, newest.version, newest_version, is_empty=newest.is_empty)
+    check_ownership(newest.application_id, newest.version, kind, is_empty=newest.is_empty)
 
 
-def check_ownership(application_id: int, version: int, newest_version: int, *, is_empty: bool) -> None:
-    """Raise Unusable unless the database is ours; an empty one may become ours."""
-    if application_id != APPLICATION_ID and not is_empty:
+def check_ownership(application_id: int, version: int, kind: FileKind, *, is_empty: bool) -> None:
+    """Raise Unusable unless the database is of this kind; an empty one may become it."""
+    if application_id != kind.application_id and not is_empty:
         raise Unusable("it is a database of another program, which is left alone")
-    if version > newest_version:
+    if version > kind.newest_version:
         raise Unusable(f"it was written by a newer version of this program (schema {version}) and is left alone")
 
 

@@ -1,4 +1,4 @@
-"""The tables of the store's file and their migrations. All CREATE statements are here.
+"""The tables of the store's file and their migrations. All CREATE statements of that file are here.
 
 The schema version is SQLite's user_version; MIGRATIONS lists the step from each version to the next. The steps and the
 new version are one transaction, so a process that dies in between leaves the file as it was. A new table is a new step
@@ -6,9 +6,11 @@ and a new entry of _TABLES; a step that was released never changes.
 """
 
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from deepseek_cursor_proxy.storage.engine.faults import Damaged
-from deepseek_cursor_proxy.storage.engine.file_check import APPLICATION_ID, check_ownership
+from deepseek_cursor_proxy.storage.engine.file_check import check_ownership
 
 # One row per reasoning; the keys that lead to it are small rows of their own.
 _REASONINGS = (
@@ -75,39 +77,54 @@ def tables() -> list[str]:
     return sorted(set[str]().union(*_TABLES))
 
 
-def check(connection: sqlite3.Connection) -> None:
-    """Raise Unusable for a file that is not ours, Damaged for one of ours that lost its tables; write nothing."""
-    with connection:
-        # One snapshot: between two statements another process may have created the tables.
-        connection.execute("BEGIN")
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        application_id = connection.execute("PRAGMA application_id").fetchone()[0]
-        number = version(connection)
-    check_ownership(application_id, number, len(MIGRATIONS), is_empty=not tables)
-    ours, expected = tables & set[str]().union(*_TABLES), set[str]().union(*_TABLES[: max(0, number) + 1])
-    if not ours >= expected:
-        raise Damaged("its tables are gone")
-    if number < 0 or ours > expected:
-        # No migration fits, however often it is tried.
-        raise Damaged("its version is lost")
+@dataclass(frozen=True)
+class Schema:
+    """The tables of one kind of file: the number that marks it, the migrations, and the tables that each step adds."""
+
+    application_id: int
+    migrations: Sequence[tuple[str, ...]]
+    # One more than migrations: version 0 has none.
+    tables: Sequence[set[str]]
+
+    @property
+    def newest_version(self) -> int:
+        return len(self.migrations)
+
+    def check(self, connection: sqlite3.Connection) -> None:
+        """Raise Unusable for a file that is not ours, Damaged for one of ours that lost its tables; write nothing."""
+        with connection:
+            # One snapshot: between two statements another process may have created the tables.
+            connection.execute("BEGIN")
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+            number = version(connection)
+        check_ownership(application_id, number, self, is_empty=not tables)
+        ours, expected = tables & set[str]().union(*self.tables), set[str]().union(*self.tables[: max(0, number) + 1])
+        if not ours >= expected:
+            raise Damaged("its tables are gone")
+        if number < 0 or ours > expected:
+            # No migration fits, however often it is tried.
+            raise Damaged("its version is lost")
+
+    def migrate(self, connection: sqlite3.Connection) -> None:
+        if version(connection) == self.newest_version:
+            return
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            # Read again under the lock: another process may have migrated already.
+            for step in self.migrations[version(connection) :]:
+                for statement in step:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {self.application_id}")
+            self.write_version(connection)
+
+    def write_version(self, connection: sqlite3.Connection) -> None:
+        """Write the version; also the smallest write to find out whether the file can be written."""
+        connection.execute(f"PRAGMA user_version = {self.newest_version}")
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    if version(connection) == len(MIGRATIONS):
-        return
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        # Read again under the lock: another process may have migrated already.
-        for step in MIGRATIONS[version(connection) :]:
-            for statement in step:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        write_version(connection)
-
-
-def write_version(connection: sqlite3.Connection) -> None:
-    """Write the version; also the smallest write to find out whether the file can be written."""
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+# The file of reasonings, responses and whatever else the stores of this folder keep ("DScp").
+STORE = Schema(0x44536370, MIGRATIONS, _TABLES)
 
 
 def version(connection: sqlite3.Connection) -> int:

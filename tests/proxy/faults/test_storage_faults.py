@@ -24,7 +24,7 @@ from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.storage.engine import schema
-from deepseek_cursor_proxy.storage.engine.file_check import APPLICATION_ID
+from deepseek_cursor_proxy.storage.engine.schema import STORE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.polling import eventually
@@ -138,7 +138,7 @@ class TestUnusableFiles(FaultTestCase):
             "text": lambda: self.path.write_bytes(b"Dear reader, " * 1000),
             "another program": lambda: self.make("CREATE TABLE theirs (x)"),
             "newer version": lambda: self.make(
-                f"PRAGMA application_id = {APPLICATION_ID}",
+                f"PRAGMA application_id = {STORE.application_id}",
                 "CREATE TABLE reasonings (x)",
                 f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}",
             ),

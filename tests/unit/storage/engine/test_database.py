@@ -4,6 +4,7 @@ import sqlite3
 import stat
 import unittest
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -61,7 +62,7 @@ class TestDatabase(StoreFileTestCase):
     def test_migrations_start_at_the_version_of_the_file(self) -> None:
         self.open().close()
         step = ("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)",)
-        with mock.patch.object(schema, "MIGRATIONS", [*schema.MIGRATIONS, step]):
+        with mock.patch.object(schema, "STORE", replace(schema.STORE, migrations=[*schema.MIGRATIONS, step])):
             self.open().close()
             self.assertEqual(1, count(self.open()))
 
@@ -316,7 +317,7 @@ class TestFaults(StoreFileTestCase):
                 other.execute("COMMIT")
 
         reader.set_trace_callback(migrate)
-        schema.check(reader)
+        schema.STORE.check(reader)
         self.assertFalse(other.in_transaction)
 
     def test_a_wrong_statement_is_no_fault_of_the_file(self) -> None:

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Damaged, Unusable
 from tests.support.databases import StoreFileTestCase
 
-NEWEST = len(schema.MIGRATIONS)
+OURS = schema.STORE.application_id
 
 
 class FileTestCase(StoreFileTestCase):
@@ -47,28 +47,28 @@ class FileTestCase(StoreFileTestCase):
     def expect_left_alone(self, words: str) -> None:
         before = {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()}
         with self.assertRaisesRegex(Unusable, words) as caught:
-            file_check.inspect(self.path, NEWEST)
+            file_check.inspect(self.path, schema.STORE)
         self.assertNotIsInstance(caught.exception, Damaged)
         self.assertIn("--reasoning-content-path", str(caught.exception))
         self.assertEqual(before, {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()})
 
     def expect_damaged(self) -> None:
         with self.assertRaises(Damaged):
-            file_check.inspect(self.path, NEWEST)
+            file_check.inspect(self.path, schema.STORE)
 
 
 class TestInspect(FileTestCase):
     def test_no_file_an_empty_file_and_our_database_pass(self) -> None:
-        file_check.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, schema.STORE)
         self.path.touch()
-        file_check.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, schema.STORE)
         self.make_ours()
-        file_check.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, schema.STORE)
         self.assertEqual([self.path], list(self.place.iterdir()))
         # An empty database may become ours.
         self.path.unlink()
         self.make("PRAGMA journal_mode=WAL")
-        file_check.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, schema.STORE)
 
     def test_a_folder_or_pipe_at_the_path_is_not_opened(self) -> None:
         self.path.mkdir()
@@ -96,7 +96,11 @@ class TestInspect(FileTestCase):
     def test_a_database_of_a_newer_schema_is_left_alone(self) -> None:
         for statements in (
             ("PRAGMA user_version = 999",),
-            (f"PRAGMA application_id = {file_check.APPLICATION_ID}", "CREATE TABLE x (y)", "PRAGMA user_version = 999"),
+            (
+                f"PRAGMA application_id = {schema.STORE.application_id}",
+                "CREATE TABLE x (y)",
+                "PRAGMA user_version = 999",
+            ),
         ):
             self.path.unlink(missing_ok=True)
             self.make(*statements)
@@ -120,7 +124,7 @@ class TestInspect(FileTestCase):
         self.assertEqual(32 + 24 + 4096, len(log))
         # Without the number of pages that makes a frame the last of its transaction.
         Path(f"{self.path}-wal").write_bytes(log[:36] + bytes(4) + log[40:])
-        file_check.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, schema.STORE)
 
     def test_a_page_torn_by_a_power_cut_is_no_damage_while_the_log_has_it(self) -> None:
         living = Database(self.place / "living")
@@ -130,7 +134,7 @@ class TestInspect(FileTestCase):
         Path(f"{self.path}-wal").write_bytes((self.place / "living-wal").read_bytes())
         living.close()
         self.path.write_bytes(bytes(4096) + data[4096:])
-        file_check.inspect(self.path, NEWEST)
+        file_check.inspect(self.path, schema.STORE)
         with closing(Database(self.path)) as recovered:
             recovered.open(may_set_aside=False)
             recovered.confirm()
