@@ -139,7 +139,10 @@ class UpstreamCall:
         except (UpstreamRefused, UpstreamFailed) as error:
             if not self._is_refusal_of_tools(error):
                 raise
+            refused = self._upstream_api
             self._send_without_server_tools(prepared)
+            # Without them it works.
+            self._upstream.host_choice.record_refused_tools(refused, self._request.model)
 
     def _send_or_recover(self, prepared: PreparedRequest) -> None:
         try:
@@ -186,7 +189,7 @@ class UpstreamCall:
             self.close()
             self._send_second_attempt()
             return True
-        if not has_output and self._has_server_parts and server_tools.mentions_tools(error.message, self._request):
+        if not has_output and self._is_refusal_in_answer(error):
             self._send_without_server_tools(self.prepared)
             return True
         if has_output or not self._wait_for_retry(error):
@@ -302,17 +305,20 @@ class UpstreamCall:
         status = error.status if isinstance(error, UpstreamRefused) else 200
         return server_tools.is_refusal(self._request, status, error.message, is_unknown=is_unknown)
 
+    def _is_refusal_in_answer(self, error: ProxyError) -> bool:
+        """The same for an error in place of an answer; from DeepSeek itself that is one of a tool that runs."""
+        is_unknown = self._has_server_parts and self._upstream.host_choice.is_learning
+        return is_unknown and server_tools.mentions_tools(error.message, self._request)
+
     def _send_without_server_tools(self, prepared: PreparedRequest) -> None:
-        """Send the request without tools that the upstream refused; it gets none again once that works."""
+        """Send the request without tools that the upstream refused."""
         self.close()
-        refused = self._upstream_api
         # A history may have searches where the request has no tool for more.
         kinds = {tool["type"] for tool in self._request.server_tools} or {"searches"}
         self._refused_tools = tuple(sorted(kinds))
         self._leave_out_server_tools()
         self._upstream_api = self._upstream.api(self._wanted_api, self._request)
         self._send_or_recover(prepared._replace(request=server_tools.leave_out(prepared.request)))
-        self._upstream.host_choice.record_refused_tools(refused, self._request.model)
 
     def _leave_out_server_tools(self) -> None:
         self._request = server_tools.leave_out(self._request)

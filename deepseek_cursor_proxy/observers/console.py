@@ -151,7 +151,7 @@ def _format_restored(event: Restored) -> str:
         parts.append("second try, DeepSeek refused the first")
     if event.refused_tools:
         names = safe_text(", ".join(event.refused_tools), 100)
-        parts.append(f"without {names}, which the upstream refused; left out from now on")
+        parts.append(f"without {names}, which the upstream refused")
     if not prepared.request.thinking:
         parts[: 2 + len(from_client) + len(empty)] = ["thinking is off for this request"]
     return " · ".join(parts)

@@ -3,6 +3,7 @@
     tool_names       names that it accepts; call_names: the client's names in its answers
     tool_schemas     schemas that it accepts
     server_tools     tools that it runs itself, and which of its APIs runs which
+    server_fields    what these add to a message of chat completions
     forced_tools     turns text that means a forced tool call into the call
     call_indexes     tells the calls of an answer apart, whatever their indexes say
 

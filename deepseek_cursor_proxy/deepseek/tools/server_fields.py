@@ -33,19 +33,26 @@ _PLAIN_PARTS = frozenset(
 
 def has_blocks(content: object) -> bool:
     """Whether content is a list with blocks of a tool that DeepSeek ran."""
-    kinds = [each.get("type") for each in as_list(content) if isinstance(each, dict)]
-    return any(isinstance(kind, str) and kind not in _PLAIN_PARTS for kind in kinds)
+    return any(map(_is_block, as_list(content)))
 
 
-def text_of(blocks: Sequence[object]) -> str:
+def _is_block(part: object) -> bool:
+    kind = as_object(part).get("type")
+    return isinstance(kind, str) and kind not in _PLAIN_PARTS
+
+
+def text_of(blocks: Sequence[Any]) -> str:
     """The text of content that has such blocks."""
-    texts = (as_object(each).get("text") for each in blocks if as_object(each).get("type") == "text")
-    return "".join(text for text in texts if isinstance(text, str))
+    return "".join(each["text"] for each in blocks if _is_text(each))
+
+
+def _is_text(part: Any) -> bool:
+    return as_object(part).get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def plain_blocks(blocks: Sequence[object]) -> list[object]:
     """Content without such blocks: its text as one block, then the others."""
-    others = [each for each in blocks if as_object(each).get("type") in _PLAIN_PARTS - {"text"}]
+    others = [each for each in blocks if not _is_block(each) and not _is_text(each)]
     return [{"type": "text", "text": text_of(blocks)}, *others]
 
 

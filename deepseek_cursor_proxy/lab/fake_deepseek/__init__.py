@@ -4,8 +4,9 @@
 request gets a fault (Failure, Raw) whatever it asks; an Answer is only spent on a request that keeps the contract, and
 every other request gets DeepSeek's refusal. A description of a picture is no part of the script. `contract` decides
 what is refused, `completion` writes an answer, and `native` does both for the Responses API, `dialects` for other hosts
-of the models; this file has the socket and the script. Rule: `seen` has a request before the first byte of its response
-leaves, so a test that has the response need not wait. Nothing outlives `close`.
+of the models, `web_tools` for searches on chat completions; this file has the socket and the script. Rule: `seen` has a
+request before the first byte of its response leaves, so a test that has the response need not wait. Nothing outlives
+`close`.
 """
 
 import selectors

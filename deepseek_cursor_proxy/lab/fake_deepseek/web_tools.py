@@ -82,7 +82,8 @@ def fold(message: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in message.items() if name not in _MESSAGE}
     if message.get("role") == "assistant" and isinstance(content, list):
         fields["content"] = content
-        content = "".join(part["text"] for part in content if part.get("type") == "text")
+        texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
+        content = "".join(text for text in texts if isinstance(text, str))
     kept = {name: value for name, value in message.items() if name in _MESSAGE}
     return {**kept, "content": content, "server_fields": fields} if fields else dict(message)
 

@@ -127,6 +127,14 @@ class TestChatCompletions(ServerToolTestCase):
         self.chat(self.running, QUESTION, turn, NEXT, tools=[SEARCH])
         self.assertEqual({"role", "content", "reasoning_content"}, self.sent()["messages"][1].keys())
 
+    def test_damaged_blocks_of_a_client_are_no_fault_of_ours(self) -> None:
+        odd = ({"type": []}, {"type": {}}, {"type": None}, {}, [], 5, None, {"type": "text", "text": []})
+        for block in odd:
+            with self.subTest(block):
+                turn = {"role": "assistant", "content": [{"type": "server_tool_use"}, block]}
+                body = {"model": FLASH, "messages": [QUESTION, turn, NEXT], "tools": [SEARCH]}
+                self.assertIn(self.round_trip(self.running, body).status, (200, 400))
+
     def test_a_search_and_a_call_share_a_turn(self) -> None:
         for stream in (False, True):
             with self.subTest(stream=stream):
@@ -276,6 +284,23 @@ class TestOtherUpstreams(ServerToolTestCase):
         reply = self.chat(self.running, QUESTION, tools=[SEARCH], stream=True)
         self.assertEqual("Hello.", reply.text[-6:])
         self.assertNotIn("tools", self.sent())
+        # It may have been a tool that failed.
+        self.chat(self.running, QUESTION, tools=[SEARCH])
+        self.assertEqual([SEARCH], self.sent()["tools"])
+
+    def test_a_search_that_fails_at_deepseek_is_an_error_of_the_answer(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        self.fake.answer(Raw(head + b'data: {"error":{"message":"the search tool failed"}}\n\n'))
+        proxy = self.proxy(upstream_host="deepseek", retry_budget=0.0)
+        reply = self.chat(proxy, QUESTION, tools=[SEARCH], stream=True)
+        self.assertIn(b"the search tool failed", reply.body)
+        self.assertEqual(1, len(self.fake.seen))
+
+    def test_a_forced_search_of_several_answers_is_refused_once(self) -> None:
+        proxy = self.proxy(upstream_host="sglang")
+        forced = {"tools": [SEARCH], "tool_choice": {"type": SEARCH["type"]}, "n": 2}
+        reply = self.round_trip(proxy, {"messages": [QUESTION], **forced})
+        self.assertEqual((400, []), (reply.status, self.fake.seen))
 
     def test_a_forced_search_is_not_left_out(self) -> None:
         self.fake = self.enterContext(FakeDeepSeek(has_chat_alone=True))
