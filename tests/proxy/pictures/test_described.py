@@ -5,14 +5,15 @@ import threading
 from typing import Any, ClassVar
 from unittest import mock
 
-from deepseek_cursor_proxy.exchange import pictures
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
+from deepseek_cursor_proxy.exchange import pictures, services
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import RunningProxy, read_until, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.pictures import (
-    CALL_ID,
     FLASH,
     PATHS,
     PRO,
@@ -26,6 +27,7 @@ from tests.support.pictures import (
     user,
 )
 from tests.support.polling import wait_until
+from tests.support.resources import descriptors
 
 CONSOLE = "deepseek_cursor_proxy.observers.console"
 
@@ -131,7 +133,20 @@ class TestPlace(DescribedTestCase):
 
 class TestMemory(DescribedTestCase):
     def test_the_prefix_stays_over_ten_turns_with_pictures(self) -> None:
-        proxy = self.describing()
+        self.play_ten_turns(self.describing())
+
+    def test_the_chat_memory_changes_no_byte_of_a_chat_with_pictures(self) -> None:
+        memory, bodies = ChatMemory(), []
+        for each in (NO_MEMORY, memory):
+            with mock.patch.object(services, "ChatMemory", return_value=each):
+                self.play_ten_turns(self.describing())
+            bodies.append([seen.body for seen in self.fake.seen])
+            self.fake.forget()
+        self.assertEqual(*bodies)
+        self.assertIn("describe", {entry.stage.name for entry in memory._entries})
+
+    def play_ten_turns(self, proxy: RunningProxy) -> None:
+        """Ten turns with a picture in the question and one in the result of a tool."""
         history: list[dict[str, Any]] = []
         before: list[dict[str, Any]] = []
         for turn in range(10):
@@ -175,12 +190,11 @@ class TestMemory(DescribedTestCase):
 
     def test_a_turn_keeps_its_reasoning_when_the_setting_changes(self) -> None:
         store = ReasoningStore(self.folder / "store.sqlite3")
-        answer = Answer(reasoning="A thought.", calls=(Call(CALL_ID, "read_file", "{}"),))
-        history = [user("Look.", part("a")), {**call(), "reasoning_content": None}, result("Done.")]
-        self.fake.answer(answer)
+        # Without the id of a call only the whole history identifies it.
+        self.fake.answer(Answer(reasoning="A thought.", content="I see."))
+        history = [user("Look.", part("a")), {"role": "assistant", "content": "I see."}, user("And?")]
         self.chat(self.proxy(store), history[0], tools=TOOLS)
-        proxy = self.describing(store)
-        self.chat(proxy, *history, tools=TOOLS)
+        self.chat(self.describing(store), *history, tools=TOOLS)
         self.assert_upstream_saw("A thought.")
         self.assert_described(self.sent()[-1][0]["content"], "a")
 
@@ -217,9 +231,10 @@ class TestAtOnce(DescribedTestCase):
         pending = self.post_on_thread(proxy, "chat", {"messages": [user(*map(part, names))]})
         for _ in range(pictures._MOST_AT_ONCE):
             self.assertTrue(gate.entered.acquire(timeout=10))
+        self.assertEqual(pictures._MOST_AT_ONCE, self.waiters(proxy))
         gate.opened.set()
         self.assertEqual(200, pending.get().status)
-        self.assertEqual(pictures._MOST_AT_ONCE, gate.most_waiting)
+        self.assertLessEqual(gate.most_waiting, pictures._MOST_AT_ONCE)
         text = self.sent()[-1][-1]["content"]
         # The newest first; the others are named, and described with the next request.
         self.assertEqual([name in names[5:] for name in names], [description(name) in text for name in names])
@@ -283,6 +298,24 @@ class TestAtOnce(DescribedTestCase):
         self.assertIn(b'"error"', read_until(sock, b"\r\n0\r\n\r\n"))
         (record,) = proxy.server.services().request_log.ended()
         self.assertEqual((Result.FAILED, 503), (record.result, record.status))
+
+    def test_no_threads_and_descriptors_are_left_behind(self) -> None:
+        proxy = self.describing(heartbeat_interval=0.1)
+        self.chat(proxy, user("Look.", part("first")))
+        before, gate = descriptors(), self.gate()
+        for number, (api, body) in enumerate(QUESTIONS.items()):
+            request = request_bytes({"model": PRO, **body(f"{number}"), "stream": True}, path=PATHS[api])
+            left = self.connect(proxy, request)
+            self.assertTrue(gate.entered.acquire(timeout=10))
+            read_until(left, b"\r\n\r\n")
+            left.close()
+        gate.opened.set()
+        for number in range(20):
+            self.fake.answer(*[Failure(500)] * (number % 2))
+            self.round_trip(proxy, {"model": PRO, "messages": [user(part(f"{number} a"), part(f"{number} b"))]})
+        # Each request and each call has two; kept connections to DeepSeek have a few.
+        wait_until(lambda: descriptors() < before + 20)
+        wait_until(lambda: "shared-call" not in {thread.name for thread in threading.enumerate()})
 
 
 class TestHeartbeats(DescribedTestCase):
@@ -354,11 +387,23 @@ class TestFailures(DescribedTestCase):
                 self.assert_described(described[-1]["content"], name)
 
     def test_a_slow_description_is_given_up(self) -> None:
-        self.enterContext(mock.patch.object(pictures, "_MAX_SECONDS", 0.1))
         self.failing(Answer(content="x", stall_after=0))
         proxy = self.describing()
-        with self.assertLogs(CONSOLE, "INFO") as logged:
-            self.chat(proxy, user("Look.", part("a")))
+        has_stalled = threading.Event()
+
+        class Patience(Deadline):
+            """Is over only when Flash has been asked."""
+
+            @property
+            def is_over(self) -> bool:
+                return has_stalled.is_set() and super().is_over
+
+        patches = (mock.patch.object(pictures, "_MAX_SECONDS", 0.01), mock.patch.object(pictures, "Deadline", Patience))
+        with self.assertLogs(CONSOLE, "INFO") as logged, patches[0], patches[1]:
+            pending = self.post_on_thread(proxy, "chat", QUESTIONS["chat"]("a"))
+            self.fake.stalls.get(timeout=10)
+            has_stalled.set()
+            self.assertEqual(200, pending.get().status)
             self.assertTrue(self.fake.wait_for_hangup())
             wait_until(lambda: "no description within" in str(logged.output))
         self.assert_named(self.sent()[-1][-1]["content"])
