@@ -1,8 +1,8 @@
 """UpstreamApi: what the exchange needs to know about one of DeepSeek's APIs, and CHAT, the one used by default.
 
 The endpoint chooses an API when a request comes in. The exchange works on the canonical conversation and calls the
-functions below; no other code depends on which API it is. `responses_api.RESPONSES` is the second one, and `chat_of`
-makes one for another host of the models.
+functions below; no other code depends on which API it is. `responses_api.RESPONSES` and `messages_api.MESSAGES` are the
+others, and `chat_of` makes one for another host of the models.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,6 +32,8 @@ class UpstreamApi:
     host: Host = DEEPSEEK
     # Whether it sends `server_tools` and reads the items that come of them.
     runs_server_tools: bool = False
+    # Whether its path follows the host, also where the base URL ends in /v1 or /beta.
+    is_unversioned: bool = False
 
 
 CHAT = UpstreamApi("/chat/completions", chat_api.payload, request_json.encode, chat_api.completion_deltas, StreamReader)

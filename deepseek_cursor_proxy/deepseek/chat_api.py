@@ -176,16 +176,23 @@ def _assistant_fields(message: Message, content: str | Parts, request: ChatReque
     return fields
 
 
+def schema_instruction(form: object) -> str | None:
+    """The words for a JSON schema, which DeepSeek has no field for; None for another form of answer."""
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        return None
+    schema = json.dumps(form.get("json_schema"), ensure_ascii=False, separators=(",", ":"))
+    return f"Answer with one JSON object that fits this JSON schema:\n{schema}"
+
+
 def _move_schema_to_prompt(body: dict[str, Any]) -> dict[str, Any]:
     """Put a JSON schema after the system prompt: this API has JSON mode, but no schemas."""
-    form = body.get("response_format")
-    if not isinstance(form, dict) or form.get("type") != "json_schema":
+    instruction = schema_instruction(body.get("response_format"))
+    if instruction is None:
         return body
-    schema = json.dumps(form.get("json_schema"), ensure_ascii=False, separators=(",", ":"))
-    instruction = {"role": "system", "content": f"Answer with one JSON object that fits this JSON schema:\n{schema}"}
     messages = body["messages"]
     prompt_count = next((at for at, each in enumerate(messages) if each["role"] != "system"), len(messages))
-    messages = [*messages[:prompt_count], instruction, *messages[prompt_count:]]
+    added = {"role": "system", "content": instruction}
+    messages = [*messages[:prompt_count], added, *messages[prompt_count:]]
     return {**body, "messages": messages, "response_format": {"type": "json_object"}}
 
 

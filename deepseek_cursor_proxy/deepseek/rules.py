@@ -25,8 +25,8 @@ MAX_BODY_BYTES = 48 * 1024 * 1024
 # A call with longer arguments counts as complete only when the answer has a finish_reason.
 _LONG_ARGUMENTS = 16_384
 
-# The names of required reasoning in errors of chat completions and of Responses.
-_REASONING_NAMES = ("reasoning_content", "reasoning_text")
+# The names of required reasoning in errors of chat completions, Responses and Messages.
+_REASONING_NAMES = ("reasoning_content", "reasoning_text", "content[].thinking")
 
 
 class ReasoningNeed(Enum):

@@ -270,7 +270,8 @@ class UpstreamCall:
         while True:
             try:
                 context, slot = self._context, self._acquire_slot()
-                destination = self._upstream.destination(self._upstream_api.path)
+                api = self._upstream_api
+                destination = self._upstream.destination(api.path, is_unversioned=api.is_unversioned)
                 return self._services.upstream.send(destination, body, context.credential, context.peer, slot)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._wait_for_retry(error):

@@ -44,8 +44,11 @@ class Upstream:
         chat = self.host_choice.chat_api()
         return with_server_tools(chat) if request.server_tools else chat
 
-    def destination(self, path: str) -> Destination:
-        return Destination(self.base_url + path, self.name, self.setting)
+    def destination(self, path: str, *, is_unversioned: bool = False) -> Destination:
+        base_url = self.base_url
+        if is_unversioned:
+            base_url = base_url.removesuffix("/v1").removesuffix("/beta")
+        return Destination(base_url + path, self.name, self.setting)
 
 
 class Upstreams:

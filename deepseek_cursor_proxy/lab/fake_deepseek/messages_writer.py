@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
+from deepseek_cursor_proxy.json_codec import encode_json, object_in
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Completion, PrefixCache, pieces
 from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
 
@@ -137,7 +137,8 @@ def _said(reasoning: str | None, text: str | None, id: str, citations: Sequence[
 
 
 def _value(arguments: str) -> Any:
-    return decode_json_object(arguments.encode())
+    """The input of a call; a model may write none, or something that is no object."""
+    return object_in(arguments) or {}
 
 
 def _found(search: Search) -> Json | list[Json]:

@@ -1,0 +1,230 @@
+"""MessageReader gives the same deltas however the events of a message are cut, and the same reply as the message."""
+
+import json
+import random
+import unittest
+from collections.abc import Iterable
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Reply, ServerPiece, unpack_items
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.messages_stream import MessageReader, message_deltas, usage
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
+from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import MessageAnswer
+from tests.support.width import width
+
+REQUEST = {
+    "model": "deepseek-flash",
+    "messages": [{"role": "user", "content": "hi"}],
+    "server_tools": [{"type": "web_search_20250305", "name": "web_search"}],
+}
+CALLS = (Call("call_a", "look", '{"at":"the \U0001f600"}'), Call("call_b", "look", "{}"))
+SEARCHES = (Search(("one",), reasoning="Look. "), Search(("two",), text="Again.", status="failed"))
+CITATIONS = (Citation("https://a", "A", 0, 1),)
+ANSWERS = (
+    Answer("Let me think \U0001f600.", 'Hello, "you".\n', piece=3),
+    Answer("I need a tool.", "Looking.", CALLS, piece=2),
+    Answer("So.", "Found it.", CALLS, searches=SEARCHES, citations=CITATIONS, piece=1),
+    Answer(content="Cut sho", finish_reason="length"),
+    Answer(content="Wait", finish_reason="pause_turn"),
+)
+
+
+def message(answer: Answer) -> MessageAnswer:
+    return MessageAnswer(answer, REQUEST, PrefixCache(), "0", 1)
+
+
+def event(chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
+    """The deltas of all pieces, and the last ParsedEvents."""
+    reader, deltas, events = MessageReader(), list[Delta](), ParsedEvents()
+    for piece in pieces:
+        events = reader.read(piece)
+        deltas += [item for item in events.batch if isinstance(item, Delta)]
+        if events.is_over:
+            break
+    return deltas, events
+
+
+def read(*chunks: Any) -> list[Delta]:
+    return read_pieces(map(event, chunks))[0]
+
+
+def begin(block: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": 0, "content_block": block, **more}
+
+
+def add(delta: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": 0, "delta": delta, **more}
+
+
+END = {"type": "content_block_stop", "index": 0}
+
+
+def add_up(deltas: Iterable[Delta]) -> tuple[Any, ...]:
+    reply = Reply()
+    for delta in deltas:
+        reply.add(delta)
+    return reply.message(), reply.finish_reason(), reply.usage
+
+
+class TestSplits(unittest.TestCase):
+    def test_a_stream_of_blocks_in_pieces_of_any_size_is_read_alike(self) -> None:
+        for answer in ANSWERS:
+            data = b"".join(message(answer).events())
+            expected, _ = read_pieces([data])
+            rng = random.Random(0)
+            cuts = [sorted(rng.sample(range(len(data)), 2)) for _ in range(width(30, 200))]
+            pieces = [[data[:a], data[a:b], data[b:]] for a, b in cuts]
+            for size in (1, 7, 100):
+                pieces.append([data[at : at + size] for at in range(0, len(data), size)])
+            for split in pieces:
+                deltas, events = read_pieces(split)
+                self.assertEqual((expected, True, None), (deltas, events.is_done, events.problem))
+
+    def test_a_streamed_message_and_a_whole_one_are_the_same_reply(self) -> None:
+        for answer in ANSWERS:
+            with self.subTest(answer):
+                streamed, _ = read_pieces([b"".join(message(answer).events())])
+                self.assertEqual(add_up(message_deltas(json.loads(message(answer).body()))), add_up(streamed))
+
+    def test_a_search_is_known_before_it_is_whole(self) -> None:
+        use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+        pieces = [add({"type": "input_json_delta", "partial_json": text}) for text in ('{"que', 'ry":"q"}')]
+        first, last = [delta.server.pieces[0] for delta in read(begin(use), *pieces, END) if delta.server is not None]
+        self.assertEqual(ServerPiece(0, use, "in_progress"), first)
+        self.assertEqual(ServerPiece(0, {**use, "input": {"query": "q"}}), last)
+
+
+class TestOddities(unittest.TestCase):
+    def test_blocks_of_unknown_kinds_are_kept_as_they_are(self) -> None:
+        for block in (
+            {"type": "web_fetch_tool_result", "tool_use_id": "s", "content": {"type": "x", "deep": [{"a": 1}]}},
+            {"type": "container_upload", "file_id": "f"},
+            {"type": "tomorrow"},
+        ):
+            reply = Reply()
+            for delta in read(begin(block), END):
+                reply.add(delta)
+            self.assertEqual([block], unpack_items(reply.message(), "answer"))
+
+    def test_deltas_of_unknown_kinds_are_added_to_their_block(self) -> None:
+        deltas = [
+            add({"type": "a_delta", "words": "b"}),
+            add({"type": "a_delta", "words": "c", "list": 2, "number": 3}),
+            add({"type": "citations_delta", "citation": {"url": "u"}}),
+        ]
+        (delta,) = read(begin({"type": "tomorrow", "words": "a", "list": [1]}), *deltas, END)
+        assert delta.server is not None
+        expected = {"type": "tomorrow", "words": "abc", "list": [1, 2], "number": 3, "citations": [{"url": "u"}]}
+        self.assertEqual(expected, delta.server.pieces[0].item)
+
+    def test_damaged_events_are_left_out(self) -> None:
+        text = begin({"type": "text", "text": ""})
+        for chunk in (
+            add(None),
+            add({"type": "text_delta", "text": 7}),
+            add({"type": "text_delta", "text": "x"}, index=9),
+            add({"type": "thinking_delta", "thinking": "x"}),
+            add({"type": "input_json_delta", "partial_json": "{"}),
+            add({"type": "citations_delta", "citation": 7}),
+            add({"type": "citations_delta"}),
+            {"type": "content_block_stop", "index": 5},
+            {"type": "message_delta", "delta": {}},
+            {"type": "message_start", "message": 7},
+            {"type": "tomorrow"},
+            {},
+        ):
+            with self.subTest(chunk):
+                self.assertEqual([], read(text, chunk))
+
+    def test_a_call_without_its_input_in_pieces_has_that_of_its_beginning(self) -> None:
+        use = {"type": "tool_use", "id": "a", "name": "look", "input": {"at": "é"}}
+        self.assertEqual('{"at":"é"}', add_up(read(begin(use), END))[0].tool_calls[0].arguments)
+
+    def test_events_without_an_index_belong_to_the_last_block(self) -> None:
+        chunks = [begin({"type": "text", "text": ""}), add({"type": "text_delta", "text": "Hi."}), END]
+        bare = [{name: value for name, value in chunk.items() if name != "index"} for chunk in chunks]
+        self.assertEqual("Hi.Hi.", add_up(read(*bare, *bare))[0].content)
+
+    def test_a_second_text_begins_a_block_and_the_first_does_not(self) -> None:
+        text = begin({"type": "text", "text": "Hi."})
+        found = [delta.server.begins_text if delta.server else delta.text for delta in read(text, END, text, END)]
+        self.assertEqual(["Hi.", True, "Hi."], found)
+
+
+class TestEnds(unittest.TestCase):
+    def test_the_end_has_its_name_in_chat_completions(self) -> None:
+        for reason, finish in {
+            "end_turn": "stop",
+            "stop_sequence": "stop",
+            "tool_use": "tool_calls",
+            "max_tokens": "length",
+            "model_context_window_exceeded": "length",
+            "refusal": "content_filter",
+            "pause_turn": "pause_turn",
+            "tomorrow": "aborted",
+        }.items():
+            (delta,) = read({"type": "message_delta", "delta": {"stop_reason": reason}})
+            self.assertEqual(finish, delta.finish_reason)
+
+    def test_a_stop_sequence_is_named(self) -> None:
+        (delta,) = read({"type": "message_delta", "delta": {"stop_reason": "stop_sequence", "stop_sequence": "END"}})
+        self.assertEqual({"choices": [{"stop_reason": "END"}]}, delta.chunk)
+
+    def test_errors_are_failures(self) -> None:
+        error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+        for body in (error, {"error": {"message": "busy"}}, {"error": "busy"}):
+            with self.subTest(body):
+                with self.assertRaisesRegex(UpstreamFailed, "busy"):
+                    message_deltas(body)
+                self.assertIn("busy", str(read_pieces([event(body)])[1].problem))
+        for body in ({}, {"content": None}, {"content": {}}):
+            with self.assertRaises(UpstreamFailed):
+                message_deltas(body)
+
+    def test_a_ping_is_a_sign_of_life(self) -> None:
+        events = MessageReader().read(event({"type": "ping"}))
+        self.assertEqual(([Heartbeat("ping")], False), (events.batch, events.is_progress))
+
+    def test_usage_has_its_names_in_chat_completions(self) -> None:
+        found = {
+            "input_tokens": 3,
+            "cache_creation_input_tokens": 2,
+            "cache_read_input_tokens": 10,
+            "output_tokens": 4,
+            "server_tool_use": {"web_search_requests": 2, "odd": None},
+        }
+        counted = usage(found)
+        assert counted is not None
+        self.assertEqual((15, 4, 19), tuple(counted[f"{name}_tokens"] for name in ("prompt", "completion", "total")))
+        self.assertEqual({"cached_tokens": 10}, counted["prompt_tokens_details"])
+        self.assertEqual({"web_search_requests": 2}, counted["server_tool_use"])
+        self.assertNotIn("server_tool_use", usage({"input_tokens": 1}) or {})
+        self.assertIsNone(usage(None))
+
+    def test_the_usage_of_the_beginning_counts_unless_the_end_has_another(self) -> None:
+        start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 0}}}
+        end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
+        (delta,) = read(start, end)
+        assert delta.usage is not None
+        self.assertEqual((9, 5), (delta.usage["prompt_tokens"], delta.usage["completion_tokens"]))
+
+
+class TestBlocks(unittest.TestCase):
+    def test_thoughts_and_texts_around_searches_keep_their_lengths(self) -> None:
+        blocks = (
+            {"type": "thinking", "thinking": "abc"},
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+            {"type": "thinking", "thinking": "de"},
+            {"type": "text", "text": "Hi."},
+        )
+        deltas, _ = read_pieces([b"".join(message(BlockAnswer(blocks=blocks)).events())])
+        items = unpack_items(add_up(deltas)[0], "answer")
+        thought, text = {"type": "thinking", "length": 3}, {"type": "text", "length": 3}
+        self.assertEqual([thought, blocks[1], {"type": "thinking", "length": 2}, text], items)
