@@ -7,6 +7,9 @@ from time import monotonic
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
 from deepseek_cursor_proxy.api.error_reply import new_request_id
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.messages_api import MESSAGES
 from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic.request import parse
@@ -35,7 +38,7 @@ class MessagesEndpoint(GenerationEndpoint):
         message = parse(request.body, self._services.config, sealer, self._services.memory)
         chat = message.request
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
-        generation = GenerationRequest(chat._replace(stream=True), request.body, request.body_bytes)
+        generation = GenerationRequest(chat._replace(stream=True), request.body, request.body_bytes, _choose_api(chat))
         exchange = self.open(request, generation)
         tokens = request.body_bytes // _BYTES_PER_TOKEN
         head = MessageHead(f"msg_{secrets.token_hex(12)}", new_request_id(), tokens)
@@ -56,3 +59,9 @@ class MessagesEndpoint(GenerationEndpoint):
 
     def _sealer(self, request: ClientRequest) -> Sealer:
         return Sealer(self._services.secret.read(), request.context.namespace)
+
+
+def _choose_api(chat: ChatRequest) -> UpstreamApi:
+    """DeepSeek's own Messages API for the tools that it runs there, and for histories that have something of them."""
+    needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)
+    return MESSAGES if needs_own else CHAT

@@ -78,9 +78,9 @@ def _fields(message: Message, blocks: Sequence[thinking_blocks.Block]) -> list[b
         fields += (b"answers", text_bytes(message.tool_call_id))
     if message.name is not None:
         fields += (b"name", text_bytes(message.name))
-    if message.server_items is not None:
+    if message.server_items is not None and (kinds := server_tools.item_kinds(message.server_items)):
         # Their kinds alone: some clients drop ids and parts of a search when they send it back.
-        fields += (b"server", *map(text_bytes, server_tools.item_kinds(message.server_items)))
+        fields += (b"server", *map(text_bytes, kinds))
     return fields
 
 

@@ -60,7 +60,7 @@ def _complete(message: Message, stored: Sequence[str]) -> Message:
     for text in reversed(stored):
         ((_, whole),) = json.loads(text).items()
         if _is_same_turn(sent, whole):
-            items = _put_in_places(sent, whole)
+            items = _put_in_places(sent, whole, has_thinking=_has_all_thinking(message, sent))
             return message._replace(server_items=json.dumps({api: items}, ensure_ascii=False, separators=(",", ":")))
     return message
 
@@ -84,13 +84,21 @@ def _is_part(sent: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
     return True
 
 
-def _put_in_places(sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The stored items and reasoning, with the texts that the client sent between them."""
+def _has_all_thinking(message: Message, sent: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the client sent the reasoning in its places."""
+    lengths: list[int] = [item["length"] for item in sent if item.get("type") == "thinking"]
+    return bool(lengths) and sum(lengths) == len(message.reasoning or "")
+
+
+def _put_in_places(
+    sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]], *, has_thinking: bool
+) -> list[Mapping[str, Any]]:
+    """The stored items, with the texts that the client sent between them, and the reasoning if it sent none."""
     gaps: list[list[Mapping[str, Any]]] = [[]]
     for item in sent:
         if is_made_by_tool(item):
             gaps.append([])
-        elif item.get("type") != "thinking":
+        elif has_thinking or item.get("type") != "thinking":
             gaps[-1].append(item)
     items: list[Mapping[str, Any]] = []
     place = 0
@@ -98,6 +106,6 @@ def _put_in_places(sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[st
         if is_made_by_tool(item):
             items += [*gaps[place], item]
             place += 1
-        elif item.get("type") == "thinking":
+        elif item.get("type") == "thinking" and not has_thinking:
             items.append(item)
     return [*items, *gaps[place]]

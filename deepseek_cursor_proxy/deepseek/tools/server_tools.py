@@ -39,7 +39,7 @@ _OTHER_REASONS = frozenset({401, 402, 403, 408, 413, 429, 503, 504})
 _NO_SUCH_PATH = frozenset({404, 405, 501})
 _BAD_REQUEST = frozenset({400, 422})
 # Parts of an answer that other fields of a message have as well.
-_PLAIN_ITEMS = frozenset({"text", "thinking", "message", "reasoning"})
+_PLAIN_ITEMS = frozenset({"text", "thinking", "tool_use", "message", "reasoning"})
 
 
 def is_run_by_deepseek(kind: str, api: str) -> bool:

@@ -10,6 +10,7 @@ DeepSeek gets the same words. Other signatures are ignored.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
@@ -20,6 +21,7 @@ from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
+from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request import parse as chat_request
 from deepseek_cursor_proxy.protocols.request.field_checks import (
     Json,
@@ -77,7 +79,10 @@ def parse(
     kind = optional_string(thinking, "type", "thinking")
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise bad_field("thinking.type", "enabled, adaptive or disabled")
-    chat_body = _chat_body(body, kind, Opener(sealer, config.max_request_body_bytes), memory)
+    opener = Opener(sealer, config.max_request_body_bytes)
+    chat_body = _chat_body(body, kind)
+    unseal = partial(_unseal, opener=opener, with_blocks=config.server_tools == "pass")
+    chat_body["messages"] = unseal_each(body["messages"], unseal, opener, memory)
     chat_body["model"] = model_resolver.resolve_claude(model, config)
     chat = chat_request.parse(chat_body, config, memory, MESSAGES)
     chat = chat._replace(requested_model=model, messages=_sort_results(chat.messages))
@@ -89,12 +94,11 @@ def parse(
     )
 
 
-def _chat_body(body: Json, thinking: str | None, opener: Opener, memory: ChatMemory) -> dict[str, Any]:
+def _chat_body(body: Json, thinking: str | None) -> dict[str, Any]:
     """The body in the fields of a chat; unknown fields stay, so that they are reported as not forwarded."""
     known = {*_SAME_FIELDS, *_TRANSLATED_FIELDS, *_IGNORED_FIELDS}
     chat = {name: value for name, value in body.items() if name not in known}
     chat |= {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
-    chat["messages"] = unseal_each(body["messages"], lambda message: _unseal(message, opener), opener, memory)
     if (system := _system(body.get("system"))) is not None:
         chat["system"] = system
     if (tools := optional(body, "tools", list, "a list")) is not None:
@@ -196,23 +200,35 @@ def _in_order(results: list[Message], positions: Mapping[str | None, int]) -> li
     return sorted(results, key=lambda each: positions[each.tool_call_id])
 
 
-def _unseal(message: Any, opener: Opener) -> Any:
-    """A message with the thinking that its signatures of ours hold."""
+def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
+    """A message with the thinking that its signatures of ours hold, and its texts as one.
+
+    With blocks of tools that DeepSeek ran itself, all of them stay in their places.
+    """
     blocks = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(blocks, list):
         return message
     opened = {at: text for at, block in enumerate(blocks) if (text := _open_signature(block, opener)) is not None}
+    if with_blocks and anthropic_blocks.has_server_blocks(blocks):
+        if not opened:
+            return message
+        unsealed = [_thinking(opened[at]) if at in opened else block for at, block in enumerate(blocks)]
+        return {**message, "content": unsealed}
     if not opened:
         joined = _join_texts(blocks)
         return message if joined is blocks else {**message, "content": joined}
     # One reasoning may have been cut into several blocks.
     first, reasoning = min(opened), "".join(opened.values())
     kept = [
-        {"type": "thinking", "thinking": reasoning} if at == first else block
+        _thinking(reasoning) if at == first else block
         for at, block in enumerate(blocks)
         if at == first or at not in opened
     ]
     return {**message, "content": _join_texts(kept)}
+
+
+def _thinking(text: str) -> Json:
+    return {"type": "thinking", "thinking": text}
 
 
 def _join_texts(blocks: list[Any]) -> list[Any]:

@@ -1,7 +1,8 @@
 """Anthropic Messages: writes an answer as events (`MessageWriter`) or as one message (`PlainMessageWriter`).
 
     message_start
-    for every block   content_block_start, its deltas, content_block_stop: one open block at a time
+    for every block   content_block_start, its deltas, content_block_stop: one open block at a time; blocks of tools
+                      that DeepSeek ran itself are as it sent them
     message_delta with the stop reason and the usage, message_stop
 
 The plain writer writes the same events and sends only the message, so both say the same. The strings of a run of equal
@@ -11,17 +12,35 @@ chunks are spliced into events without being encoded again.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, Delta, Heartbeat, join_pieces
+from deepseek_cursor_proxy.conversation import (
+    Batch,
+    CallPiece,
+    Delta,
+    Heartbeat,
+    ServerDelta,
+    ServerPiece,
+    join_pieces,
+)
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json, encode_json
-from deepseek_cursor_proxy.protocols.anthropic import errors, partial_json
+from deepseek_cursor_proxy.protocols.anthropic import errors
+from deepseek_cursor_proxy.protocols.anthropic.blocks import Block, ServerBlock, Text, Thinking, ToolUse, event
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 PING = sse.event(b'{"type": "ping"}', "ping")
-_STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_STOP_REASONS = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+    "content_filter": "refusal",
+    # A long search: the client sends the message back, and DeepSeek goes on.
+    "pause_turn": "pause_turn",
+}
+# Every count that the official types have.
+_NO_SERVER_TOOL_USE = {"web_search_requests": 0, "web_fetch_requests": 0}
 
 
 class MessageHead(NamedTuple):
@@ -39,18 +58,20 @@ class MessageWriter:
         self._head = head
         self._request = message
         self._sealer = sealer
-        self._blocks: list[_Block] = []
-        self._open: _Block | None = None
+        self._blocks: list[Block] = []
+        self._open: Block | None = None
         self._calls: dict[int, _PendingToolUse] = {}
         # Reasoning and text that came in the middle of a call.
         self._pending_words: list[_Words] = []
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
         self._stop_sequence: str | None = None
+        # Sources of a text that has not begun.
+        self._pending_citations: list[Mapping[str, Any]] = []
 
     def begin(self) -> bytes:
         message = {**self._frame(), "content": [], "stop_reason": None, "stop_sequence": None}
-        return _event("message_start", message={**message, "usage": self._usage_object()})
+        return event("message_start", message={**message, "usage": self._usage_object()})
 
     def write(self, batch: Batch) -> bytes:
         return b"".join([piece for item in batch for piece in self._write(item)])
@@ -59,7 +80,7 @@ class MessageWriter:
         self._check_end()
         last_events = b"".join(self._close_all())
         reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
-        return last_events + _event("message_delta", delta=reason, usage=self._usage_object()) + _event("message_stop")
+        return last_events + event("message_delta", delta=reason, usage=self._usage_object()) + event("message_stop")
 
     def fail(self, error: ProxyError) -> bytes:
         return b"".join(self._close_open()) + failure_event(error, self._head.request_id)
@@ -79,8 +100,12 @@ class MessageWriter:
         model = self._request.request.requested_model
         return {"id": self._head.id, "type": "message", "role": "assistant", "model": model}
 
-    def _usage_object(self) -> dict[str, int]:
-        return usage(self._usage, self._head.input_tokens)
+    def _usage_object(self) -> dict[str, Any]:
+        counted = usage(self._usage, self._head.input_tokens)
+        runs = as_object((self._usage or {}).get("server_tool_use"))
+        if not runs and not self._request.request.server_tools:
+            return counted
+        return {**counted, "server_tool_use": {**_NO_SERVER_TOOL_USE, **runs}}
 
     def _stop_reason(self) -> str:
         if self._stop_sequence is not None:
@@ -88,7 +113,7 @@ class MessageWriter:
         reason = _STOP_REASONS.get(self._finish_reason or "", "end_turn")
         if reason in ("end_turn", "tool_use"):
             # Whatever upstream says: agents loop by this word, over the calls that they have read.
-            return "tool_use" if any(isinstance(block, _ToolUse) for block in self._blocks) else "end_turn"
+            return "tool_use" if any(isinstance(block, ToolUse) for block in self._blocks) else "end_turn"
         return reason
 
     def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
@@ -99,10 +124,12 @@ class MessageWriter:
         strings = item.run.strings if item.run is not None else None
         if item.reasoning and self._request.has_thinking:
             written += self._write_words(
-                _Words(_Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
+                _Words(Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
             )
         if item.text:
-            written += self._write_words(_Words(_Text, item.text, strings or [encode_json(item.text)[1:-1]]))
+            written += self._write_words(_Words(Text, item.text, strings or [encode_json(item.text)[1:-1]]))
+        if item.server is not None:
+            written += self._write_server_delta(item.server)
         for piece in item.calls:
             self._calls.setdefault(piece.index, _PendingToolUse()).add(piece)
             written += self._write_calls_in_turn()
@@ -119,7 +146,7 @@ class MessageWriter:
         return found if isinstance(found, str) and found in self._request.stops else None
 
     def _write_words(self, words: "_Words") -> list[bytes]:
-        if isinstance(self._open, _ToolUse) and not self._calls[self._open.call].is_whole:
+        if isinstance(self._open, ToolUse) and not self._calls[self._open.call].is_whole:
             # The block of the call would have to be closed, and could not be opened again.
             self._pending_words.append(words)
             return []
@@ -128,20 +155,50 @@ class MessageWriter:
             written += self._close_open()
             written.append(self._open_block(words.kind(len(self._blocks), self._sealer, self._request.omits_thinking)))
         assert self._open is not None
-        return [*written, self._open.write(words.text, words.strings)]
+        written.append(self._open.write(words.text, words.strings))
+        if self._pending_citations and isinstance(self._open, Text):
+            written += map(self._open.cite, self._pending_citations)
+            self._pending_citations = []
+        return written
+
+    def _write_server_delta(self, delta: ServerDelta) -> list[bytes]:
+        written: list[bytes] = []
+        if delta.begins_text and isinstance(self._open, Text):
+            written += self._close_open()
+        for piece in delta.pieces:
+            written += self._write_server_piece(piece)
+        for citation in delta.citations:
+            if isinstance(self._open, Text):
+                written.append(self._open.cite(citation))
+            else:
+                self._pending_citations.append(citation)
+        return written
+
+    def _write_server_piece(self, piece: ServerPiece) -> list[bytes]:
+        """Open the block of a search as soon as it is known of; it ends when it is whole."""
+        written: list[bytes] = []
+        block = self._open
+        if not (isinstance(block, ServerBlock) and block.key == piece.key):
+            # A call before it is whole by now: DeepSeek sends one block after the other.
+            written += self._close_open()
+            block = ServerBlock(len(self._blocks), piece)
+            written.append(self._open_block(block))
+        if piece.is_whole:
+            written += (block.complete(piece.item), *self._close_open())
+        return written
 
     def _write_pending(self) -> list[bytes]:
         pending, self._pending_words = self._pending_words, []
         return [piece for words in pending for piece in self._write_words(words)]
 
-    def _open_block(self, block: "_Block") -> bytes:
+    def _open_block(self, block: "Block") -> bytes:
         self._open = block
         self._blocks.append(block)
-        return _event("content_block_start", index=block.index, content_block=block.beginning)
+        return event("content_block_start", index=block.index, content_block=block.beginning)
 
     def _close_open(self) -> list[bytes]:
         block, self._open = self._open, None
-        return [] if block is None else [block.finish(), _event("content_block_stop", index=block.index)]
+        return [] if block is None else [block.finish(), event("content_block_stop", index=block.index)]
 
     def _write_calls_in_turn(self) -> list[bytes]:
         """Write what can be written of the calls: each begins when the one before it is whole, however they came."""
@@ -167,7 +224,7 @@ class MessageWriter:
         if call.block is None:
             written += self._close_open()
             call_id = call.id or f"toolu_{self._head.id}_{len(self._blocks)}"
-            call.block = _ToolUse(len(self._blocks), index, call_id, call.name)
+            call.block = ToolUse(len(self._blocks), index, call_id, call.name)
             written.append(self._open_block(call.block))
         if call.block is self._open and (fragment := call.take_unwritten()):
             written.append(call.block.write(fragment, [encode_json(fragment)[1:-1]]))
@@ -219,7 +276,7 @@ def failure_event(error: ProxyError, request_id: str) -> bytes:
 class _Words(NamedTuple):
     """Reasoning or text, and its strings as they are between the quotes of JSON."""
 
-    kind: "type[_Thinking] | type[_Text]"
+    kind: "type[Thinking] | type[Text]"
     text: str
     strings: Sequence[bytes]
 
@@ -229,7 +286,7 @@ class _PendingToolUse:
 
     def __init__(self) -> None:
         self.id = self.name = ""
-        self.block: _ToolUse | None = None
+        self.block: ToolUse | None = None
         self._arguments: list[str] = []
         self._written = self._checked_count = 0
         self._last = ""
@@ -255,82 +312,7 @@ class _PendingToolUse:
         return fragment
 
 
-class _Block:
-    """One block of the content; `delta` has the type of its deltas and the name of the text in them."""
-
-    delta = ("", "")
-
-    def __init__(self, index: int, beginning: dict[str, Any]) -> None:
-        self.index = index
-        self.beginning = beginning
-        self._pieces: list[str] = []
-        kind, name = self.delta
-        head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % index
-        self._around = head + b'"delta":{"type":"%b","%b":"' % (kind.encode(), name.encode()), b'"}}\n\n'
-
-    @property
-    def value(self) -> dict[str, Any]:
-        raise AssertionError
-
-    @property
-    def text(self) -> str:
-        return join_pieces(self._pieces)
-
-    def write(self, text: str, strings: Iterable[bytes]) -> bytes:
-        self._pieces.append(text)
-        return b"".join([string.join(self._around) for string in strings])
-
-    def finish(self) -> bytes:
-        return b""
-
-
-class _Thinking(_Block):
-    delta = ("thinking_delta", "thinking")
-
-    def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
-        super().__init__(index, {"type": "thinking", "thinking": "", "signature": ""})
-        self._sealer = sealer
-        self._is_omitted = is_omitted
-
-    @property
-    def value(self) -> dict[str, Any]:
-        thinking = "" if self._is_omitted else self.text
-        return {"type": "thinking", "thinking": thinking, "signature": self._sealer.seal(self.text)}
-
-    def write(self, text: str, strings: Iterable[bytes]) -> bytes:
-        deltas = super().write(text, strings)
-        return b"" if self._is_omitted else deltas
-
-    def finish(self) -> bytes:
-        # Never empty: some clients drop thinking without a signature, or take it for text.
-        delta = {"type": "signature_delta", "signature": self._sealer.seal(self.text)}
-        return _event("content_block_delta", index=self.index, delta=delta)
-
-
-class _Text(_Block):
-    delta = ("text_delta", "text")
-
-    def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
-        super().__init__(index, {"type": "text", "text": ""})
-
-    @property
-    def value(self) -> dict[str, Any]:
-        return {"type": "text", "text": self.text}
-
-
-class _ToolUse(_Block):
-    delta = ("input_json_delta", "partial_json")
-
-    def __init__(self, index: int, call: int, call_id: str, name: str) -> None:
-        super().__init__(index, {"type": "tool_use", "id": call_id, "name": name, "input": {}})
-        self.call = call
-
-    @property
-    def value(self) -> dict[str, Any]:
-        return {**self.beginning, "input": _object(self.text)}
-
-
-def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, int]:
+def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, Any]:
     """DeepSeek's usage in the fields of this API, where tokens from the cache are not part of the input."""
     counted = found or {}
     cached = _count(as_object(counted.get("prompt_tokens_details")), "cached_tokens")
@@ -347,24 +329,8 @@ def _count(found: Mapping[str, Any], name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _object(arguments: str) -> dict[str, Any]:
-    """The arguments as an object, as far as they came; other text as the one field of an object."""
-    for text in (arguments or "{}", partial_json.close(arguments)):
-        try:
-            found = decode_upstream_json(text)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            return found
-    return {"arguments": arguments} if arguments.strip() else {}
-
-
 def _is_object(arguments: str) -> bool:
     try:
         return isinstance(decode_upstream_json(arguments), dict)
     except ValueError:
         return False
-
-
-def _event(kind: str, **rest: Any) -> bytes:
-    return sse.event(encode_json({"type": kind, **rest}), kind)

@@ -7,18 +7,26 @@ their calls, then the text of the user.
     thinking            its reasoning; empty if it was hidden from the client: `reasoning.restore` looks it up
     redacted_thinking   readable by Anthropic alone: left out, in `dropped`
     tool_result         a tool message; an error is marked in its first line, because DeepSeek has no field for it
+    server_tool_use     and the results of it: tools that DeepSeek ran itself, in `server_items` with all of their turn,
+    and others          if the caller wants them so
 
 Every other block is ordinary content (see content). `cache_control` is ignored.
 """
 
+import re
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall
+from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, pack_items
+from deepseek_cursor_proxy.deepseek.images import placeholder
+from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.protocols.request import content
 from deepseek_cursor_proxy.protocols.request.field_checks import Json, json_text, optional, optional_string
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 ERROR_LINE = "[the tool reported an error]"
+
+# Tools that DeepSeek does not run, and whose blocks it does not take back (guide of 2026-08-27).
+_FOREIGN_TOOL = re.compile(r"(?:\w+_)?code_execution|tool_search_tool\w*")
 
 
 class Blocks(NamedTuple):
@@ -27,6 +35,69 @@ class Blocks(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
     results: tuple[Message, ...] = ()
     dropped: tuple[str, ...] = ()
+    server_items: str | None = None
+
+
+def has_server_blocks(blocks: Any) -> bool:
+    """Whether the blocks of an assistant have those of tools that DeepSeek runs itself, of today or of tomorrow."""
+    return isinstance(blocks, list) and bool(_server_uses(blocks))
+
+
+def _server_uses(blocks: list[Any]) -> set[str]:
+    """The ids of the uses of such tools."""
+    return {block["id"] for block in blocks if _is_server_use(block)}
+
+
+def _is_server_use(block: Any) -> bool:
+    if not isinstance(block, dict) or block.get("type") != "server_tool_use" or not isinstance(block.get("id"), str):
+        return False
+    return isinstance(block.get("input"), dict) and not _FOREIGN_TOOL.fullmatch(str(block.get("name")))
+
+
+def read_turn(blocks: list[Any], param: str) -> Blocks:
+    """An assistant's turn with blocks of tools that DeepSeek ran itself; its text and reasoning are joined as they are.
+
+    See conversation.pack_items for the items.
+    """
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    dropped: list[str] = []
+    items: list[Json] = []
+    uses = _server_uses(blocks)
+    for index, block in enumerate(blocks):
+        at = f"{param}[{index}]"
+        match block.get("type") if isinstance(block, dict) else None:
+            case "tool_use":
+                calls.append(_call(block, at))
+                items.append({"type": "tool_use"})
+            case "thinking":
+                thoughts.append(optional_string(block, "thinking", at) or "")
+                items += [{"type": "thinking", "length": len(thoughts[-1])}] if thoughts[-1] else []
+            case "redacted_thinking":
+                dropped.append("redacted_thinking")
+            case "server_tool_use" if _is_server_use(block):
+                items.append(_server_item(block))
+            # A result without its use stays text: DeepSeek would refuse it.
+            case str(kind) if kind.endswith("_tool_result") and block.get("tool_use_id") in uses:
+                items.append(_server_item(block))
+            case _:
+                items += _text_items(block, at)
+    text = "".join([item["text"] for item in items if item["type"] == "text"])
+    packed = pack_items(MESSAGES, items)
+    return Blocks(text, "".join(thoughts) or None, tuple(calls), (), tuple(dropped), packed)
+
+
+def _server_item(block: Json) -> Json:
+    # The mark of the cache moves with every turn of a chat.
+    return {name: value for name, value in block.items() if name != "cache_control"}
+
+
+def _text_items(block: Any, param: str) -> list[Json]:
+    part = content.read_part(block, param)
+    text = part["text"] if part["type"] == "text" else placeholder(part)
+    cited = block.get("citations") if isinstance(block, dict) else None
+    citations = {"citations": cited} if cited and isinstance(cited, list) else {}
+    return [{"type": "text", "text": text, **citations}] if text else []
 
 
 def read(value: Any, role: str, param: str) -> Blocks:

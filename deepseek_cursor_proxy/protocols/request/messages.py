@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.deepseek.tools import server_fields
+from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, MESSAGES
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
@@ -43,11 +44,11 @@ class _ParsedMessages(NamedTuple):
 _PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages", json_size)
 
 
-def read(messages: list[Any], memory: ChatMemory = NO_MEMORY, *, with_server_fields: bool = False) -> ParsedHistory:
-    """The canonical messages, if so with the fields of tools that DeepSeek runs itself."""
-    lookup = memory.look_up(_PARSE, messages, with_server_fields)
+def read(messages: list[Any], memory: ChatMemory = NO_MEMORY, server_api: str | None = None) -> ParsedHistory:
+    """The canonical messages; with what tools that DeepSeek runs itself left in them, in the form of this API."""
+    lookup = memory.look_up(_PARSE, messages, server_api)
     known = lookup.result
-    new = MessageReader(with_server_fields=with_server_fields)
+    new = MessageReader(server_api)
     found, reader = (list(known.messages), known.reader.copy()) if known is not None else ([], new)
     for index, message in enumerate(messages[lookup.count :], lookup.count):
         plain = read_plain(message)
@@ -99,13 +100,13 @@ def _plain_call(call: Any) -> ToolCall | None:
 class MessageReader:
     """Reads the messages of one history, in order; `dropped` names what was left out."""
 
-    def __init__(self, *, with_server_fields: bool = False) -> None:
+    def __init__(self, server_api: str | None = None) -> None:
         self._legacy = _LegacyCalls()
-        self._with_server_fields = with_server_fields
+        self._server_api = server_api
         self.dropped: list[str] = []
 
     def copy(self) -> "MessageReader":
-        twin = MessageReader(with_server_fields=self._with_server_fields)
+        twin = MessageReader(self._server_api)
         twin._legacy = replace(self._legacy)
         twin.dropped = self.dropped.copy()
         return twin
@@ -118,10 +119,10 @@ class MessageReader:
             raise bad_field(f"{param}.role", "a string")
         role = _ROLES.get(role, role if role in _KNOWN_ROLES else "user")
         content = message.get("content")
-        items = server_fields.read(message) if self._with_server_fields and role == "assistant" else None
+        items = server_fields.read(message) if self._server_api == CHAT and role == "assistant" else None
         if items is not None and server_fields.has_blocks(content):
             content = server_fields.plain_blocks(content)
-        blocks = anthropic_blocks.read(content, role, f"{param}.content")
+        blocks = self._blocks(content, role, f"{param}.content")
         self.dropped += blocks.dropped
         if role == "assistant":
             own = self._assistant(message, blocks, param)
@@ -136,6 +137,11 @@ class MessageReader:
             own = Message(role, blocks.content, name=name)
         return [*blocks.results, own]
 
+    def _blocks(self, content: Any, role: str, param: str) -> anthropic_blocks.Blocks:
+        if role == "assistant" and self._server_api == MESSAGES and anthropic_blocks.has_server_blocks(content):
+            return anthropic_blocks.read_turn(content, param)
+        return anthropic_blocks.read(content, role, param)
+
     def _assistant(self, message: Json, blocks: anthropic_blocks.Blocks, param: str) -> Message:
         reasoning = optional_string(message, "reasoning_content", param)
         if is_blank(reasoning) and blocks.reasoning is not None:
@@ -147,6 +153,7 @@ class MessageReader:
             tool_calls=(*blocks.calls, *_calls(message, param), *self._legacy.call(message, param)),
             name=optional_string(message, "name", param),
             prefix=optional(message, "prefix", bool, "true or false", f"{param}.prefix") or False,
+            server_items=blocks.server_items,
         )
 
 

@@ -228,8 +228,9 @@ def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, m
         names = tool_set.upstream_names
         history = responses_items.read(source.values, source.param, names, memory, keep_server_items=keeps)
     else:
-        with_fields = tool_set.server_api == CHAT and bool(tool_set.server)
-        history = chat_messages.read(source.values, memory, with_server_fields=with_fields)
+        # DeepSeek's chat completions take what its tools left only together with the tools.
+        is_read = bool(tool_set.server) or tool_set.server_api != CHAT
+        history = chat_messages.read(source.values, memory, tool_set.server_api if is_read else None)
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = anthropic_blocks.read(body.get("system"), "system", "system").content

@@ -40,7 +40,7 @@ class TestRefusals(MessagesTestCase):
             {"max_tokens": -1},
             {"tools": "all"},
             {"thinking": {"type": "much"}},
-            {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
+            {"tools": [{"type": "code_execution_20250825", "name": "run"}], "tool_choice": {"type": "any"}},
         ):
             for stream in (True, False):
                 with self.subTest(body, stream=stream):
@@ -86,7 +86,8 @@ class TestOddities(MessagesTestCase):
     def test_blocks_of_unknown_types_become_text(self) -> None:
         proxy = self.proxy()
         for block in (
-            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "the weather"}},
+            {"type": "server_tool_use", "id": "s", "name": "bash_code_execution", "input": {"command": "the weather"}},
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "query": "the weather"},
             {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"title": "the weather"}]},
             {"type": "search_result", "title": "the weather", "content": []},
             {"type": "a block of tomorrow", "says": "the weather"},
