@@ -66,10 +66,11 @@ def _begins_turn(messages: Sequence[Message], index: int) -> bool:
 
 
 class _Placed(NamedTuple):
-    """A message with descriptions in place of its pictures, and the digests of its parts (see `_digests`)."""
+    """A message with descriptions in place of its pictures, the digests of its parts, and the descriptions of these."""
 
     message: Message
     digests: tuple[bytes | None, ...]
+    descriptions: tuple[str | None, ...]
 
 
 _DESCRIBE: Stage[Message, tuple[_Placed, ...]] = Stage("describe", lambda message: message.byte_size)
@@ -99,25 +100,29 @@ class PicturedHistory:
         """The messages with these descriptions where the pictures were; the same objects as for the last request."""
         placed = []
         for index, (message, digests) in enumerate(zip(self._messages, self._digests, strict=True)):
-            new = _place(message, digests, texts) if digests else message
-            before = self._known[index].message if index < len(self._known) else None
-            placed.append(_Placed(before if before is not None and before == new else new, digests))
+            found = tuple([None if digest is None else texts.get(digest) for digest in digests])
+            if index < len(self._known) and self._known[index].descriptions == found:
+                placed.append(self._known[index])
+            else:
+                placed.append(_Placed(_place(message, digests, found), digests, found))
         self._lookup.store(tuple(placed), sum(len(text) for text in texts.values()))
         return tuple(each.message for each in placed)
 
 
-def _place(message: Message, digests: Sequence[bytes | None], texts: Mapping[bytes, str]) -> Message:
-    parts = [_place_part(part, digest, texts) for part, digest in zip(_parts(message), digests, strict=True)]
+def _place(message: Message, digests: Sequence[bytes | None], descriptions: Sequence[str | None]) -> Message:
+    if not any(descriptions):
+        return message
+    parts = [_place_part(*each) for each in zip(_parts(message), digests, descriptions, strict=True)]
     if all(part["type"] == "text" for part in parts):
         return message._replace(content="\n".join(part["text"] for part in parts))
     return message._replace(content=tuple(parts))
 
 
-def _place_part(part: Mapping[str, Any], digest: bytes | None, texts: Mapping[bytes, str]) -> Mapping[str, Any]:
-    if digest is None or digest not in texts:
+def _place_part(part: Mapping[str, Any], digest: bytes | None, description: str | None) -> Mapping[str, Any]:
+    if digest is None or description is None:
         return part
     # A picture cannot show its own digest, so no text in it can end the description early.
-    words = f"{placeholder(part)} in words:\n{texts[digest]}\n[end of {digest.hex()[:12]}]"
+    words = f"{placeholder(part)} in words:\n{description}\n[end of {digest.hex()[:12]}]"
     return {"type": "text", "text": words}
 
 
@@ -155,7 +160,7 @@ def _source(part: Picture) -> str:
 def _digest(part: Picture) -> bytes:
     source = _source(part)
     head, _, data = source.partition(",")
-    if source[:5].lower() == "data:" and head.endswith(";base64"):
+    if source[:5].lower() == "data:" and head[-7:].lower() == ";base64":
         try:
             return hashlib.sha256(base64.b64decode(data)).digest()
         except ValueError:

@@ -50,7 +50,7 @@ def description_of(part: Mapping[str, Any]) -> str:
     """What Flash says about an `image_url` or `file` part."""
     source = part["image_url"]["url"] if part["type"] == "image_url" else "".join(part["file"].values())
     data = _decode(source) if source.startswith("data:") else None
-    digest = hashlib.sha256(source.encode() if data is None else data).hexdigest()[:12]
+    digest = hashlib.sha256(source.encode("utf-8", "surrogatepass") if data is None else data).hexdigest()[:12]
     return f"A window with the title {digest}."
 
 

@@ -44,7 +44,7 @@ class TestPictures(unittest.TestCase):
 
     def test_equal_bytes_are_one_picture_however_they_are_written(self) -> None:
         spaced = url("data:image/png;base64," + "\n".join(base64.b64encode(b"cat").decode()))
-        shout = url("DATA:image/webp;charset=x;base64," + base64.b64encode(b"cat").decode())
+        shout = url("DATA:image/webp;charset=x;BASE64," + base64.b64encode(b"cat").decode())
         as_file = file(file_data=CAT["image_url"]["url"], filename="cat.png")
         self.assertEqual(1, self.count(CAT, inline(b"cat", "image/jpeg"), spaced, shout, as_file))
 
