@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 
 _RATE = 200
 # What a model usually writes per second, in one of many streams.
-_CROWD_RATE = 20
+CROWD_RATE = 20
 
 
 def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
@@ -22,7 +22,7 @@ def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
     chunks = scale.paced_chunks
 
     def measure(target: Target) -> list[float]:
-        result = run_crowd(_crowd(target, 1, chunks, _RATE))
+        result = run_crowd(crowd(target, 1, chunks, _RATE))
         if result.failures:
             raise BenchmarkFailed(result.failures[0])
         return [lag / 1e6 for lag in result.lags]
@@ -82,13 +82,13 @@ class _CrowdSample:
 def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
     """Many streams at once; memory is counted from before the first of them."""
     before = {target.name: target.resident_megabytes() for target in contest.proxies}
-    chunks = round(scale.crowd_seconds * _CROWD_RATE)
+    chunks = round(scale.crowd_seconds * CROWD_RATE)
     for streams in scale.crowds:
         memory = _MemorySamples(before)
 
         def measure(target: Target, streams: int = streams, memory: _MemorySamples = memory) -> _CrowdSample:
             before = target.cpu_seconds()
-            result = run_crowd(_crowd(target, streams, chunks, _CROWD_RATE), partial(memory.note, target))
+            result = run_crowd(crowd(target, streams, chunks, CROWD_RATE), partial(memory.note, target))
             # Before it settles: what came too late was not received.
             spent = intervals((before, target.cpu_seconds()))
             target.settle()
@@ -100,14 +100,14 @@ def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
 
         rounds = contest.run_rounds(f"{streams} streams", scale.crowd_rounds, measure, timed=True)
         rates = {name: [len(each.lags) / scale.crowd_seconds for each in some] for name, some in rounds.results.items()}
-        yield Row(f"{streams} streams x {_CROWD_RATE} chunks/s: delivered", "chunks/s", medians(rates))
+        yield Row(f"{streams} streams x {CROWD_RATE} chunks/s: delivered", "chunks/s", medians(rates))
         yield from _crowd_rows(rounds)
         yield Row("  memory meanwhile", "MB", medians(memory.megabytes))
         yield Row("  threads meanwhile", "", medians(memory.threads))
         yield Row("  memory per stream", "kB", memory.kilobytes_per_stream(streams))
 
 
-def _crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
+def crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
     request = post(target.url, question(f"bench:paced {rate}/s {chunks}", stream=True))
     return Crowd(target.url, request, streams, chunks, rate)
 

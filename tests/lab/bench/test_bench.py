@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from deepseek_cursor_proxy.lab import bench
-from deepseek_cursor_proxy.lab.bench import Options, apis, chats, requests
+from deepseek_cursor_proxy.lab.bench import Options, apis, chats, observation, requests
 from deepseek_cursor_proxy.lab.bench import streams as benchmark_streams
 from deepseek_cursor_proxy.lab.bench.chats import Chat
 from deepseek_cursor_proxy.lab.bench.load_clients import Client
@@ -146,6 +146,19 @@ class TestMemoryMeasures(LabTest):
         self.assert_rows(chats.stored_turns(self.contest, TINY, self.place), *names)
         startup = requests.startup(self.contest, TINY, self.place / "started")
         self.assert_rows(startup, "start to first /v1/models answer", "idle memory")
+
+    def test_observation_yields_its_rows(self) -> None:
+        self.assert_rows(
+            observation.observed_costs(self.contest, TINY, self.place),
+            "observed, against not: CPU per small request",
+            "CPU per chunk",
+            "scrape of /metrics during 1 streams: p50",
+            "p95",
+            "scrape of /metrics during 2 streams: p50",
+            "p95",
+            "3 dashboards open, against none: CPU per small request",
+            "rows that each received",
+        )
 
 
 class TestChats(LabTest):

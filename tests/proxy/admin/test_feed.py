@@ -1,6 +1,8 @@
 """The feed of an open dashboard, over real sockets: what it says, and what it must never hold up."""
 
+import itertools
 import socket
+import threading
 import time
 from dataclasses import replace
 from unittest import mock
@@ -8,8 +10,9 @@ from unittest import mock
 from deepseek_cursor_proxy.admin import feed
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.observers.events import End, Refused, RequestFacts, Result
 from tests.support.admin_client import ADMIN_KEY, AdminCase, FeedReader
-from tests.support.harness import PATIENCE, chat_body, read_until
+from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until
 from tests.support.polling import wait_until
 
 
@@ -71,6 +74,40 @@ class FeedTest(AdminCase):
             numbers.append(other.next("request")[1]["number"])
         self.assertEqual(sorted(numbers), numbers)
         stuck.close()
+
+    def test_a_thousand_events_a_second_to_three_dashboards_slow_no_stream(self) -> None:
+        proxy = self.admin_proxy()
+        admin = self.admin(proxy)
+        readers = [self.feed(admin) for _ in range(3)]
+        log = proxy.server.services().request_log
+        self.fake.answer(*[Answer(content="x" * 60, piece=1, pause=0.01)] * 2)
+        alone = self.stream_seconds(proxy)
+        is_over = threading.Event()
+
+        def emit() -> None:
+            for number in itertools.count(1000):
+                facts = RequestFacts(number, time.time(), "other")
+                log.emit(Refused(facts, "route", End(Result.REFUSED, 404, "absent"), 0.0))
+                if number % 10 == 0 and is_over.wait(0.01):
+                    last.append(number)
+                    return
+
+        last: list[int] = []
+        thread = threading.Thread(target=emit)
+        thread.start()
+        watched = self.stream_seconds(proxy)
+        is_over.set()
+        thread.join()
+        # Generous, because the machine may be busy: what is proved is that nobody waits for the dashboards.
+        self.assertLess(watched, 2 * alone + 0.5)
+        for reader in readers:
+            while reader.next("request")[1]["number"] != last[0]:
+                pass
+
+    def stream_seconds(self, proxy: RunningProxy) -> float:
+        began = time.monotonic()
+        self.assertTrue(self.round_trip(proxy, chat_body(stream=True)).body.endswith(b"[DONE]\n\n"))
+        return time.monotonic() - began
 
     def test_only_get_opens_a_feed(self) -> None:
         admin = self.admin(self.admin_proxy())

@@ -1,0 +1,142 @@
+"""Measures of what looking at the proxy costs it: metrics, a scrape in a crowd, open dashboards.
+
+Two fresh processes take turns, one as it is started by default, one without the admin listener and what belongs to it.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from deepseek_cursor_proxy.lab.bench.load_clients import Client, FeedClient, get, post, requests_per_second, run_crowd
+from deepseek_cursor_proxy.lab.bench.requests import question
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, intervals
+from deepseek_cursor_proxy.lab.bench.scale import Scale
+from deepseek_cursor_proxy.lab.bench.streams import CROWD_RATE, crowd
+from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
+from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+
+_UNOBSERVED = "unobserved"
+_DASHBOARDS = 3
+_SECONDS_BETWEEN_SCRAPES = 0.2
+
+
+def observed_costs(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
+    with (
+        contest.proxy(home / "observed") as observed,
+        contest.proxy(home / _UNOBSERVED, "--admin-port", "0") as quiet,
+    ):
+        admin = _AdminPort.of(home / "observed")
+        pair = Contest(contest.direct, observed, (Target(_UNOBSERVED, quiet.url, quiet.servers),), contest.patience)
+        yield from _cpu_rows(pair, scale)
+        yield from _scrape_rows(observed, admin, scale)
+        yield from _dashboard_rows(observed, admin, scale)
+
+
+class _AdminPort:
+    """The admin listener of a proxy, from the files beside its store."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url
+        self._key = key
+
+    @classmethod
+    def of(cls, home: Path) -> "_AdminPort":
+        folder = home / ".deepseek-cursor-proxy"
+        urls = [path.read_text() for path in folder.glob("admin-*.url")]
+        if not urls:
+            raise BenchmarkFailed("a proxy has no admin listener")
+        return cls(urls[0], (folder / "admin.key").read_text().strip())
+
+    def request(self, path: str) -> bytes:
+        return get(self.url, path).replace(b"sk-bench", self._key.encode())
+
+
+def _cpu_rows(pair: Contest, scale: Scale) -> Iterator[Row]:
+    """The CPU of both, round by round."""
+    small, stream = question("bench:plain"), question(f"bench:stream {scale.chunks}", stream=True)
+    with pair.clients() as clients:
+        asked = pair.run_rounds(
+            "observed requests", scale.requests, lambda target: clients[target.name].ask(post(target.url, small))
+        )
+        streamed = pair.run_rounds(
+            "observed streams",
+            scale.streams,
+            lambda target: clients[target.name].ask(post(target.url, stream), is_stream=True),
+        )
+    yield Row("observed, against not: CPU per small request", "", {OURS: _ratio(asked.cpu)})
+    yield Row("  CPU per chunk", "", {OURS: _ratio(streamed.cpu)})
+
+
+def _ratio(cpu: Mapping[str, Sequence[float]]) -> Figure | None:
+    spent, unobserved = (sum(cpu.get(name, ())) for name in (OURS, _UNOBSERVED))
+    return Figure.single(spent / unobserved) if unobserved else None
+
+
+def _scrape_rows(observed: Target, admin: _AdminPort, scale: Scale) -> Iterator[Row]:
+    """How long a scrape takes while the proxy is busy with streams."""
+    for streams in scale.crowds:
+        chunks = round(scale.crowd_seconds * CROWD_RATE)
+        with _scraping(admin) as times:
+            run_crowd(crowd(observed, streams, chunks, CROWD_RATE))
+        observed.settle()
+        yield Row(f"scrape of /metrics during {streams} streams: p50", "ms", {OURS: Figure.of(times)})
+        yield Row("  p95", "ms", {OURS: Figure.of(times, 0.95)})
+
+
+@contextmanager
+def _scraping(admin: _AdminPort) -> Iterator[list[float]]:
+    """Scrape again and again meanwhile, on a thread; the milliseconds that each took."""
+    times: list[float] = []
+    is_over = threading.Event()
+
+    def scrape() -> None:
+        with closing(Client(admin.url)) as client:
+            while True:
+                times.append(1000 * client.ask(admin.request("/metrics")).whole)
+                if is_over.wait(_SECONDS_BETWEEN_SCRAPES):
+                    return
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield times
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _dashboard_rows(observed: Target, admin: _AdminPort, scale: Scale) -> Iterator[Row]:
+    """What busy clients cost with and without dashboards open, in turns, and the rows that arrived there."""
+    alone: list[float] = []
+    watched: list[float] = []
+    rows: list[float] = []
+    for _ in range(scale.bursts):
+        alone += _cpu_per_request(observed, scale)
+        with _dashboards(admin) as feeds:
+            started = time.monotonic()
+            watched += _cpu_per_request(observed, scale)
+            rows += [feed.rows / (time.monotonic() - started) for feed in feeds]
+    ratios = [one / other for one, other in zip(watched, alone, strict=True)]
+    yield Row(f"{_DASHBOARDS} dashboards open, against none: CPU per small request", "", {OURS: Figure.of(ratios)})
+    yield Row("  rows that each received", "rows/s", {OURS: Figure.of(rows)})
+
+
+def _cpu_per_request(target: Target, scale: Scale) -> list[float]:
+    """The CPU seconds of a request while many clients ask; nothing where the system does not tell."""
+    request = post(target.url, question("bench:plain"))
+    before = target.cpu_seconds()
+    rate = requests_per_second(target.url, scale.clients, request, scale.burst_seconds)
+    spent = intervals((before, target.cpu_seconds()))
+    target.settle()
+    return [seconds / (rate * scale.burst_seconds) for seconds in spent]
+
+
+@contextmanager
+def _dashboards(admin: _AdminPort) -> Iterator[Sequence[FeedClient]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(closing(FeedClient(admin.url, admin.request("/api/events"))))
+            for _ in range(_DASHBOARDS)
+        ]
