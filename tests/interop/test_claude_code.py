@@ -9,7 +9,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Citation, Search
 from tests.interop import npm
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
@@ -18,7 +18,7 @@ from tests.test_readme import block
 # Pinned: this one was seen to run without its install script.
 CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.325"
 # It refuses to run without asking anybody as root, but not with tools that are allowed by name.
-TOOLS = "Bash,Read,Edit,Write"
+TOOLS = "Bash,Read,Edit,Write,WebSearch"
 
 _launcher = Path()
 
@@ -105,3 +105,36 @@ class SearchTest(ClaudeCodeCase):
         before, after = ({tool["function"]["name"] for tool in payload["tools"]} for payload in self.fake.accepted)
         self.assertEqual(after - before, {"NotebookEdit"})
         self.assert_nothing_lost()
+
+
+class WebSearchTest(ClaudeCodeCase):
+    """Its WebSearch is a request of its own, with a tool that DeepSeek runs; what comes of it is a result to the chat.
+
+    The model has to find the tool first, because it is only announced.
+    """
+
+    FOUND = Search(("rain in Rome",), reasoning="Let me look. ")
+    SOURCE = Citation("https://example.com/0", "About rain in Rome", 0, 7)
+
+    def script(self, payload: Json) -> Answer:
+        if payload.get("server_tools"):
+            return Answer("So it does.", "It rains.", searches=(self.FOUND,), citations=(self.SOURCE,))
+        match len([each for each in self.said if not each.searches]):
+            case 0:
+                return Answer(
+                    "I need a tool.", None, self.calls(payload, ("toolsearch", {"query": "select:WebSearch", "max": 1}))
+                )
+            case 1:
+                return Answer("Now look.", None, self.calls(payload, ("websearch", {"query": "rain in Rome"})))
+        return Answer("There it is.", "Take an umbrella.")
+
+    def test_a_web_search_runs_at_deepseek_and_reaches_the_chat(self) -> None:
+        self.point_at(self.proxy_with_a_memory())
+        self.assertIn("Take an umbrella.", self.ask("Does it rain in Rome?"))
+        self.assertEqual([], [seen.refusal for seen in self.fake.refused], self.output)
+        searches = [seen for seen in self.fake.seen if seen.payload.get("server_tools")]
+        self.assertEqual(["/anthropic/v1/messages"], [seen.path for seen in searches], self.output)
+        [tool] = searches[0].payload["server_tools"]
+        self.assertEqual(("web_search_20250305", "web_search"), (tool["type"], tool["name"]))
+        [found] = [result for result in self.tool_results() if "https://example.com/0" in result]
+        self.assertIn("It rains.", found)

@@ -20,8 +20,10 @@ OTHER_ERRORS = ("request_too_large",)
 # The kind of a block, and the deltas it may have.
 DELTAS = {
     "thinking": ("thinking_delta", "signature_delta"),
-    "text": ("text_delta",),
+    "text": ("text_delta", "citations_delta"),
     "tool_use": ("input_json_delta",),
+    "server_tool_use": ("input_json_delta",),
+    "web_search_tool_result": (),
 }
 
 
@@ -129,6 +131,9 @@ class _Blocks:
         assert "signature_delta" not in self._pieces, "a signature is the last of its block"
         [text] = [value for name, value in delta.items() if name != "type"]
         assert text, delta
+        if delta["type"] == "citations_delta":
+            assert "text_delta" in self._pieces, "a source of a text that has not begun"
+            return
         self._pieces[delta["type"]] = self._pieces.get(delta["type"], "") + text
 
     def _check_whole(self, kind: str) -> None:
