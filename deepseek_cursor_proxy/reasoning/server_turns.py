@@ -3,8 +3,8 @@
 Codex drops the ids of searches, other clients drop fields of them or the reasoning between them. DeepSeek finds the
 results of a search by its item, and its prefix cache hits only on an equal beginning, so the turn shall go back as it
 came. The recorder stores the items of an answer with the places of its reasoning (see conversation.pack_items), under
-keys made of its words. An item counts as a stored one if none of its fields says otherwise; if one of a turn does not,
-the turn stays as the client sent it.
+keys made of its words and calls. An item counts as a stored one if none of its fields says otherwise; if one of a turn
+does not, the turn stays as the client sent it.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, is_blank
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
+from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from deepseek_cursor_proxy.reasoning.message_digest import digest, text_bytes
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
 
@@ -22,7 +23,7 @@ _ADDED_FIELDS = frozenset({"action", "query"})
 
 
 def record_keys(namespace: bytes, turn: Message) -> tuple[bytes, ...]:
-    """The keys to record the items of an answer under; a client may send its reasoning or its text alone."""
+    """The keys to record the items of an answer under; a client may drop some of what they are made of."""
     return tuple(_key(namespace, words) for words in _words(turn))
 
 
@@ -43,9 +44,11 @@ def complete(prepared: PreparedRequest, namespace: bytes, find: FindTexts) -> Pr
 
 
 def _words(turn: Message) -> list[str]:
+    """The reasoning, the text, and the random ids of the calls, as far as there are any."""
     content = turn.content if isinstance(turn.content, str) else ""
+    calls = " ".join(call.id for call in turn.tool_calls if is_unique_id(call.id))
     # Clients trim the text, and the reasoning is the original by now.
-    words = ["" if is_blank(turn.reasoning) else turn.reasoning or "", content.strip()]
+    words = ["" if is_blank(turn.reasoning) else turn.reasoning or "", content.strip(), calls]
     return [each for each in words if each]
 
 

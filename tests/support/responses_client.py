@@ -14,6 +14,7 @@ PATH = "/v1/responses"
 TOOLS = [{"type": "function", "name": "read_file", "parameters": {"type": "object", "properties": {}}, "strict": False}]
 _LAST = ("response.completed", "response.incomplete", "response.failed")
 _CUSTOM = "response.custom_tool_call_input"
+_SEARCH = "web_search_call"
 _TEXTS = {
     "response.output_text": "text",
     "response.reasoning_text": "text",
@@ -124,11 +125,12 @@ def check_items(found: Sequence[Json], output: Sequence[Json]) -> None:
     assert [done[index] for index in sorted(done)] == [output[index] for index in sorted(done)], found
     # An item in which the answer broke off is not done: clients would keep half a thought, and run half a call.
     halves = [item for index, item in enumerate(output) if index not in done]
-    assert all(item["status"] == "incomplete" for item in halves), found
+    assert all(item["status"] == ("failed" if item["type"] == _SEARCH else "incomplete") for item in halves), found
     is_limited = found[-1]["response"]["incomplete_details"] is not None
     for item in done.values():
         # A summary has no status.
-        assert item.get("status", "completed") == "completed" or (is_limited and item["type"] == "message"), found
+        is_exception = (is_limited and item["type"] == "message") or item["type"] == _SEARCH
+        assert item.get("status", "completed") == "completed" or is_exception, found
     assert [item["id"] for item in added.values()] == [item["id"] for item in output]
     pending: dict[tuple[str, str], str] = {}
     for event in found:
@@ -143,6 +145,7 @@ def check_items(found: Sequence[Json], output: Sequence[Json]) -> None:
         streamed = {text for (_, item_id), text in pending.items() if item_id == item["id"]}
         assert streamed == set(filter(None, texts(item)))
     check_parts(found)
+    check_searches(found, output)
 
 
 def check_parts(found: Sequence[Json]) -> None:
@@ -154,6 +157,26 @@ def check_parts(found: Sequence[Json]) -> None:
                 parts.add((event["item_id"], index, event[index]))
             elif index in event:
                 assert (event["item_id"], index, event[index]) in parts, event
+
+
+def check_searches(found: Sequence[Json], output: Sequence[Json]) -> None:
+    """Every search has the events of its steps between added and done; every source of a text has one event."""
+    assert len({item["id"] for item in output}) == len(output), output
+    for index, item in enumerate(output):
+        own = [event["type"] for event in found if event.get("output_index") == index]
+        steps = [kind.rpartition(".")[2] for kind in own if kind.startswith(f"response.{_SEARCH}.")]
+        all_steps = ["in_progress", "searching", "completed"]
+        if item["type"] == _SEARCH:
+            assert steps == all_steps[: len(steps)], own
+            assert (steps == all_steps) == (item["status"] == "completed"), own
+            assert own[0] == "response.output_item.added", own
+        else:
+            assert not steps, own
+        kind = "response.output_text.annotation.added"
+        cited = [event for event in found if event["type"] == kind and event["output_index"] == index]
+        if item["type"] == "message" and item["content"]:
+            assert [event["annotation"] for event in cited] == item["content"][0]["annotations"], item
+        assert [event["annotation_index"] for event in cited] == list(range(len(cited))), cited
 
 
 def texts(item: Json) -> list[str]:

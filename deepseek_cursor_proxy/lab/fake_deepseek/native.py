@@ -284,7 +284,7 @@ class Response(Completion):
         for search, item in self._searches:
             turn["reasoning_content"] += search.reasoning if self._thinking else ""
             turn["content"] += search.text
-            if item["type"] == searches.CALL:
+            if item["type"] == searches.CALL and "action" in item:
                 turn["steps"].append(_step(turn, item["action"]))
         turn["reasoning_content"] += message.get("reasoning_content", "")
         turn["content"] += message["content"] or ""

@@ -79,7 +79,11 @@ def events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The events of an item that a tool of DeepSeek's own made."""
     yield {"type": "response.output_item.added", "item": {**_begun(item), "status": "in_progress"}}
     if item["type"] == CALL:
-        steps = ("in_progress", "searching", "completed") if item["status"] == "completed" else ("in_progress",)
+        steps = (
+            ("in_progress", "searching", "completed")
+            if item.get("status", "completed") == "completed"
+            else ("in_progress",)
+        )
         for step in steps:
             yield {"type": f"response.{CALL}.{step}", "item_id": item.get("id")}
     yield {"type": "response.output_item.done", "item": item}

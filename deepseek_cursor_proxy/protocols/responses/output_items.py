@@ -237,7 +237,7 @@ class ServerItem(Item):
     @property
     def value(self) -> dict[str, Any]:
         if not self._is_search:
-            return {**self._item, "id": self.id}
+            return {**self._item, "id": self.id, **({"status": "incomplete"} if self._status == "incomplete" else {})}
         action = as_object(self._item.get("action")) or {"type": "search"}
         if action.get("type") == "search" and "query" not in action:
             action = {**action, "query": next(iter(as_list(action.get("queries"))), "")}
@@ -263,8 +263,8 @@ class ServerItem(Item):
         return b"".join(self._events.encode(f"response.web_search_call.{each}", **self._position()) for each in steps)
 
     def break_off(self) -> bytes:
-        """The official types have no search that is incomplete."""
-        self._status = "failed"
+        # The official types have no search that is incomplete.
+        self._status = "failed" if self._is_search else "incomplete"
         return b""
 
 

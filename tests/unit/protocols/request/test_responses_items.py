@@ -2,7 +2,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
-from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import responses_items
 from deepseek_cursor_proxy.protocols.responses import envelope
@@ -161,6 +161,63 @@ class TestGrownHistory(unittest.TestCase):
         responses_items.read(whole, memory=memory)
         with self.assertRaisesRegex(BadRequest, rf"input\[{len(whole)}\]"):
             responses_items.read([*whole, 5], memory=memory)
+
+
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
+
+
+class TestServerItems(unittest.TestCase):
+    def read(self, *items: Any) -> list[Message]:
+        return list(responses_items.read(list(items), keep_server_items=True).messages)
+
+    def turn(self, *items: Any) -> tuple[str | None, Any, list[dict[str, Any]]]:
+        """The one turn of these items: its reasoning, its text, and the items in their places."""
+        [message] = self.read(*items)
+        return message.reasoning, message.content, unpack_items(message, "responses")
+
+    def test_a_search_is_part_of_its_turn_in_its_place(self) -> None:
+        places = [{"type": "thinking", "length": 3}, SEARCH, {"type": "thinking", "length": 2}]
+        self.assertEqual(
+            ("Hm.So", "Rain.", [*places, {"type": "text", "length": 5}]),
+            self.turn(reasoning("Hm."), SEARCH, reasoning("So"), answer("Rain.")),
+        )
+        self.assertEqual((None, "", [SEARCH]), self.turn(SEARCH))
+
+    def test_a_turn_goes_on_after_a_search_until_its_text(self) -> None:
+        first = [reasoning("Hm."), answer("I look."), SEARCH, reasoning("So."), answer("Rain.")]
+        self.assertEqual(1, len(self.read(*first)))
+        for following in ([answer("Again.")], [reasoning("And?"), answer("Again.")]):
+            self.assertEqual(2, len(self.read(*first, *following)))
+        self.assertEqual(1, len(self.read(SEARCH, SEARCH, call("a"))))
+        self.assertEqual(3, len(self.read(SEARCH, call("a"), output("a"), answer("Done."))))
+
+    def test_ids_that_we_made_up_are_left_out_and_null_is_absent(self) -> None:
+        bare = {name: value for name, value in SEARCH.items() if name != "id"}
+        suffix = "0123456789abcdef" * 2
+        for made_up in (f"ws_{suffix}_3", f"ws_{suffix}_i12", None, ""):
+            with self.subTest(made_up):
+                self.assertEqual([bare], self.turn({**SEARCH, "id": made_up, "results": None})[2])
+
+    def test_unknown_calls_stay_and_those_of_other_servers_do_not(self) -> None:
+        odd = {"type": "odd_call", "data": [1]}
+        for item in HOSTED:
+            found = self.turn(odd, item, answer("a"))[2] if not item["type"].endswith("_output") else [odd]
+            with self.subTest(item["type"]):
+                expected = [odd, item] if item["type"] == "web_search_call" else [odd]
+                self.assertEqual(expected, [each for each in found if each["type"] != "text"])
+
+    def test_they_are_left_out_where_deepseek_does_not_get_them(self) -> None:
+        found = responses_items.read([SEARCH, answer("a")])
+        self.assertEqual(((assistant("a"),), ("input item web_search_call",)), (found.messages, found.dropped))
+
+    def test_a_known_beginning_gives_the_same_messages(self) -> None:
+        items = [each for turn in range(8) for each in (question(str(turn)), reasoning("Hm."), SEARCH, answer("a"))]
+        for end in range(len(items)):
+            memory = ChatMemory()
+            responses_items.read(items[:end], memory=memory, keep_server_items=True)
+            responses_items.read(items, memory=memory)
+            found = responses_items.read(items, memory=memory, keep_server_items=True)
+            self.assertEqual(self.read(*items), list(found.messages))
 
 
 class TestOtherItems(unittest.TestCase):

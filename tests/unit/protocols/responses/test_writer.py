@@ -4,7 +4,7 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
 from deepseek_cursor_proxy.protocols.responses.writer import error_object
@@ -73,6 +73,45 @@ class TestResponsesStream(unittest.TestCase):
         second = Delta(calls=(CallPiece(0, arguments="1}"), CallPiece(1, arguments=" ")))
         response = streamed([first, Delta(text="meanwhile"), second, Delta(reasoning="hm", finish_reason="tool_calls")])
         self.assertEqual(['{"x":1}', "{}"], [item["arguments"].strip() for item in response["output"][:2]])
+
+    def test_a_search_item_has_all_its_steps_and_the_fields_that_are_required(self) -> None:
+        bare = {"type": "web_search_call", "id": "ws_1"}
+        queries = {**bare, "action": {"type": "search", "queries": ["rain", "sun"]}}
+        page = {**bare, "status": "completed", "action": {"type": "open_page"}, "more": 1}
+        search = {"type": "search", "query": ""}
+        for item, steps, action in (
+            (bare, ("completed",), search),
+            (queries, ("in_progress", "searching", "completed"), {**queries["action"], "query": "rain"}),
+            (page, ("in_progress", "in_progress", "odd", "completed", "completed"), page["action"]),
+        ):
+            deltas = [Delta(server=ServerDelta((ServerPiece(0, item, step),))) for step in steps]
+            [found] = streamed([*deltas, Delta(finish_reason="stop")])["output"]
+            with self.subTest(item):
+                self.assertEqual({**item, "status": "completed", "action": action}, found)
+
+    def test_a_search_that_failed_or_broke_off_has_failed(self) -> None:
+        item = {"type": "web_search_call", "id": "ws_1", "status": "failed"}
+        for piece in (ServerPiece(0, item), ServerPiece(0, item, "in_progress"), ServerPiece(0, item, "searching")):
+            [found] = streamed([Delta(server=ServerDelta((piece,)), finish_reason="stop")])["output"]
+            self.assertEqual("failed", found["status"])
+
+    def test_items_of_unknown_tools_stay_as_they_are(self) -> None:
+        item = {"type": "odd_call", "id": "odd_1", "data": [1], "status": "completed"}
+        whole, begun = ServerPiece(0, item), ServerPiece(0, item, "in_progress")
+        [found] = streamed([Delta(server=ServerDelta((whole,)), finish_reason="stop")])["output"]
+        self.assertEqual(item, found)
+        [found] = streamed([Delta(server=ServerDelta((begun,)), finish_reason="stop")])["output"]
+        self.assertEqual({**item, "status": "incomplete"}, found)
+
+    def test_sources_are_of_the_text_that_is_open(self) -> None:
+        cited: list[Json] = [{"type": "url_citation", "url": name} for name in "ab"]
+        sources = [Delta(server=ServerDelta(citations=(each,))) for each in cited]
+        search = Delta(server=ServerDelta((ServerPiece(0, {"type": "web_search_call", "id": "ws_1"}),)))
+        # A source of no text is left out.
+        deltas = [sources[0], Delta(text="a"), sources[0], search, sources[0], Delta(text="b"), sources[1], sources[0]]
+        first, _, last = streamed([*deltas, Delta(finish_reason="stop")])["output"]
+        self.assertEqual([cited[0]], first["content"][0]["annotations"])
+        self.assertEqual([cited[1], cited[0]], last["content"][0]["annotations"])
 
     def test_a_call_item_begins_when_its_name_is_known(self) -> None:
         named = Delta(calls=(CallPiece(0, "", FUNCTION, ":1}"),), finish_reason="tool_calls")
