@@ -51,6 +51,8 @@ class Upstream:
 
 
 class _FakeResponse:
+    connect_seconds = 0.0
+
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
 

@@ -28,6 +28,7 @@ def chunk(data: bytes) -> bytes:
 class Connection:
     """Plays a script: bytes that arrived, b"" for an end, None for nothing. A wait for nothing moves the clock."""
 
+    is_reused = True
     has_unsent_bytes = has_buffered_input = tls_wants_write = has_input = False
 
     def __init__(self, clock: "Clock", *script: bytes | None) -> None:
