@@ -63,6 +63,8 @@ class Statistics:
             self.requests.add(1, record.facts.api, model, record.result.value)
             self._add_times(record, model)
             self._add_history(record)
+            for reason in record.retry_reasons:
+                self.retries.add(1, reason)
             minute = self._minute_of(self._now())
             minute.requests += 1
             minute.failed += record.result is Result.FAILED

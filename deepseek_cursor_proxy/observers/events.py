@@ -139,8 +139,6 @@ class Sent(NamedTuple):
     payload_bytes: int
     seconds: float
     retries: int = 0
-    # The upstream that accepted it, where there are several.
-    upstream: str = ""
 
 
 class Timing(NamedTuple):
@@ -173,6 +171,8 @@ class Finished(NamedTuple):
     mixed_names: tuple[str, ...] = ()
     # The further answers of a request with n > 1; `usage` is the sum of all.
     other_messages: tuple[Message, ...] = ()
+    # A word for each retry: http_ and a status, or dropped.
+    retry_reasons: tuple[str, ...] = ()
 
     @property
     def number(self) -> int:
@@ -222,31 +222,8 @@ class PassedThrough(NamedTuple):
         return self.facts.number
 
 
-class Rerouted(NamedTuple):
-    """A call failed at one upstream, and another is asked."""
-
-    number: int
-    failed: str
-    reason: str
-    upstream: str
-
-
-class UpstreamChanged(NamedTuple):
-    """An upstream, or only one of its keys or models, is not asked for some seconds, or answers again.
-
-    The key is named by its digest. Infinite seconds last until the configuration is read again.
-    """
-
-    upstream: str
-    is_ready: bool
-    reason: str = ""
-    seconds: float = 0.0
-    key: str = ""
-    model: str = ""
-
-
 Terminal = Finished | Refused | PassedThrough
-Event = Received | Restored | Sent | Finished | PictureDescribed | Refused | PassedThrough | Rerouted | UpstreamChanged
+Event = Received | Restored | Sent | Finished | PictureDescribed | Refused | PassedThrough
 
 
 class Observer(Protocol):

@@ -24,13 +24,11 @@ from deepseek_cursor_proxy.observers.events import (
     Received,
     Refused,
     RequestFacts,
-    Rerouted,
     Restored,
     Result,
     Sent,
     Terminal,
     Timing,
-    UpstreamChanged,
 )
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from deepseek_cursor_proxy.redaction import safe_text
@@ -92,6 +90,8 @@ class RequestRecord(NamedTuple):
     # Names of fields that DeepSeek does not take.
     dropped: tuple[str, ...] = ()
     packed_strip: bytes = b""
+    # A word for each retry.
+    retry_reasons: tuple[str, ...] = ()
 
     @property
     def number(self) -> int:
@@ -158,7 +158,7 @@ class RequestLog:
         elif isinstance(event, Sent):
             if (entry := self._running.get(event.number)) is not None:
                 entry.is_sent = True
-        elif not isinstance(event, PictureDescribed | Rerouted | UpstreamChanged):
+        elif not isinstance(event, PictureDescribed):
             record = make_record(event)
             with self._lock:
                 self._running.pop(event.number, None)
@@ -243,6 +243,7 @@ def make_record(event: Terminal) -> RequestRecord:
         safe_text(event.finish_reason, _NAME_LENGTH) if event.finish_reason is not None else None,
         event.retries,
         divergence=event.divergence.words() if event.divergence is not None else None,
+        retry_reasons=event.retry_reasons,
     )
     return _with_history(record, event.prepared) if event.prepared is not None else record
 

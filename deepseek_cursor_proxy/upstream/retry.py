@@ -21,13 +21,8 @@ _LONGEST_PAUSE_SECONDS = 8.0
 _JITTER = (0.1, 0.3)
 
 
-def is_temporary(error: ProxyError) -> bool:
-    """Whether the same call may succeed in a moment."""
-    return isinstance(error, UpstreamDropped) or (isinstance(error, UpstreamRefused) and error.status in _TEMPORARY)
-
-
 class Retries:
-    """The retries of one request, and their `count`. Used by the thread that runs it."""
+    """The retries of one request, and their `reasons`: http_ and a status, or dropped. Used by its thread."""
 
     def __init__(
         self,
@@ -37,15 +32,20 @@ class Retries:
         uniform: Callable[[float, float], float] = random.uniform,
         pause: Callable[[float, Peer | None], None] = wait.pause,
     ) -> None:
-        self.count = 0
+        self.reasons: list[str] = []
         self._now = now
         self._uniform = uniform
         self._pause = pause
         self._deadline = now() + budget
 
+    @property
+    def count(self) -> int:
+        return len(self.reasons)
+
     def wait(self, error: ProxyError, peer: Peer | None) -> bool:
         """Wait until it is time to retry; False, at once, for no retry. ClientGone when the peer leaves meanwhile."""
-        if not is_temporary(error):
+        is_refusal = isinstance(error, UpstreamRefused) and error.status in _TEMPORARY
+        if not (is_refusal or isinstance(error, UpstreamDropped)):
             return False
         seconds = _FIRST_PAUSE_SECONDS * 2 ** min(self.count, 16)
         seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
@@ -54,5 +54,5 @@ class Retries:
         if self._now() + seconds > self._deadline:
             return False
         self._pause(seconds, peer)
-        self.count += 1
+        self.reasons.append(f"http_{error.status}" if is_refusal else "dropped")
         return True

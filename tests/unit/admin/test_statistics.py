@@ -63,6 +63,10 @@ class StatisticsTest(unittest.TestCase):
         places = ("tools", "system", "message")
         self.assertEqual([f'x{{where="{each}"}} 1' for each in places], self.lines(self.statistics.divergences))
 
+    def test_retries_count_by_what_had_failed(self) -> None:
+        self.statistics.add(record(retry_reasons=("http_429", "dropped", "http_429")))
+        self.assertEqual(['x{reason="http_429"} 2', 'x{reason="dropped"} 1'], self.lines(self.statistics.retries))
+
     def test_times_that_a_request_never_had_are_not_counted(self) -> None:
         self.statistics.add(record(timing=Timing(2.0)))
         self.assertEqual([], self.lines(self.statistics.first_token_seconds))

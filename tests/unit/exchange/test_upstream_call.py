@@ -7,6 +7,7 @@ from deepseek_cursor_proxy.errors import ProxyError, ProxyStopping, UpstreamDrop
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.unit.exchange.fakes import ME, ExchangeTestCase, FakeResponse
 
 MISSING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -32,11 +33,11 @@ class TestUpstreamCall(ExchangeTestCase):
         request = self.generation(messages=HISTORY).request
         history = identify(ME, request.messages, None)
         tracker = ChatTracker(request, history, self.used.chats, "sticky")
-        call.send(history, {}, tracker)
+        call.send(prepare(request, history, {}, "recover"), {}, tracker)
         return call
 
     def retry(self, call: UpstreamCall, error: ProxyError, *, output: bool = False, content: bool = False) -> bool:
-        return call.call_again(error, has_output=output, has_delta=output, has_content=content)
+        return call.call_again(error, has_output=output, has_content=content)
 
     def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
         self.send(self.call(refusal(), FakeResponse()))

@@ -1,0 +1,91 @@
+"""GET /metrics over real sockets: every name that is documented, the key of its own, and a store that fails."""
+
+import re
+import sqlite3
+from pathlib import Path
+
+from deepseek_cursor_proxy.admin import metrics
+from deepseek_cursor_proxy.lab.fake_deepseek import Failure
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.admin_client import AdminCase
+from tests.support.harness import chat_body
+from tests.support.polling import wait_until
+from tests.support.systems import ROOT
+
+DOCS = ROOT / ".github" / "docs"
+NAME = re.compile(r"\b(?:dcp|process)_[a-z_]+\b")
+METRICS_KEY = "sk-metrics-key-of-the-tests"
+
+
+class MetricsTest(AdminCase):
+    def test_the_documentation_names_the_metrics_that_there_are(self) -> None:
+        source = Path(metrics.__file__).read_text(encoding="utf-8")
+        exported = set(re.findall(r'"((?:dcp|process)_[a-z_]+)"', source))
+        page = (DOCS / "observing.md").read_text(encoding="utf-8")
+        table = page.partition("| metric |")[2].partition("\n\n")[0]
+        self.assertEqual(exported, set(NAME.findall(table)))
+        grafana = (DOCS / "grafana-dashboard.json").read_text(encoding="utf-8")
+        used = {re.sub("_(?:bucket|sum|count)$", "", name) for name in NAME.findall(grafana + page)}
+        self.assertLessEqual(used, exported)
+
+    def test_counts_and_states_of_a_proxy_that_has_worked(self) -> None:
+        proxy = self.admin_proxy()
+        admin = self.admin(proxy)
+        for _ in range(2):
+            self.round_trip(proxy, chat_body())
+        self.round_trip(proxy, {"messages": 1})
+        reply = self.get(admin, "/metrics")
+        self.assertEqual("text/plain; version=0.0.4; charset=utf-8", reply.headers["content-type"])
+        lines = reply.body.decode().splitlines()
+        for line in (
+            'dcp_requests_total{api="chat",model="deepseek-v4-pro",outcome="completed"} 2',
+            'dcp_requests_total{api="chat",model="none",outcome="refused"} 1',
+            'dcp_request_seconds_count{model="deepseek-v4-pro"} 2',
+            "dcp_upstream_queue_seconds_count 2",
+            "dcp_streams_in_flight 0",
+            "dcp_upstream_calls 0",
+            'dcp_upstream_waiting{model="deepseek-v4-pro"} 0',
+            'dcp_store_rows{table="reasonings"} 1',
+            "dcp_store_faults_total 0",
+            "dcp_recoveries_total 0",
+        ):
+            with self.subTest(line):
+                self.assertIn(line, lines)
+
+    def test_retries_are_counted_by_reason(self) -> None:
+        proxy = self.admin_proxy(retry_budget=5)
+        admin = self.admin(proxy)
+        self.fake.answer(Failure(503), Failure(429))
+        self.assertEqual(200, self.round_trip(proxy, chat_body()).status)
+        lines = self.get(admin, "/metrics").body.decode().splitlines()
+        self.assertIn('dcp_retries_total{reason="http_503"} 1', lines)
+        self.assertIn('dcp_retries_total{reason="http_429"} 1', lines)
+
+    def test_its_own_key_opens_the_metrics_and_nothing_else(self) -> None:
+        admin = self.admin(self.admin_proxy(metrics_key=METRICS_KEY))
+        self.assertEqual(200, self.get(admin, "/metrics", key=METRICS_KEY).status)
+        self.assertEqual(200, self.get(admin, "/metrics").status)
+        for path in ("/healthz", "/readyz", "/api/stats", "/api/requests", "/api/config", "/api/events"):
+            with self.subTest(path):
+                self.assertEqual(401, self.get(admin, path, key=METRICS_KEY).status)
+
+    def test_a_store_that_fails_is_counted_and_named(self) -> None:
+        path = self.folder / "store.sqlite3"
+        proxy = self.proxy(ReasoningStore(path), admin_port=0, admin_key="sk-admin-key-of-the-tests")
+        admin = self.admin(proxy)
+        self.round_trip(proxy, chat_body("first"))
+        locked = sqlite3.connect(path)
+        self.addCleanup(locked.close)
+        locked.execute("BEGIN EXCLUSIVE")
+        with self.assertLogs("deepseek_cursor_proxy.storage", "WARNING"):
+            self.round_trip(proxy, chat_body("second"))
+        self.assertNotIn(b"\ndcp_store_faults_total 0\n", self.get(admin, "/metrics").body)
+        store = self.get(admin, "/api/stats").value["store"]
+        self.assertIn("another process holds it locked", store["state"])
+        self.assertGreater(store["faults"], 0)
+        reply = self.get(admin, "/readyz")
+        self.assertEqual(503, reply.status)
+        self.assertIn("the store cannot be used: another process holds it locked", reply.value["reasons"][0])
+        with self.assertLogs("deepseek_cursor_proxy.storage", "WARNING"):
+            locked.rollback()
+            wait_until(lambda: proxy.store.database.fault is None)
