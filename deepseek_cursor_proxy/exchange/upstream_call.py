@@ -145,8 +145,9 @@ class UpstreamCall:
                 raise
             refused = self._upstream_api
             self._send_without_server_tools(prepared)
-            # Without them it works.
-            self._upstream.host_choice.record_refused_tools(refused, self._request.model)
+            # Without them it works; after an error of a server that may have been luck.
+            if not isinstance(error, UpstreamRefused) or error.status not in (500, 502):
+                self._upstream.host_choice.record_refused_tools(refused, self._request.model)
 
     def _send_or_recover(self, prepared: PreparedRequest) -> None:
         try:

@@ -10,26 +10,21 @@ from deepseek_cursor_proxy.chats import tool_order
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.messages_api import MESSAGES
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from tests.support.width import width
 
-APIS = {server_tools.CHAT: CHAT, server_tools.RESPONSES: RESPONSES}
+APIS = {server_tools.CHAT: CHAT, server_tools.RESPONSES: RESPONSES, server_tools.MESSAGES: MESSAGES}
 SERVER_KINDS = {
     server_tools.CHAT: ("deepseek_web_search", "deepseek_read_url"),
     server_tools.RESPONSES: ("deepseek_web_search", "deepseek_read_url", "web_search", "web_search_preview"),
+    server_tools.MESSAGES: ("deepseek_web_search", "deepseek_read_url", "web_search_20250305", "web_search_20260209"),
 }
-# What no endpoint runs, and what the endpoint of another API does.
-OTHER_KINDS = (
-    "file_search",
-    "code_interpreter",
-    "image_generation",
-    "mcp",
-    "web_search_20250305",
-    "web_fetch_20250910",
-)
+# What no endpoint runs.
+OTHER_KINDS = ("file_search", "code_interpreter", "image_generation", "mcp", "web_fetch_20250910", "code_execution")
 
 
 def mix(rng: random.Random, api: str) -> list[dict[str, Any]]:
@@ -90,7 +85,7 @@ class TestMixes(unittest.TestCase):
 
     def check_tools(self, given: list[dict[str, Any]], sent: list[dict[str, Any]], request: ChatRequest) -> None:
         kinds = SERVER_KINDS[request.client_api]
-        server = [tool for tool in sent if tool["type"] in kinds]
+        server = [tool for tool in sent if tool.get("type") in kinds]
         self.assertEqual(server, sent[len(sent) - len(server) :])
         self.assertEqual(len(sent), len({json.dumps(tool, sort_keys=True) for tool in sent}))
         expected = {json.dumps(tool, sort_keys=True) for tool in given if tool["type"] in kinds}
@@ -99,7 +94,7 @@ class TestMixes(unittest.TestCase):
         self.assertEqual(
             {f"tool {kind}" for kind in others}, set(request.dropped) & {f"tool {kind}" for kind in OTHER_KINDS}
         )
-        names = [tool.get("name") or tool["function"]["name"] for tool in sent if tool["type"] not in kinds]
+        names = [tool.get("name") or tool["function"]["name"] for tool in sent if tool not in server]
         self.assertEqual(len(names), len(set(names)))
         self.assertEqual(len(request.tools), len(names))
 

@@ -272,6 +272,14 @@ class TestOtherUpstreams(ServerToolTestCase):
         self.chat(self.running, QUESTION, tools=[SEARCH])
         self.assertEqual([SEARCH], self.sent()["tools"])
 
+    def test_an_error_that_passes_by_itself_is_not_remembered(self) -> None:
+        proxy = self.proxy(retry_budget=0.0)
+        self.fake.answer(Failure(500, "odd"))
+        self.chat(proxy, QUESTION, tools=[SEARCH])
+        self.assertNotIn("tools", self.sent())
+        self.chat(proxy, QUESTION, tools=[SEARCH])
+        self.assertEqual([SEARCH], self.sent()["tools"])
+
     def test_an_unknown_one_that_answers_with_a_page_is_asked_without(self) -> None:
         page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
         self.fake.answer(Raw(page))

@@ -4,7 +4,7 @@ import json
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from tests.support import responses_client
+from tests.support import messages_client, responses_client
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 
 Json = dict[str, Any]
@@ -41,6 +41,13 @@ APIS = (
         {"type": "deepseek_web_search"},
     ),
     Api("responses", responses_client.PATH, "/responses", {"type": "web_search"}, {"type": "web_search"}),
+    Api(
+        "messages",
+        messages_client.PATH,
+        "/anthropic/v1/messages",
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
+        {"type": "tool", "name": "web_search"},
+    ),
 )
 
 
