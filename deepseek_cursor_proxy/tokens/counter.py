@@ -64,8 +64,8 @@ class TokenCounter:
     def learn(self, request: ChatRequest, usage: Mapping[str, Any] | None) -> None:
         """Compare the estimate with the usage that DeepSeek reported for this request. Returns at once."""
         count = usage.get("prompt_tokens") if usage is not None else None
-        # With a tokenizer there is nothing to learn.
-        if type(count) is not int or self._path is not None:
+        # With a tokenizer there is nothing to learn, and a search adds to the prompt what it finds.
+        if type(count) is not int or self._path is not None or request.server_tools:
             return
         with self._lock:
             if self._stop.is_set() or self._sampler is not None or not self._is_due(request.model):

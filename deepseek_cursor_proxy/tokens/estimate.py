@@ -11,10 +11,12 @@ This file does not know how far estimates were off for real prompts: see storage
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api, model_names, rules
 from deepseek_cursor_proxy.deepseek.images import attachments
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import object_in
 
 # Tokens that DeepSeek's layout adds: the marks around messages, the text that explains tools, the tags of calls and
@@ -32,6 +34,8 @@ _AROUND_ARGUMENT = 14
 _AROUND_RESULT = 8
 # The maximum per image in DeepSeek's vision guide. Smaller images take fewer; the guide does not say how many.
 _IMAGE = 1024
+# Pages that DeepSeek found are encrypted, in base64: four characters are three bytes, and four bytes about a token.
+_PER_ENCRYPTED_CHARACTER = 3 / 16
 
 
 def count_prompt(request: ChatRequest, count: Callable[[str], float]) -> int:
@@ -52,7 +56,28 @@ def _message(message: Message, request: ChatRequest, count: Callable[[str], floa
         total += _END_OF_ANSWER + _calls(message, count)
     if message.role == "tool":
         total += _AROUND_RESULT
+    if message.server_items is not None:
+        total += _server_items(message.server_items, count)
     return total
+
+
+def _server_items(server_items: str, count: Callable[[str], float]) -> float:
+    """What tools that DeepSeek runs itself left in a turn; its text and its reasoning are counted elsewhere."""
+    made = [item for items in json.loads(server_items).values() for item in items if server_tools.is_made_by_tool(item)]
+    encrypted: list[str] = []
+    total = sum(_AROUND_CALL + count(_to_json(_without_encrypted(item, encrypted))) for item in made)
+    return total + _PER_ENCRYPTED_CHARACTER * sum(map(len, encrypted))
+
+
+def _without_encrypted(value: Any, found: list[str]) -> Any:
+    """A value without its encrypted texts, which are added to `found`."""
+    if isinstance(value, list):
+        return [_without_encrypted(each, found) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found += [text for name, text in value.items() if name.startswith("encrypted_") and isinstance(text, str)]
+    kept = {name: inner for name, inner in value.items() if not name.startswith("encrypted_")}
+    return {name: _without_encrypted(inner, found) for name, inner in kept.items()}
 
 
 def _reasoning(message: Message, need: rules.ReasoningNeed, count: Callable[[str], float]) -> float:
@@ -82,9 +107,10 @@ def _call(call: ToolCall, count: Callable[[str], float]) -> float:
 
 def _tools(request: ChatRequest, count: Callable[[str], float]) -> float:
     # DeepSeek leaves tools that must not be called out of the prompt.
-    if not request.tools or request.tool_choice == "none":
+    if not (request.tools or request.server_tools) or request.tool_choice == "none":
         return 0
-    return _ABOUT_TOOLS + sum(_PER_TOOL + count(_to_json(tool["function"])) for tool in request.tools)
+    described = [tool["function"] for tool in request.tools] + list(request.server_tools)
+    return _ABOUT_TOOLS + sum(_PER_TOOL + count(_to_json(each)) for each in described)
 
 
 def _to_json(value: object) -> str:

@@ -32,6 +32,18 @@ class TestCounting(MessagesTestCase):
         self.assertEqual(whole, self.count(user("q"), {**answer, "content": emptied}, user("go on"), tools=TOOLS))
         self.assertGreater(whole, 100 + self.count(user("q"), user("Yes."), user("go on"), tools=TOOLS))
 
+    def test_searches_are_counted(self) -> None:
+        search = {"type": "web_search_20250305", "name": "web_search"}
+        question = user("q")
+        self.assertGreater(self.count(question, tools=[search]), self.count(question))
+        text = {"type": "text", "text": "Found."}
+        use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "words " * 20}}
+        found = [{"type": "web_search_result", "url": "u", "title": "words " * 20, "encrypted_content": "x" * 400}]
+        result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": found}
+        said = [{"role": "assistant", "content": content} for content in ([text], [use, result, text])]
+        plain, searched = (self.count(question, each, question, tools=[search]) for each in said)
+        self.assertGreater(searched, plain + 100)
+
     def test_reported_usage_corrects_count_tokens(self) -> None:
         question = user("Some words that are longer than a few. " * 40)
         before = self.count(question)

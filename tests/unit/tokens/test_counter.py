@@ -60,6 +60,11 @@ class TestSampling(CounterTestCase):
             self.assertEqual(GUESS, self.learned_count(counter, usage))
         self.assertEqual({}, counter._sampled)
 
+    def test_a_prompt_that_grows_by_searches_is_not_sampled(self) -> None:
+        counter = self.counter()
+        counter.learn(LONG._replace(server_tools=({"type": "web_search"},)), {"prompt_tokens": GUESS * 2})
+        self.assertEqual({}, counter._sampled)
+
     def test_a_closed_token_counter_takes_no_sample(self) -> None:
         counter = self.counter()
         counter.close()

@@ -2,7 +2,7 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt, estimate_text
 from tests.support.histories import TOOLS, assistant, result, user
 
@@ -106,6 +106,18 @@ class TestPrompt(unittest.TestCase):
         bare = tokens(user("Hi"))
         self.assertGreater(tokens(user("Hi"), tools=TOOLS), bare + len(json.dumps(TOOLS[0]["function"])))
         self.assertEqual(bare, tokens(user("Hi"), tools=TOOLS, tool_choice="none"))
+
+    def test_tools_that_deepseek_runs_count_like_others(self) -> None:
+        search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+        self.assertGreater(tokens(user("Hi"), server_tools=(search,)), tokens(user("Hi")) + len(json.dumps(search)))
+
+    def test_what_searches_found_counts_once_beside_the_text(self) -> None:
+        found = {"url": "u" * 100, "encrypted_content": "x" * 1600}
+        items = [{"type": "text", "text": "Hi."}, {"type": "web_search_tool_result", "content": [found]}]
+        said = assistant("Hi.")
+        more = tokens(said._replace(server_items=pack_items("messages", items))) - tokens(said)
+        # 300 for what is encrypted, and some fields.
+        self.assertTrue(400 < more < 500, more)
 
     def test_text_in_tool_arguments_is_counted_without_its_escapes(self) -> None:
         code = '"\n' * 500

@@ -7,7 +7,7 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
@@ -20,6 +20,8 @@ from tests.unit.protocols.responses.test_writer import completion
 
 SEALER = Sealer(b"secret", b"caller")
 BROKE = UpstreamFailed("broke")
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "é"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"url": "u"}]}
 
 
 def opened(signature: str) -> str | None:
@@ -189,6 +191,61 @@ class TestThinkingBlocks(unittest.TestCase):
     def test_later_thinking_is_a_block_of_its_own(self) -> None:
         reply = added_up(Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c"))
         self.assertEqual(["thinking", "text", "thinking"], kinds(reply))
+
+
+class TestServerBlocks(unittest.TestCase):
+    """Blocks of tools that DeepSeek runs itself."""
+
+    @staticmethod
+    def piece(key: int, item: Json, step: str = "completed") -> Delta:
+        return Delta(server=ServerDelta((ServerPiece(key, item, step),)))
+
+    @staticmethod
+    def cite(*urls: str) -> Delta:
+        return Delta(server=ServerDelta(citations=tuple({"url": url} for url in urls)))
+
+    def test_blocks_are_written_as_they_came(self) -> None:
+        begun = {**SEARCH, "input": {}}
+        for beginnings in ((), (self.piece(0, begun, "in_progress"), self.piece(0, begun, "searching"))):
+            deltas = (*beginnings, self.piece(0, SEARCH), self.piece(1, FOUND), Delta(text="Hi."))
+            writing = writer()
+            reply = add_up_events(written(writing, [*deltas, Delta(finish_reason="stop")]))
+            self.assertEqual([SEARCH, FOUND, {"type": "text", "text": "Hi."}], reply["content"])
+            self.assertEqual(writing.message(), reply)
+
+    def test_a_search_begins_before_its_input_is_known(self) -> None:
+        (start,) = events(writer().write([self.piece(0, {**SEARCH, "input": {}}, "in_progress")]))
+        self.assertEqual(("content_block_start", {}), (start["type"], start["content_block"]["input"]))
+
+    def test_a_text_has_its_own_sources(self) -> None:
+        new = Delta(server=ServerDelta(begins_text=True))
+        deltas = (Delta(text="a"), self.cite("1", "2"), new, self.cite("3"), Delta(text="b"), Delta(text="c"), new)
+        writing = writer()
+        reply = add_up_events(written(writing, [*deltas, Delta(finish_reason="stop")]))
+        expected = [("a", [{"url": "1"}, {"url": "2"}]), ("bc", [{"url": "3"}])]
+        self.assertEqual(expected, [(each["text"], each["citations"]) for each in reply["content"]])
+        self.assertEqual(writing.message(), reply)
+
+    def test_sources_without_a_text_are_no_block(self) -> None:
+        self.assertEqual([], added_up(self.cite("1"), Delta(finish_reason="stop"))["content"])
+
+    def test_a_failure_in_the_middle_of_a_search_ends_its_block(self) -> None:
+        writing = writer()
+        writing.write([self.piece(0, {**SEARCH, "input": {}}, "in_progress")])
+        self.assertEqual(["content_block_stop", "error"], [each["type"] for each in events(writing.fail(BROKE))])
+
+    def test_a_paused_answer_says_so(self) -> None:
+        self.assertEqual("pause_turn", added_up(Delta(text="x"), Delta(finish_reason="pause_turn"))["stop_reason"])
+
+    def test_searches_are_counted_where_they_may_be_made(self) -> None:
+        may_search = REQUEST._replace(server_tools=({"type": "web_search_20250305"},))
+        counted = {"prompt_tokens": 1, "server_tool_use": {"web_search_requests": 2}}
+        end = Delta(finish_reason="stop", usage=counted)
+        for request, found in ((may_search, [0, 2]), (REQUEST, [None, 2])):
+            start, *_, delta, _ = written(writer(request), [Delta(text="x"), end])
+            runs = [each["usage"].get("server_tool_use") for each in (start["message"], delta)]
+            self.assertEqual(found, [each and each["web_search_requests"] for each in runs])
+        self.assertNotIn("server_tool_use", added_up(Delta(text="x", finish_reason="stop"))["usage"])
 
 
 class TestOtherEvents(unittest.TestCase):

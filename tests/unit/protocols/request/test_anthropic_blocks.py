@@ -1,13 +1,15 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE, Blocks
 from tests.support.bad_requests import assert_named
 
 TEXT = {"type": "text", "text": "words", "cache_control": {"type": "ephemeral"}}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}}
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 
 
@@ -33,6 +35,54 @@ class TestAssistantBlocks(unittest.TestCase):
     def test_redacted_thinking_is_left_out_and_reported_as_dropped(self) -> None:
         found = read("assistant", {"type": "redacted_thinking", "data": "x"}, TEXT)
         self.assertEqual(Blocks("words", dropped=("redacted_thinking",)), found)
+
+
+class TestServerBlocks(unittest.TestCase):
+    """Turns with blocks of tools that DeepSeek ran itself."""
+
+    def items(self, *blocks: Any) -> list[Any]:
+        self.assertTrue(anthropic_blocks.has_server_blocks(list(blocks)))
+        return unpack_items(Message("assistant", server_items=self.read(*blocks).server_items), "messages")
+
+    def read(self, *blocks: Any) -> Blocks:
+        return anthropic_blocks.read_turn(list(blocks), "content")
+
+    def test_blocks_keep_their_order_and_thoughts_and_calls_become_places(self) -> None:
+        thinking = {"type": "thinking", "thinking": "hm"}
+        cited = {**TEXT, "citations": [{"url": "u"}]}
+        blocks = (thinking, SEARCH, {**FOUND, "cache_control": {}}, {**thinking, "thinking": ""}, cited, USE, TEXT)
+        items = self.items(*blocks)
+        place, text = {"type": "thinking", "length": 2}, {"type": "text", "text": "words"}
+        source = {**text, "citations": [{"url": "u"}]}
+        self.assertEqual([place, SEARCH, FOUND, source, {"type": "tool_use"}, text], items)
+        found = self.read(*blocks)
+        self.assertEqual(("wordswords", "hm", ["toolu_1"]), (found.content, found.reasoning, [found.calls[0].id]))
+
+    def test_results_of_any_kind_belong_to_their_use(self) -> None:
+        later = {**FOUND, "type": "tomorrow_tool_result"}
+        self.assertEqual([SEARCH, later], self.items(SEARCH, later))
+        orphan = {**FOUND, "tool_use_id": "x"}
+        self.assertEqual(["server_tool_use", "text"], [item["type"] for item in self.items(SEARCH, orphan)])
+
+    def test_what_deepseek_does_not_run_stays_content(self) -> None:
+        for block in (
+            FOUND,
+            {**SEARCH, "name": "code_execution"},
+            {**SEARCH, "name": "bash_code_execution"},
+            {**SEARCH, "id": None},
+            {**SEARCH, "input": "q"},
+            {"type": "mcp_tool_use", "id": "m", "name": "x", "input": {}},
+            {"type": "server_tool_use"},
+            "text",
+            None,
+        ):
+            with self.subTest(block):
+                self.assertFalse(anthropic_blocks.has_server_blocks([block, TEXT]))
+        self.assertFalse(anthropic_blocks.has_server_blocks("text"))
+
+    def test_redacted_thinking_beside_a_search_is_left_out(self) -> None:
+        found = self.read({"type": "redacted_thinking", "data": "x"}, SEARCH, FOUND)
+        self.assertEqual(("redacted_thinking",), found.dropped)
 
 
 class TestToolResults(unittest.TestCase):
