@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Failure, Search
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.interop import npm
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
@@ -244,6 +244,36 @@ class CodexTest(CodexCase):
         self.assert_task_done(printed)
         self.assert_nothing_lost()
         self.assertEqual(["426" in line for line in logs.output if " refused: " in line], [True], logs.output)
+
+
+class SearchTest(CodexCase):
+    """Codex offers a search with every request; it drops the ids of searches when it sends them back."""
+
+    def script(self, payload: Json) -> Answer:
+        match len(self.said):
+            case 0:
+                searches = (Search(("rain", "雨"), reasoning="Where? "), Search(url="https://a.example"))
+                return Answer("And what do I need?", None, self.commands("cat notes.txt"), searches=searches)
+            case 1:
+                cited = (Citation("https://a.example", "A", 0, 2),)
+                return Answer("So.", "It rains.", searches=(Search(text="I look again."),), citations=cited)
+        return Answer("Easy.", "You are welcome.")
+
+    def test_searches_go_back_to_deepseek_as_it_sent_them(self) -> None:
+        self.start_proxy()
+        self.assertIn("It rains.", self.ask("Do I need an umbrella?"))
+        self.assertIn("You are welcome.", self.ask_again("Thanks."))
+        self.assertEqual(([], {"/responses"}), (self.fake.refused, {seen.path for seen in self.fake.seen}), self.output)
+        *_, before, last = (json.loads(seen.body)["input"] for seen in self.fake.seen)
+        self.assertEqual(before, last[: len(before)])
+        answers = [item for item in last if item["type"] != "message" or item["role"] == "assistant"]
+        search, called = "web_search_call", ["function_call", "function_call_output"]
+        first, second = ["reasoning", search, search, "reasoning", *called], ["message", search, "reasoning", "message"]
+        self.assertEqual([*first, *second], [item["type"] for item in answers], self.output)
+        self.assertTrue(all(item["id"].startswith("ws_") for item in last if item["type"] == search), last)
+        sent = [message for message in self.fake.accepted[-1]["messages"] if message["role"] == "assistant"]
+        thoughts = [message["reasoning_content"] for message in sent]
+        self.assertEqual(["Where? And what do I need?", "So."], thoughts, self.output)
 
 
 class CompactionTest(CodexCase):

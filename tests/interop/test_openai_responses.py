@@ -5,12 +5,13 @@ typed).
 """
 
 import json
+import re
 import unittest
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Failure, Raw, Search
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion, PrefixCache
 
 try:
@@ -53,6 +54,9 @@ SUMMARY = tuple(f"reasoning_summary_{name}" for name in ("part.added", "text.del
 CALLS = ("function_call_arguments.delta", "function_call_arguments.done")
 CUSTOM = ("custom_tool_call_input.delta", "custom_tool_call_input.done")
 ITEM = ("output_item.added", "output_item.done")
+STEPS = tuple(f"web_search_call.{step}" for step in ("in_progress", "searching", "completed"))
+PAGE = "https://weather.example/rome"
+PREVIEW = {"type": "web_search_preview"}
 
 VARIANTS = {
     "text only": Variant(Answer(None, "Rain – 雨."), (*ITEM, *TEXT), {"reasoning": {"effort": "none"}}),
@@ -68,6 +72,29 @@ VARIANTS = {
         Answer(THOUGHT, "I look it up.", calls(("get_weather", {"city": "Rom"}))),
         (*ITEM, *REASONING, *TEXT, *CALLS),
         {"tools": TOOLS, "instructions": "Be short.", "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 1},
+    ),
+    "searches": Variant(
+        Answer(
+            THOUGHT,
+            "Rain in Rome.",
+            searches=(
+                Search(("rain", "雨"), reasoning="Where? "),
+                Search(url=PAGE, text="I read on."),
+                Search(url=PAGE, pattern="rain", has_id=False),
+                Search(status="failed"),
+            ),
+            citations=(Citation(PAGE, "Rome", 0, 4),),
+        ),
+        (*ITEM, *REASONING, *TEXT, *STEPS, "output_text.annotation.added"),
+        {"tools": TOOLS, "include": ["web_search_call.action.sources"]},
+    ),
+    "a search that is forced": Variant(
+        Answer(None, "Rain."), (*ITEM, *STEPS, *TEXT), {"tools": [PREVIEW], "tool_choice": PREVIEW}
+    ),
+    "a search without fields": Variant(
+        Answer(None, "Rain.", searches=(Search(raw='{"type": "web_search_call"}'),)),
+        (*ITEM, *STEPS, *TEXT),
+        {"tools": TOOLS},
     ),
     "call of a custom tool": Variant(
         Answer(THOUGHT, None, calls(("apply_patch", {"input": PATCH_TEXT}))),
@@ -167,6 +194,8 @@ class VariantTest(ResponsesCase):
 def neutral(response: Json) -> Json:
     """A response without what differs from one time to the next, and without what the package's helper adds."""
     text = json.dumps(without_parsed(response)).replace(response["id"].removeprefix("resp_"), "MARK")
+    # The ids of searches are DeepSeek's own.
+    text = re.sub(r'"ws_[0-9a-f]{32}"', '"ws_"', text)
     return {**json.loads(text), "created_at": 0, "completed_at": 0}
 
 
@@ -263,7 +292,7 @@ class FailureTest(ResponsesCase):
             "background": {"background": True, "store": False},
             "metadata.a": {"metadata": {"a": 1}},
             "input": {"input": 7},
-            "tool_choice": {"tools": [SEARCH], "tool_choice": {"type": "web_search"}},
+            "tool_choice": {"tools": [SEARCH], "tool_choice": {"type": "file_search"}},
         }
         for param, asked in wrong.items():
             with self.subTest(param), self.assertRaises(openai.BadRequestError) as caught:
