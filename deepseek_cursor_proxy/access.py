@@ -7,9 +7,9 @@ about it decides anything: only the key counts, and it is checked before the bod
     else, pinned       the first key that DeepSeek accepted since the start
     else               any key that DeepSeek accepts
 
-The owner's keys ([passthrough], DEEPSEEK_API_KEY) are spent for access_keys or the pinned key only, on every address,
-even where other callers are served with their own keys. A request under a foreign host name (own_hosts) never spends
-an owner's key and never pins one.
+The owner's keys ([passthrough], [upstreams], DEEPSEEK_API_KEY) are spent for access_keys or the pinned key only, on
+every address, even where other callers are served with their own keys. A request under a foreign host name (own_hosts)
+never spends an owner's key and never pins one.
 
 Wrong keys make their IP address wait, against guessing. A key too long to guess never waits, nor one that was right
 before: a stranger in the same tunnel, who has the same address, cannot lock the owner out.
@@ -74,10 +74,9 @@ class Access:
         self.can_pin = not self._access_keys and (
             config.pin_key == "always" or (config.pin_key == "exposed" and config.is_exposed)
         )
-        # Also where every key is served: the pinned one may spend the keys of [passthrough].
-        self.can_pin_spender = self.can_pin or (
-            not self._access_keys and bool(config.passthrough) and config.pin_key != "never"
-        )
+        # Also where every key is served: the pinned one may spend the keys of [passthrough] and [upstreams].
+        has_owner_keys = bool(config.passthrough) or any(table.key_env for table in config.upstreams.values())
+        self.can_pin_spender = self.can_pin or (not self._access_keys and has_owner_keys and config.pin_key != "never")
         self._names = (config.host, *config.public_hosts)
         # Without access_keys every stranger who finds the address would spend it.
         self.held_key = _held_key(environment) if self._access_keys else None
@@ -117,33 +116,43 @@ class Access:
     def check_spender(self, caller: Caller) -> None:
         """Raise Unauthorized or Forbidden unless a key of the owner may be spent for this caller."""
         self.check(caller)
+        if (refusal := self.spend_refusal(caller)) is not None:
+            self.record_unspent(caller)
+            raise refusal
+
+    def record_unspent(self, caller: Caller) -> None:
+        """No key of the owner was spent for this caller; a key that is not the pinned one is a guess like any other."""
+        if not self._access_keys and self._state.pinned is not None and self._foreign_part(caller) is None:
+            self.record_refused(caller)
+
+    def spend_refusal(self, caller: Caller) -> Unauthorized | Forbidden | None:
+        """Why no key of the owner may be spent for this caller, who is served; None if it may."""
         if (foreign := self._foreign_part(caller)) is not None:
-            raise Forbidden(
+            return Forbidden(
                 "This would spend a key of the proxy's owner, and the request came under a name that is not the "
                 f"proxy's ({safe_text(foreign)}). Use its IP address or localhost; behind a tunnel or reverse proxy, "
                 "the owner names that host in public_hosts."
             )
         if self._access_keys:
-            return
+            return None
         if not self.can_pin_spender:
-            raise Unauthorized(
+            return Unauthorized(
                 "This model is asked with a key of the proxy's owner, and with pin_key = never it is not known who "
                 "that is. The owner names the keys that may use it in access_keys."
             )
         pinned = self._state.pinned
         if pinned is None:
-            raise Unauthorized(
+            return Unauthorized(
                 "This model is asked with a key of the proxy's owner, and it is not known yet who that is. "
                 "Ask a DeepSeek model first, or name your key in access_keys."
             )
         if not _is_among(caller.key, (pinned,)):
-            # A guess like any other, also where every key is served.
-            self.record_refused(caller)
-            raise Unauthorized(
+            return Unauthorized(
                 "This model is asked with a key of the proxy's owner, for the first key that DeepSeek accepted since "
                 "it started. Use that key, or restart the proxy to use another one; the owner can name several in "
                 "access_keys."
             )
+        return None
 
     def _foreign_part(self, caller: Caller) -> str | None:
         return OwnHosts((*self._names, self._state.tunnel_host)).foreign_part(caller.address)
@@ -173,7 +182,7 @@ class Access:
     def record_accepted(self, caller: Caller) -> None:
         """DeepSeek accepted a call for this caller; the first one may pin its key."""
         if self._state.accept(caller.key, pin=self._may_pin(caller)):
-            may = "is served" if self.can_pin else "may use [passthrough]"
+            may = "is served" if self.can_pin else "may spend the owner's keys"
             _log.info("from now on only the key %s %s, the first that DeepSeek accepted (pin_key)", caller.key, may)
 
     def _may_pin(self, caller: Caller) -> bool:

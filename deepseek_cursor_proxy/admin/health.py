@@ -44,8 +44,13 @@ class Readiness:
 
 
 def _probe(services: Services) -> str | None:
-    try:
-        services.upstream.probe(services.upstreams.choose().destination(""))
-    except ProxyError as error:
-        return error.message
-    return None
+    """Why no upstream can be reached; None if one can."""
+    failures = []
+    for upstream in services.upstreams.all:
+        try:
+            services.upstream.probe(upstream.destination(""))
+        except ProxyError as error:
+            failures.append(error.message)
+        else:
+            return None
+    return " ".join(failures)

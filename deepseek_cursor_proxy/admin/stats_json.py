@@ -11,6 +11,7 @@ from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import process, request_json
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 
 _HOUR = 3600.0
@@ -44,10 +45,19 @@ def summary(context: AdminContext) -> dict[str, Any]:
 
 
 def _upstreams(services: Services) -> list[dict[str, Any]]:
-    upstream, limits = services.upstreams.choose(), services.upstream.call_limits.snapshot().values()
-    calls, waiting = sum(each.running_calls for each in limits), sum(each.queued_calls for each in limits)
-    host = urlsplit(upstream.base_url).hostname
-    return [{"name": upstream.name, "host": host, "state": "closed", "calls": calls, "waiting": waiting}]
+    return [_upstream(each, services) for each in services.upstreams.all]
+
+
+def _upstream(upstream: Upstream, services: Services) -> dict[str, Any]:
+    limits = services.upstream.call_limits.snapshot()
+    own = [limit for name, limit in limits.items() if upstream.is_own_limit(name)]
+    return {
+        "name": upstream.name,
+        "host": urlsplit(upstream.base_url).hostname,
+        "state": upstream.breaker.state if upstream.breaker is not None else "closed",
+        "calls": sum(limit.running_calls for limit in own),
+        "waiting": sum(limit.queued_calls for limit in own),
+    }
 
 
 def _last_minutes(context: AdminContext) -> list[dict[str, Any]]:

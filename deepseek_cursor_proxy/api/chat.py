@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from deepseek_cursor_proxy.api import clients
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, Display, GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
-from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
+from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter, failure_events
 from deepseek_cursor_proxy.protocols.request.parse import parse

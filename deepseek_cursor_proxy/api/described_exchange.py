@@ -10,9 +10,9 @@ from collections.abc import Callable
 from deepseek_cursor_proxy.api.reply import OpenExchange
 from deepseek_cursor_proxy.conversation import Batches, Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.pictures import PictureTexts, find_texts
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.lull import BLOCKING
 
 Open = Callable[[GenerationRequest], OpenExchange]

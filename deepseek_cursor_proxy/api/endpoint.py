@@ -20,11 +20,11 @@ from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughReq
 from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
-from deepseek_cursor_proxy.errors import UpstreamRefused
+from deepseek_cursor_proxy.errors import Forbidden, Unauthorized, UpstreamRefused
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
@@ -99,12 +99,25 @@ class GenerationEndpoint(Endpoint):
         """The exchange of a call that DeepSeek accepted, or a late one; `access` learns what it thinks of the key."""
         services = self._services
         services.access.check_call(request.caller)
+        if services.upstreams.only is None:
+            request = self._check_upstreams(request, generation.request.model)
         if services.config.pictures == "name":
             return self._open(request, generation)
         # Only here: most proxies describe no pictures, and are smaller without.
         from deepseek_cursor_proxy.api.described_exchange import open_described
 
         return open_described(request.context, generation, services, partial(self._open, request))
+
+    def _check_upstreams(self, request: ClientRequest, model: str) -> ClientRequest:
+        """The request with what its caller may not spend; raises a ProxyError if that leaves no upstream."""
+        access = self._services.access
+        refusal = access.spend_refusal(request.caller)
+        try:
+            self._services.upstreams.check(model, refusal)
+        except (Unauthorized, Forbidden):
+            access.record_unspent(request.caller)
+            raise
+        return request._replace(context=request.context._replace(spend_refusal=refusal))
 
     def _open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         access = self._services.access
@@ -114,7 +127,9 @@ class GenerationEndpoint(Endpoint):
             if refusal.status == 401:
                 access.record_refused(request.caller)
             raise
-        access.record_accepted(request.caller)
+        if request.context.is_held or not exchange.has_owner_key:
+            # An upstream that accepts a key of the owner says nothing about the caller's.
+            access.record_accepted(request.caller)
         return exchange
 
     def reply(

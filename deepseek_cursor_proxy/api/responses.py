@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.background_jobs import Job
-from deepseek_cursor_proxy.exchange.upstream_call import GenerationRequest
+from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.protocols.request.field_checks import Json

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -334,7 +335,7 @@ def _welcome(config: ProxyConfig, config_path: Path, addresses: Addresses, acces
         *addresses.dashboard,
         f"Settings {settings} · reasoning {store}",
     ]
-    lines += _outbound_proxy_lines(config)
+    lines += [*_upstream_lines(config), *_outbound_proxy_lines(config)]
     # public_hosts names a tunnel that we did not open.
     if public_url is None and not config.public_hosts:
         lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
@@ -372,12 +373,16 @@ def _access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
 
 def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
     """Lines on which requests spend a key of the owner, if there is one to spend."""
-    if config.passthrough and not config.access_keys:
+    tables = ["[passthrough]"] if config.passthrough else []
+    tables += [f"[upstreams.{name}]" for name, table in config.upstreams.items() if table.key_env]
+    if tables and not config.access_keys:
+        which = " and ".join(tables)
+        are, they = ("is", "it") if len(tables) == 1 else ("are", "them")
         if access.can_pin_spender:
-            yield "[passthrough] is for the first key that DeepSeek accepts, so ask a DeepSeek model first."
+            yield f"{which} {are} for the first key that DeepSeek accepts, so ask a DeepSeek model first."
         else:
-            yield '[passthrough] is closed: name the keys that may use it in access_keys (pin_key is "never").'
-    if config.passthrough or access.held_key is not None:
+            yield f'{which} {are} closed: name the keys that may use {they} in access_keys (pin_key is "never").'
+    if tables or access.held_key is not None:
         tunnel = ["the tunnel"] if config.ngrok else []
         *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]
         where = f"{', '.join(names)} or {last}"
@@ -386,8 +391,17 @@ def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
 
 def _outbound_proxy_lines(config: ProxyConfig) -> list[str]:
     """A line on HTTPS_PROXY, which is easily forgotten in an environment."""
-    url = urlsplit(config.upstream_base_url)
-    if url.scheme != "https" or config.https_proxy == "off":
+    if config.https_proxy == "off":
         return []
-    proxy = https_proxy.for_host(url.hostname or "", url.port or 443, os.environ)
-    return [f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)."] if proxy is not None else []
+    urls = [url for url in map(urlsplit, config.base_urls) if url.scheme == "https"]
+    found = [https_proxy.for_host(url.hostname or "", url.port or 443, os.environ) for url in urls]
+    proxies = dict.fromkeys(str(proxy) for proxy in found if proxy is not None)
+    return [f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)." for proxy in proxies]
+
+
+def _upstream_lines(config: ProxyConfig) -> list[str]:
+    """A line with the upstreams in the order in which they are asked."""
+    tables = config.upstreams
+    names = sorted(tables, key=lambda name: tables[name].priority)
+    groups = [" and ".join(each) for _, each in groupby(names, lambda name: tables[name].priority)]
+    return [f"Upstreams: {', then '.join(groups)}."] if groups else []

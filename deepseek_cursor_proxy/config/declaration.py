@@ -195,6 +195,9 @@ class PassthroughRoute:
     base_url: str
     key_env: str
 
+    def toml(self) -> dict[str, str]:
+        return vars(self)
+
 
 EntryParser = Callable[[str, Any, str], Any]
 
@@ -277,7 +280,7 @@ def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
     if not (isinstance(url, str) and is_base_url(url) and is_private(url)):
         allowed = "is not an https address such as https://api.openai.com/v1 (plain http: this machine only)"
         raise refusal(f"{key}.base_url", url, allowed, origin)
-    if not (isinstance(variable, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable)):
+    if not is_variable(variable):
         # The value is not repeated: it is probably the key itself.
         why = "is not the name of an environment variable such as OPENAI_API_KEY; the key itself belongs there"
         raise StartupError(f"config: {key}.key_env {why} ({origin})")
@@ -285,6 +288,11 @@ def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
 
 
 _ROUTE_KEYS = ("base_url", "key_env")
+
+
+def is_variable(name: object) -> bool:
+    """Whether this can be the name of an environment variable."""
+    return isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 
 def _is_model_name(name: str) -> bool:
@@ -322,8 +330,8 @@ def to_toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return str(value)
-    if isinstance(value, PassthroughRoute):
-        value = vars(value)
+    if (entry := getattr(value, "toml", None)) is not None:
+        value = entry()
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(to_toml(each) for each in value) + "]"
     if isinstance(value, Mapping):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from deepseek_cursor_proxy.config import https_proxy as outbound_proxy
-from deepseek_cursor_proxy.config import sources
+from deepseek_cursor_proxy.config import sources, upstreams
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config.declaration import (
     PassthroughRoute,
@@ -33,6 +33,7 @@ from deepseek_cursor_proxy.config.declaration import (
     switch_word,
     table,
 )
+from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
 
 HOME = Path("~/.deepseek-cursor-proxy")
 CONFIG_PATH = HOME / "config.toml"
@@ -66,10 +67,8 @@ class ProxyConfig:
     upstream_host: str = setting(
         "auto",
         "whose words for thinking and reasoning base_url understands; auto: by its name, else by its answers",
-        choices=(
-            "auto", "deepseek", "openrouter", "vllm", "sglang", "siliconflow", "fireworks", "ark", "together", "plain",
-        ),
-    )  # fmt: skip
+        choices=HOSTS,
+    )
     upstream_model: str = setting(
         "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
     )
@@ -259,6 +258,17 @@ class ProxyConfig:
         "[host_options]",
         'provider = { only = ["deepseek"] }',
     )
+    upstreams: Mapping[str, UpstreamTable] = table(
+        "several upstreams in place of base_url: the next one is asked when one fails",
+        upstream_table,
+        "[upstreams.main]",
+        'base_url = "https://api.deepseek.com"',
+        "[upstreams.spare]",
+        'base_url = "https://openrouter.ai/api/v1"',
+        'key_env = "OPENROUTER_API_KEY"',
+        'models = { "deepseek-*" = "deepseek/deepseek-*" }',
+        "priority = 2",
+    )
     passthrough: Mapping[str, PassthroughRoute] = table(
         "models that are asked elsewhere, untouched, with the key that an environment variable holds",
         passthrough_route,
@@ -283,10 +293,23 @@ class ProxyConfig:
         object.__setattr__(self, "models", freeze(self.models))
         object.__setattr__(self, "host_options", freeze(self.host_options))
         object.__setattr__(self, "passthrough", freeze(self.passthrough, PassthroughRoute))
+        object.__setattr__(self, "upstreams", freeze(self.upstreams, UpstreamTable))
 
     def most_calls(self, model: str) -> int:
-        """The number of calls to a model that may run at once."""
+        """The number of calls to a model, or to an upstream with a limit of its own, that may run at once."""
+        table = self.upstreams.get(model)
+        if table is not None and table.max_calls is not None:
+            return table.max_calls
         return self.max_flash_calls if "flash" in model else self.max_upstream_calls
+
+    def calls_setting(self, name: str) -> str | None:
+        """Where the limit of calls to an upstream is set; None for that of a model."""
+        return f"max_calls of [upstreams.{name}]" if name in self.upstreams else None
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """Where generations are asked for."""
+        return tuple(table.base_url for table in self.upstreams.values()) or (self.upstream_base_url,)
 
     @property
     def is_exposed(self) -> bool:
@@ -301,6 +324,13 @@ class ProxyConfig:
         if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
             why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
             raise refusal("base_url", config.upstream_base_url, why, found.origins["upstream_base_url"])
+        upstreams.check(
+            config.upstreams,
+            found.origins["upstreams"],
+            has_options=bool(config.host_options),
+            has_access_keys=bool(config.access_keys),
+            allows_plain_http=config.allow_plain_http_upstream,
+        )
         if config.https_proxy == "environment":
             outbound_proxy.from_environment(environment)
         return LoadedConfig(config, found.origins)

@@ -49,10 +49,16 @@ _REQUESTED = (
 _MAX_TOOLS = 128
 _ABOUT_TOOLS = re.compile(r"\b(?:tool|function)s\b", re.IGNORECASE)
 
+_DEEPSEEK = "DeepSeek"
 _ADVICE = {
     401: "Check the DeepSeek key that your client sends.",
     402: "Top up the balance at https://platform.deepseek.com.",
     403: "Check at https://platform.deepseek.com what this key may do, and which key your client sends.",
+}
+_ADVICE_ELSEWHERE = {
+    401: "Check the key that your client sends: it is for {}.",
+    402: "Top up the balance at {}.",
+    403: "Check at {} what this key may do.",
 }
 _EARLY_ENDS = {
     "insufficient_system_resource": "DeepSeek ran out of capacity before the answer was complete. Try again.",
@@ -66,7 +72,7 @@ def early_end(finish_reason: str | None) -> UpstreamFailed | None:
     return UpstreamFailed(why, code=finish_reason) if why is not None else None
 
 
-def read_refusal(status: int, raw: bytes, retry_after: int | None, name: str = "DeepSeek") -> UpstreamRefused:
+def read_refusal(status: int, raw: bytes, retry_after: int | None, name: str = _DEEPSEEK) -> UpstreamRefused:
     """The error in a response of the upstream of this name or of a gateway in front of it."""
     try:
         body = decode_upstream_json(raw)
@@ -79,8 +85,8 @@ def read_refusal(status: int, raw: bytes, retry_after: int | None, name: str = "
     return UpstreamRefused(status, f"{name} answered {status}: {text or 'no explanation'}", None, retry_after)
 
 
-def explain(refusal: UpstreamRefused, tool_count: int = 0) -> UpstreamRefused:
-    """The same refusal of a request with so many tools, with the remedy in its message.
+def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK) -> UpstreamRefused:
+    """The same refusal of a request with so many tools by the upstream of this name, with the remedy in its message.
 
     Most of the 4xx are for the client and stay.
     """
@@ -91,7 +97,7 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0) -> UpstreamRefused:
     if retry_after is None and refusal.status in _BUSY:
         retry_after = _RETRY_AFTER_SECONDS
     message, body = refusal.message, refusal.body
-    advice = _advice(refusal.status, retry_after)
+    advice = _advice(refusal.status, retry_after, name)
     if refusal.status == 400 and tool_count > _MAX_TOOLS and _ABOUT_TOOLS.search(message[:4000]):
         advice = f"The request has {tool_count} tools. Switch off tools or MCP servers that you do not need."
     if advice:
@@ -102,13 +108,13 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0) -> UpstreamRefused:
     return UpstreamRefused(refusal.status, message, body, retry_after)
 
 
-def _advice(status: int, retry_after: int | None) -> str:
+def _advice(status: int, retry_after: int | None, name: str) -> str:
     wait = f"Wait {retry_after} seconds and try again." if retry_after else "Try again in a moment."
     if status == 429:
         return f"Too many requests run at once on this account. {wait}"
     if status >= 500:
-        return f"DeepSeek is overloaded or out of order. {wait}"
-    return _ADVICE.get(status, "")
+        return f"{name} is overloaded or out of order. {wait}"
+    return _ADVICE.get(status, "") if name == _DEEPSEEK else _ADVICE_ELSEWHERE.get(status, "").format(name)
 
 
 def _sentence(text: str) -> str:

@@ -7,6 +7,7 @@ imports more than `GET /models`, often the first request, needs.
 from functools import lru_cache
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.upstreams import listed_models, serving
 from deepseek_cursor_proxy.deepseek import hosts
 
 # DeepSeek's current names, in the order of `GET /models`.
@@ -25,13 +26,21 @@ def can_see_images(model: str) -> bool:
 
 def has_own_names(config: ProxyConfig) -> bool:
     """Whether the upstream is known to have other names for the models than DeepSeek."""
+    if config.upstreams:
+        return not any(is_served(name, config) for name in MODELS)
     host = hosts.choose(config.upstream_host, config.upstream_base_url)
     return host not in (hosts.DEEPSEEK, hosts.UNKNOWN)
 
 
 def picture_model(config: ProxyConfig) -> str | None:
     """The model that sees pictures for those that see none; None if none is known at this host."""
-    return config.picture_model or (None if has_own_names(config) else MODELS[1])
+    is_known = not has_own_names(config) and is_served(MODELS[1], config)
+    return config.picture_model or (MODELS[1] if is_known else None)
+
+
+def is_served(model: str, config: ProxyConfig) -> bool:
+    """Whether an upstream serves a model; without tables [upstreams] that is for the upstream to say."""
+    return not config.upstreams or bool(serving(model, config.upstreams))
 
 
 def model_for_limit(model: str) -> str:
@@ -42,5 +51,5 @@ def model_for_limit(model: str) -> str:
 def offered_models(config: ProxyConfig) -> list[str]:
     """The names that `GET /models` lists, in order."""
     aliases = (name for name in config.models if not name.endswith("*"))
-    own = () if has_own_names(config) else MODELS
-    return list(dict.fromkeys((config.upstream_model, *own, *aliases)))
+    own = [] if has_own_names(config) else [name for name in MODELS if is_served(name, config)]
+    return list(dict.fromkeys((config.upstream_model, *own, *listed_models(config.upstreams), *aliases)))

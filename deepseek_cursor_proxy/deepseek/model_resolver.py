@@ -3,7 +3,8 @@
 A name may be DeepSeek's own, one of the [models] table, or either with suffixes such as -high or :nothink. Case does
 not matter. The most exact match wins: a whole name over a prefix (`gpt-*`), a longer prefix over a shorter one. A
 suffix is taken off only if the name with it matches nothing. DeepSeek's own names are in `model_names`; another host of
-its models has other names, and gets those that contain a slash as they are.
+its models has other names, and gets those that contain a slash as they are. Where there are tables [upstreams], the
+names that they list are known as well, and NAME/model is the model of one of them.
 """
 
 import re
@@ -15,8 +16,9 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.declaration import nearest, refusal, to_toml_key
+from deepseek_cursor_proxy.config.upstreams import listed_models, split_name
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS, can_see_images, has_own_names
+from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS, can_see_images, has_own_names, is_served
 
 # Cursor's own suffixes (-fast, [1m]) and those of other proxies (:max, (high), -nothink).
 _SUFFIX_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
@@ -39,6 +41,8 @@ class ModelChoice:
 
 def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
     """The model that a name means; the configured one if the name matches nothing."""
+    if config.upstreams:
+        return _resolve_served(requested[:_LONGEST_NAME], config)
     find = _resolve if len(requested) <= _LONGEST_NAME else _resolve.__wrapped__
     return find(requested, tuple(config.models.items()), config.upstream_model, has_own_names(config))
 
@@ -54,6 +58,29 @@ def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str,
     return ModelChoice(found.model, found.effort, found.thinking)
 
 
+@lru_cache(_KNOWN_NAMES)
+def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
+    """The model of a name where tables [upstreams] say which there are."""
+    listed = listed_models(config.upstreams)
+    split = split_name(requested.strip(), config.upstreams)
+    if split is not None:
+        upstream, name = split
+        inner = _find(name, {}, config.upstream_model, listed)
+        # A name that only this upstream knows goes there as it is.
+        choice = ModelChoice(inner.model, inner.effort, inner.thinking) if inner.weight else ModelChoice(name)
+        return replace(choice, model=f"{upstream}/{choice.model}")
+    found = _find(requested, config.models, config.upstream_model, listed)
+    choice = ModelChoice(found.model, found.effort, found.thinking)
+    if found.is_alias and split_name(found.model, config.upstreams) is not None:
+        target = _resolve_served(found.model, config)
+        thinking = target.thinking if choice.thinking is None else choice.thinking
+        return ModelChoice(target.model, choice.effort or target.effort, thinking)
+    if not found.weight and any(table.models and table.sent_model(requested) for table in config.upstreams.values()):
+        # A table has the beginning of it.
+        return ModelChoice(requested.strip())
+    return choice if found.is_alias or is_served(choice.model, config) else replace(choice, model=config.upstream_model)
+
+
 def resolve_claude(requested: str, config: ProxyConfig) -> str:
     """The model in place of one of Anthropic's, by the rule of DeepSeek's own Messages API; other names stay."""
     name = requested.strip().lower()
@@ -63,7 +90,8 @@ def resolve_claude(requested: str, config: ProxyConfig) -> str:
         or _find(requested, config.models, config.upstream_model).weight
     ):
         return requested
-    return MODELS[0] if name.startswith("claude-opus") else MODELS[1]
+    model = MODELS[0] if name.startswith("claude-opus") else MODELS[1]
+    return model if is_served(model, config) else requested
 
 
 def passthrough_key(requested: object, config: ProxyConfig) -> str | None:
@@ -86,6 +114,9 @@ def refuse_unknown(config: ProxyConfig, origin: str) -> None:
     Only for DeepSeek's own host, because other hosts have their own names. The configured model counts as known, so
     that a model newer than this proxy can be used.
     """
+    if config.upstreams:
+        _refuse_unserved(config, origin)
+        return
     host = urlsplit(config.upstream_base_url).hostname or ""
     if not f".{host}".endswith(".deepseek.com"):
         return
@@ -96,6 +127,16 @@ def refuse_unknown(config: ProxyConfig, origin: str) -> None:
             hint = f'; did you mean "{suggestion}"?' if suggestion else f". It has {', '.join(MODELS)}."
             why = f"is no model that DeepSeek is known to have{hint} For one newer than this proxy, set `model` to it"
             raise refusal(f"models.{to_toml_key(name)}", target, why, origin)
+
+
+def _refuse_unserved(config: ProxyConfig, origin: str) -> None:
+    """Raise a StartupError for a model, the default or a target in [models], that no table [upstreams] serves."""
+    targets = {"model": config.upstream_model}
+    targets |= {f"models.{to_toml_key(name)}": target for name, target in config.models.items()}
+    for key, target in targets.items():
+        if not any(is_served(variant, config) for variant, _ in _suffix_variants(target.lower())):
+            served = ", ".join(listed_models(config.upstreams)[:5])
+            raise refusal(key, target, f"is served by no table [upstreams]; these serve {served or 'others'}", origin)
 
 
 def refuse_blind(config: ProxyConfig, origin: str) -> None:
@@ -123,9 +164,9 @@ class _Match:
         return next((_THINKING_WORDS[suffix] for suffix in self.suffixes if suffix in _THINKING_WORDS), None)
 
 
-def _find(requested: str, models: Mapping[str, str], default: str) -> _Match:
+def _find(requested: str, models: Mapping[str, str], default: str, listed: tuple[str, ...] = ()) -> _Match:
     aliases = _by_lower(models)
-    known = _by_lower((*KNOWN_MODELS, default))
+    known = _by_lower((*KNOWN_MODELS, *listed, default))
     found = _Match(default, (), 0)
     needed = 0
     for name, suffixes in _suffix_variants(requested.strip().lower()):

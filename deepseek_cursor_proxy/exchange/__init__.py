@@ -4,8 +4,10 @@
     upstream_events    its first stage: DeepSeek's response as parsed events, in the order they are handed on
     recorder           its second stage: stores each turn that is complete
     choices            several answers (n > 1), with the same interface
-    upstream_call      CallContext and GenerationRequest; sends, retries and reads a call
+    call_context       CallContext and GenerationRequest: for whom a call is made, and what is asked
+    upstream_call      sends, retries and reads a call
     upstreams          the servers that calls go to
+    failover           the way of a request through several of them
     host_choice        the API of one of them, as its host has it
     pictures           the descriptions that a request needs if its model sees no pictures
     picture_describer  the call that makes one of them
@@ -14,5 +16,5 @@
     request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
-Other folders import all but the two stages, host_choice, picture_describer and shared_calls.
+Other folders import all but the two stages, failover, host_choice, picture_describer and shared_calls.
 """

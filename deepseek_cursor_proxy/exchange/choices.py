@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
+from deepseek_cursor_proxy.exchange.failover import open_failover
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
@@ -28,7 +29,7 @@ from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
 from deepseek_cursor_proxy.threads import start_thread
-from deepseek_cursor_proxy.upstream.call_limit import Slot
+from deepseek_cursor_proxy.upstream.call_limit import CallLimit, Slot
 
 # How many batches may wait for a client that reads slowly.
 _MAX_WAITING_BATCHES = 64
@@ -80,7 +81,7 @@ class ChoicesExchange:
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         _check_size(generation, services.config.max_request_body_bytes)
         outcome = _Outcome(context.report or open_report(context, generation, services))
-        limit = services.upstream.call_limits.of(generation.request.model)
+        limit = _first_limit(context, generation, services)
         slots = limit.acquire(context.peer, generation.request.choices)
         outcome.queue_seconds = outcome.report.seconds
         try:
@@ -95,6 +96,10 @@ class ChoicesExchange:
                 slot.release()
             raise
         return exchange
+
+    @property
+    def has_owner_key(self) -> bool:
+        return any(exchange.has_owner_key for exchange in self._exchanges.values())
 
     def notice(self, choice: int) -> str:
         return self._exchanges[choice].notice()
@@ -273,6 +278,16 @@ def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | Non
         return ProxyStopping
     is_failure = isinstance(error, ProxyError)
     return (lambda: UpstreamFailed("Another choice of the same request failed.")) if is_failure else None
+
+
+def _first_limit(context: CallContext, generation: GenerationRequest, services: Services) -> CallLimit:
+    """The limit of the upstream that is asked first, which is the same for all choices."""
+    upstreams = services.upstreams
+    if upstreams.only is not None:
+        return services.upstream.call_limits.of(generation.request.model)
+    failover = open_failover(context, generation, services)
+    failover.end(was_complete=False)
+    return upstreams.limit(failover.current.candidate)
 
 
 def _check_size(generation: GenerationRequest, most: int) -> None:

@@ -17,14 +17,15 @@ from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest, UpstreamCall
+from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Finished, Progress, Received, Timing
 from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning.restore import look_up, prepare
+from deepseek_cursor_proxy.reasoning.restore import look_up
 from deepseek_cursor_proxy.redaction import redact_keys
 
 # A shorter key may be a word that an error message contains anyway.
@@ -38,17 +39,13 @@ class Exchange:
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Exchange":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
         exchange = cls(context, generation, services)
-        request, config, memory = exchange._request, services.config, services.memory
+        request, config = exchange._request, services.config
         try:
             messages = request.messages if generation.client_messages is None else generation.client_messages
-            history = identify(context.namespace, messages, request.conversation, memory)
+            history = identify(context.namespace, messages, request.conversation, services.memory)
             stored = look_up(request, history, services.reasoning_store.find)
-            host = exchange._upstream_call.host
-            # A host that does not insist on reasoning gets the history as it is.
-            strategy = config.missing_reasoning_strategy if host.requires_reasoning else "placeholder"
-            prepared = prepare(request, history, stored, strategy, memory)
             tracker = ChatTracker(request, history, services.chats, config.tool_order)
-            exchange._upstream_call.send(prepared, stored, tracker)
+            exchange._upstream_call.send(history, stored, tracker)
         except BaseException as error:
             exchange._fail(error)
             exchange.close()
@@ -85,7 +82,10 @@ class Exchange:
                     if self._reply.is_finished:
                         break
                     if not self._upstream_call.call_again(
-                        error, has_output=self._has_output, has_content=not self._reply.is_empty
+                        error,
+                        has_output=self._has_output,
+                        has_delta=self._first_delta is not None,
+                        has_content=not self._reply.is_empty,
                     ):
                         # Here, not there: an error that is an argument of the frame it is raised in keeps itself
                         # alive, with megabytes of a broken answer, until the collector comes by.
@@ -111,7 +111,6 @@ class Exchange:
         self._tool_call_id = f"call_{secrets.token_hex(12)}" if rules.is_forced(self._request.tool_choice) else ""
         self._reply = Reply()
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id, context.namespace)
-        self._recorder.is_silence_empty = self._upstream_call.host.requires_reasoning
         # Whether anything of a stream was handed on, if only a heartbeat.
         self._has_output = False
         self._end = CLIENT_LEFT
@@ -120,6 +119,11 @@ class Exchange:
     def progress(self) -> Progress:
         """How far the answer is; any thread may ask."""
         return Progress(self._reply.size, self._first_delta)
+
+    @property
+    def has_owner_key(self) -> bool:
+        """Whether DeepSeek is called with a key of the owner."""
+        return self._upstream_call.has_owner_key
 
     def notice(self, choice: int = 0) -> str:
         """The notice before the answer; known for sure once the answer has begun."""
@@ -140,6 +144,7 @@ class Exchange:
             )
         if events.is_durable:
             assert self._upstream_call.prepared is not None
+            self._recorder.is_silence_empty = self._upstream_call.host.requires_reasoning
             self._recorder.record_complete(events.batch, self._upstream_call.prepared)
             if reply.is_finished:
                 self._upstream_call.end_soon()
@@ -155,9 +160,10 @@ class Exchange:
     def _fail(self, error: BaseException) -> None:
         self._end = End.of(error)
         if isinstance(error, ProxyError):
-            credential = self._context.credential
+            self._upstream_call.name_upstream(error)
+            credential = self._upstream_call.credential
             # Upstream's own words may quote the key it was called with.
-            if self._context.is_held or len(credential) >= _SHORTEST_SECRET:
+            if self._upstream_call.has_owner_key or len(credential) >= _SHORTEST_SECRET:
                 error.hide(credential)
             self._end = self._end._replace(message=redact_keys(error.message.replace(credential, "***")))
 
@@ -170,11 +176,12 @@ class Exchange:
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
             if upstream_call.is_accepted and upstream_call.prepared is not None:
+                self._recorder.is_silence_empty = upstream_call.host.requires_reasoning
                 self._recorder.record_rest(upstream_call.prepared)
         finally:
             try:
                 # A bug of ours costs an answer, not a slot for the next one.
-                upstream_call.close(was_complete=is_complete)
+                upstream_call.end(was_complete=is_complete)
             finally:
                 self._report.end(self._finished_event())
         if is_complete:
@@ -185,7 +192,7 @@ class Exchange:
     def _finished_event(self) -> Finished:
         upstream_call, prepared = self._upstream_call, self._upstream_call.prepared
         queue, connect = upstream_call.queue_seconds, upstream_call.connect_seconds
-        facts = self._report.facts(self._request)
+        facts = self._report.facts(upstream_call.request)
         return Finished(
             facts=facts.with_session(prepared.history.conversation) if prepared is not None else facts,
             end=self._end,
@@ -195,10 +202,10 @@ class Exchange:
             usage=self._reply.usage,
             upstream=upstream_call.upstream_name,
             prepared=prepared,
-            retries=upstream_call.retries,
+            retries=upstream_call.retries.count,
             divergence=upstream_call.divergence,
             mixed_names=self._reply.foreign_names if self._reply.is_foreign and self._reply.has_mixed_names else (),
-            retry_reasons=upstream_call.retry_reasons,
+            retry_reasons=tuple(upstream_call.retries.reasons),
         )
 
 

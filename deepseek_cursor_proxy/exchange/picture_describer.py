@@ -10,15 +10,25 @@ from functools import partial
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY
-from deepseek_cursor_proxy.conversation import Delta, Reply
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.pictures_in_words import Picture, clean_description, description_request
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.errors import (
+    ClientGone,
+    ProxyError,
+    QueueFull,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
 from deepseek_cursor_proxy.exchange import upstream_events
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.failover import open_failover
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.shared_calls import SharedCall
-from deepseek_cursor_proxy.exchange.upstream_call import CallContext
+from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.wakeup import Wakeup
@@ -65,24 +75,49 @@ class PictureDescriber(NamedTuple):
 
     def _ask(self, picture: Picture, reply: Reply, peer: Peer) -> None:
         """Add the answer to the reply; raises a ProxyError or ClientGone."""
-        services, upstream = self.services, self.services.upstreams.choose()
         request = description_request(picture, self.model)
         images.check(request.messages)
-        api = upstream.api(CHAT, request)
-        body = api.encode(request, NO_MEMORY)
-        retries = Retries(services.config.retry_budget)
+        retries = Retries(self.services.config.retry_budget)
+        if (only := self.services.upstreams.only) is None:
+            self._ask_any(request, reply, peer, retries)
+            return
         while True:
             try:
-                (slot,) = services.upstream.call_limits.of(self.model).acquire(peer)
-                destination = upstream.destination(api.path)
-                with closing(
-                    services.upstream.send(destination, body, self.context.credential, peer, slot)
-                ) as response:
-                    _read(response, api, reply)
+                self._ask_one(only, request, reply, peer, self.context.credential)
                 return
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not retries.wait(error, peer):
                     raise
+
+    def _ask_any(self, request: ChatRequest, reply: Reply, peer: Peer, retries: Retries) -> None:
+        """Ask one upstream after the other."""
+        generation = GenerationRequest(request, {}, 0)
+        failover = open_failover(self.context, generation, self.services)
+        try:
+            failover.check_key()
+            while True:
+                candidate, lease = failover.current
+                key = self.context.credential if lease is None else lease.key.credential
+                try:
+                    sent = request._replace(model=candidate.model)
+                    return self._ask_one(candidate.upstream, sent, reply, peer, key)
+                except (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull) as error:
+                    error.hide(key)
+                    if not failover.move(error, partial(_pause, retries, peer)):
+                        raise failover.final_error(error) from None
+        finally:
+            failover.end(was_complete=not reply.is_empty)
+
+    def _ask_one(self, upstream: Upstream, request: ChatRequest, reply: Reply, peer: Peer, key: str) -> None:
+        client, api = self.services.upstream, upstream.api(CHAT, request)
+        (slot,) = client.call_limits.of(upstream.limit_name(request.model)).acquire(peer)
+        body = api.encode(request, NO_MEMORY)
+        with closing(client.send(upstream.destination(api.path), body, key, peer, slot)) as response:
+            _read(response, api, reply)
+
+
+def _pause(retries: Retries, peer: Peer, seconds: int) -> bool:
+    return retries.wait(UpstreamDropped("", retry_after=seconds), peer)
 
 
 def _read(response: UpstreamResponse, api: UpstreamApi, reply: Reply) -> None:

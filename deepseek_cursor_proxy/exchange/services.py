@@ -76,13 +76,16 @@ class Services:
                 safe_text(config.upstream_base_url, 200),
             )
         access = Access(config, former.access if former is not None else None)
+        client = UpstreamClient(config)
         if former is not None:
             return replace(
                 former,
                 config=config,
                 access=access,
-                upstream=UpstreamClient(config),
-                upstreams=Upstreams(config, former.reasoning_forms),
+                upstream=client,
+                upstreams=Upstreams(
+                    config, former.reasoning_forms, client.call_limits, access.held_key, former.upstreams
+                ),
                 observers=Observers(observers),
             )
         forms = ReasoningForms(reasoning_store.database)
@@ -99,8 +102,8 @@ class Services:
             responses=_open_responses(config, reasoning_store),
             jobs=Jobs(config.background_workers, config.background_queue),
             counter=TokenCounter(config, reasoning_store.database),
-            upstream=UpstreamClient(config),
-            upstreams=Upstreams(config, forms),
+            upstream=client,
+            upstreams=Upstreams(config, forms, client.call_limits, access.held_key),
             reasoning_forms=forms,
             picture_descriptions=PictureDescriptions(
                 reasoning_store.database,

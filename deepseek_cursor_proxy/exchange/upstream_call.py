@@ -3,66 +3,51 @@
 Three failures are worth another call, and only while the client has nothing of an answer: those that pass by themselves
 (DeepSeek is busy, a connection broke), the refusal of a history for missing reasoning, which is sent once more with the
 turns in doubt as a transcript, and the refusal of tools that DeepSeek runs itself, as web search: the request is sent
-without them, and so are those that follow. Any other is raised as it is.
+without them, and so are those that follow. Any other is raised as it is. Where there are several upstreams, `failover`
+says which of them is asked next; the request is prepared anew for each, because its host may want it otherwise.
 """
 
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
-from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
-from deepseek_cursor_proxy.errors import ProxyError, TooLarge, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.errors import (
+    ProxyError,
+    QueueFull,
+    TooLarge,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
 from deepseek_cursor_proxy.exchange import upstream_events
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare_second_attempt
+from deepseek_cursor_proxy.reasoning.identity import History
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries
 
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.failover import Failover
 
-class CallContext(NamedTuple):
-    """For whom DeepSeek is called: the root of the caller's identities, the key to call with, the client to watch.
-
-    The key is the caller's or, with `is_held`, the proxy's own, which no client may see.
-    """
-
-    namespace: bytes
-    credential: str
-    peer: Peer | None = None
-    is_held: bool = False
-    # The slot of the first call, if it was acquired with those of other choices; each retry acquires its own.
-    slot: Slot | None = None
-    # The report of the client's request; an exchange without one opens its own.
-    report: RequestReport | None = None
-
-    def __repr__(self) -> str:
-        """Without the key."""
-        return f"CallContext({self.namespace.hex()[:12]})"
-
-
-class GenerationRequest(NamedTuple):
-    """A client's request, parsed and as it came, and the API of DeepSeek to send it with."""
-
-    request: ChatRequest
-    body: Mapping[str, Any]
-    body_bytes: int
-    upstream_api: UpstreamApi = CHAT
-    # The messages as the client sent them, which identify its turns, if the request has descriptions in them.
-    client_messages: tuple[Message, ...] | None = None
+_DEEPSEEK = "DeepSeek"
 
 
 class UpstreamCall:
@@ -74,18 +59,21 @@ class UpstreamCall:
         self._report = report
         self._context = context
         self._services = services
-        self._upstream = services.upstreams.choose()
-        self._request = request = generation.request
-        self._wanted_api = generation.upstream_api
-        if self._has_server_parts and not self._upstream.host_choice.runs_server_tools(self._wanted_api, request):
-            self._leave_out_server_tools()
-        self._upstream_api = self._upstream.api(self._wanted_api, self._request)
-        # Types of tools that the upstream refused.
-        self._refused_tools: tuple[str, ...] = ()
+        self._generation = generation
+        # With several upstreams, the way through them.
+        self._failover: Failover | None = None
+        if (only := services.upstreams.only) is not None:
+            self._use(only, generation.request)
+        else:
+            # Only here: most proxies have one upstream, and are smaller without.
+            from deepseek_cursor_proxy.exchange.failover import open_failover
+
+            self._failover = open_failover(context, generation, services, report.number)
+            self._use_current(self._failover)
         self._started = time.monotonic()
         self._slot = context.slot
-        self._retries = Retries(services.config.retry_budget)
-        self._is_second_attempt = False
+        self.retries = Retries(services.config.retry_budget)
+        self._history: History | None = None
         self._stored: StoredTexts = {}
         self._tracker: ChatTracker | None = None
         # The event of the accepted call, until it is emitted.
@@ -94,6 +82,20 @@ class UpstreamCall:
         self._response: UpstreamResponse | None = None
         # Waited for slots, by all calls; None as long as none was asked for.
         self.queue_seconds: float | None = None
+
+    def _use(self, upstream: Upstream, request: ChatRequest) -> None:
+        """Send the request to this upstream from now on, without tools that it does not run."""
+        self._upstream, self._request, self._wanted_api = upstream, request, self._generation.upstream_api
+        # Types of tools that the upstream refused.
+        self._refused_tools: tuple[str, ...] = ()
+        self._is_second_attempt = False
+        if self._has_server_parts and not upstream.host_choice.runs_server_tools(self._wanted_api, request):
+            self._leave_out_server_tools()
+        self._upstream_api = upstream.api(self._wanted_api, self._request)
+
+    def _use_current(self, failover: "Failover") -> None:
+        candidate = failover.current.candidate
+        self._use(candidate.upstream, self._generation.request._replace(model=candidate.model))
 
     @property
     def connect_seconds(self) -> float | None:
@@ -119,25 +121,66 @@ class UpstreamCall:
         self._upstream.host_choice.learn(reply)
 
     @property
+    def credential(self) -> str:
+        """The key that the upstream is called with: the owner's for it, or that of the request."""
+        lease = self._failover.current.lease if self._failover is not None else None
+        return self._context.credential if lease is None else lease.key.credential
+
+    @property
+    def has_owner_key(self) -> bool:
+        """Whether no client may see the key."""
+        return self._context.is_held or self.credential is not self._context.credential
+
+    def name_upstream(self, error: ProxyError) -> None:
+        """Have an error name the upstream: our texts about answers begin with DeepSeek, whoever gave them."""
+        if isinstance(error, UpstreamFailed) and error.message.startswith(_DEEPSEEK):
+            error.message = self._upstream.name + error.message.removeprefix(_DEEPSEEK)
+
+    @property
     def upstream_name(self) -> str:
         return self._upstream.name
-
-    @property
-    def retries(self) -> int:
-        return self._retries.count
-
-    @property
-    def retry_reasons(self) -> tuple[str, ...]:
-        return tuple(self._retries.reasons)
 
     @property
     def is_accepted(self) -> bool:
         """Whether DeepSeek accepted the request, if only to break off the answer."""
         return self._response is not None
 
-    def send(self, prepared: PreparedRequest, stored: StoredTexts, tracker: ChatTracker) -> None:
-        """Have DeepSeek accept the request; raises a ProxyError or ClientGone otherwise."""
-        self._stored, self._tracker = stored, tracker
+    def send(self, history: History, stored: StoredTexts, tracker: ChatTracker) -> None:
+        """Have an upstream accept the request; raises a ProxyError or ClientGone otherwise."""
+        self._history, self._stored, self._tracker = history, stored, tracker
+        if self._failover is not None:
+            self._failover.check_key()
+        self._send_anywhere()
+
+    def _send_anywhere(self) -> None:
+        """Send to the current upstream, and to the others as long as that can help."""
+        while True:
+            try:
+                return self._send_here()
+            except (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull) as error:
+                if self._failover is None:
+                    raise
+                if not self._move(error):
+                    final = self._explain(error) if isinstance(error, UpstreamRefused) else error
+                    raise self._failover.final_error(final) from None
+
+    def _move(self, error: ProxyError) -> bool:
+        """Turn to the next upstream after this error; whether there is one."""
+        assert self._failover is not None
+        self.close()
+        if not self._failover.move(error, self._pause):
+            return False
+        self._use_current(self._failover)
+        return True
+
+    def _pause(self, seconds: int) -> bool:
+        return self.retries.wait(UpstreamDropped("", retry_after=seconds), self._context.peer)
+
+    def _send_here(self) -> None:
+        assert self._history is not None
+        # A host that does not insist on reasoning gets the history as it is.
+        strategy = self._services.config.missing_reasoning_strategy if self.host.requires_reasoning else "placeholder"
+        prepared = prepare(self._request, self._history, self._stored, strategy, self._services.memory)
         try:
             self._send_or_recover(prepared)
         except (UpstreamRefused, UpstreamFailed) as error:
@@ -179,12 +222,15 @@ class UpstreamCall:
         assert self._response is not None
         self._response.end_soon()
 
-    def call_again(self, error: ProxyError, *, has_output: bool, has_content: bool) -> bool:
+    def call_again(self, error: ProxyError, *, has_output: bool, has_delta: bool, has_content: bool) -> bool:
         """Make the call once more if that can help; whether it was made.
 
         A refusal inside a good answer, as some gateways send it, gets a second attempt if the client has no content. A
-        failure that passes by itself is retried only as long as the client has no output at all.
+        failure that passes by itself is retried only as long as the client has no output at all; another upstream is
+        asked as long as the client has no more than heartbeats.
         """
+        if self._failover is not None and not _is_reasoning_refusal(error):
+            return self._call_elsewhere(error, has_delta=has_delta)
         if not isinstance(error, UpstreamFailed):
             return False
         assert self.prepared is not None
@@ -207,12 +253,32 @@ class UpstreamCall:
             self._send_second_attempt()
         return True
 
+    def _call_elsewhere(self, error: ProxyError, *, has_delta: bool) -> bool:
+        assert self._failover is not None
+        self.name_upstream(error)
+        if has_delta:
+            self._failover.record_failure(error)
+            return False
+        if self._wait_for_retry(error) or self._move(error):
+            self._send_anywhere()
+            return True
+        final = self._failover.final_error(error)
+        if final is not error:
+            raise final
+        return False
+
     def record_sent(self) -> None:
         """Record and report that DeepSeek accepted, before the answer ends and the client goes on. Idempotent."""
         if self._sent is not None and self._tracker is not None:
             sent, self._sent = self._sent, None
             self._tracker.record()
             self._report.emit(sent)
+
+    def end(self, *, was_complete: bool) -> None:
+        """The exchange is over."""
+        self.close(was_complete=was_complete)
+        if self._failover is not None:
+            self._failover.end(was_complete=was_complete)
 
     def close(self, *, was_complete: bool = False) -> None:
         self.record_sent()
@@ -223,7 +289,9 @@ class UpstreamCall:
         """Whether the call may be made again after this error; the wait until then is over."""
         # First, so that others can have the slot meanwhile.
         self.close()
-        return self._retries.wait(error, self._context.peer)
+        if self._failover is not None and not self._failover.stays(error):
+            return False
+        return self.retries.wait(error, self._context.peer)
 
     def _send(self, prepared: PreparedRequest) -> None:
         assert self._tracker is not None
@@ -269,38 +337,48 @@ class UpstreamCall:
         if prepared.request.stream:
             self._response.raise_unless_stream()
         payload = partial(self._upstream_api.payload, prepared.request)
-        self._sent = Sent(self._report.number, payload, len(body), time.monotonic() - self._started, self.retries)
+        self._sent = Sent(self._report.number, payload, len(body), time.monotonic() - self._started, self.retries.count)
+        if self._failover is not None:
+            self._failover.record_acceptance()
+            self._sent = self._sent._replace(upstream=self._upstream.name)
 
     def _send_with_retries(self, body: bytes) -> UpstreamResponse:
         while True:
             try:
-                context, slot = self._context, self._acquire_slot()
-                api = self._upstream_api
+                slot, api, peer = self._acquire_slot(), self._upstream_api, self._context.peer
                 destination = self._upstream.destination(api.path, is_unversioned=api.is_unversioned)
-                return self._services.upstream.send(destination, body, context.credential, context.peer, slot)
+                return self._services.upstream.send(destination, body, self.credential, peer, slot)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._wait_for_retry(error):
-                    raise self._explain(error) if isinstance(error, UpstreamRefused) else error from None
+                    if isinstance(error, UpstreamRefused) and self._failover is None:
+                        raise self._explain(error) from None
+                    # Among several upstreams it is explained when none is left.
+                    raise
 
     def _acquire_slot(self) -> Slot:
         slot, self._slot = self._slot, None
+        limit = self._services.upstream.call_limits.of(self._upstream.limit_name(self._request.model))
         started = time.monotonic()
         try:
+            if slot is not None and slot.limit is not limit:
+                # It was acquired for the upstream that was asked first.
+                slot.release()
+                slot = None
             if slot is None:
-                (slot,) = self._services.upstream.call_limits.of(self._request.model).acquire(self._context.peer)
+                (slot,) = limit.acquire(self._context.peer)
             return slot
         finally:
             self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
 
     def _explain(self, refusal: UpstreamRefused) -> ProxyError:
-        if refusal.status == 401 and self._context.is_held:
+        if refusal.status == 401 and self._context.is_held and self.credential is self._context.credential:
             # As a 401 it would send people to look at a key that has nothing to do with it.
             return UpstreamFailed(
                 "DeepSeek does not accept the key of this proxy. Its owner has to set DEEPSEEK_API_KEY anew and start "
                 "it again.",
                 code="held_key_refused",
             )
-        return explain(refusal, len(self._request.tools))
+        return explain(refusal, len(self._request.tools), self._upstream.name)
 
     def _is_refusal_of_tools(self, error: ProxyError) -> bool:
         """Whether a call may have failed because of tools that DeepSeek runs itself."""

@@ -1,20 +1,50 @@
-"""Upstreams: the servers that generations are asked for, each with its host, base URL and name.
+"""Upstreams: the servers that generations are asked for, and the order in which those that serve a model are asked.
 
-Without a table [upstreams] there is one, that of the settings `base_url` and `upstream_host`. How a call is sent is
-`upstream/client`'s business, which retries and records it is `upstream_call`'s.
+Without a table [upstreams] there is one, that of the settings `base_url` and `upstream_host`. With tables, a chat stays
+where it was answered last, for the prefix cache; a new one goes to
+
+    those that are ready    breaker closed or a probe due, and a key that is not set aside
+    those with a free slot
+    the first priority
+    within it, by weight    decided by the digest of the chat, so that a restart changes nothing
+
+and the others follow in the same order. `failover` goes through them, `upstream/client` sends.
 """
 
+import logging
+import math
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.access_keys import is_credential
+from deepseek_cursor_proxy.config.upstreams import UpstreamTable, serving
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi, with_server_tools
 from deepseek_cursor_proxy.deepseek.hosts import Host
+from deepseek_cursor_proxy.errors import NotFound, ProxyError
 from deepseek_cursor_proxy.exchange.host_choice import HostChoice
+from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from deepseek_cursor_proxy.upstream.breaker import Breaker
+from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits
 from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.key_pool import KeyPool
+
+_log = logging.getLogger(__name__)
+
+# About a megabyte; a chat that is forgotten goes where a new one would.
+_MOST_CHATS = 4096
+# Long enough that no chat pays for the refusal again, short enough for a model that is added today.
+MODEL_SECONDS = 600.0
+_MOST_MODELS = 256
 
 
 @dataclass(frozen=True)
@@ -26,6 +56,10 @@ class Upstream:
     base_url: str
     host: Host
     host_choice: HostChoice
+    table: UpstreamTable | None = None
+    # The owner's keys for it; None: it is called with the key of the request.
+    keys: KeyPool | None = None
+    breaker: Breaker | None = None
 
     @classmethod
     def of_settings(cls, config: ProxyConfig, forms: ReasoningForms) -> "Upstream":
@@ -37,9 +71,23 @@ class Upstream:
             host = replace(host, options=config.host_options)
         return cls(name, "--base-url", base_url, host, HostChoice(host, base_url, forms))
 
+    @classmethod
+    def of_table(cls, name: str, table: UpstreamTable, forms: ReasoningForms, keys: KeyPool | None) -> "Upstream":
+        host = hosts.choose(table.host, table.base_url)
+        if table.options:
+            host = replace(host, options=table.options)
+        choice = HostChoice(host, table.base_url, forms)
+        return cls(name, f"base_url of [upstreams.{name}]", table.base_url, host, choice, table, keys, Breaker())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is worth asking now."""
+        return (self.breaker is None or self.breaker.is_ready) and (self.keys is None or self.keys.is_ready)
+
     def api(self, wanted: UpstreamApi, request: ChatRequest) -> UpstreamApi:
-        """The API to call it with: for chat completions, those of its host."""
-        if wanted is not CHAT:
+        """The API to call it with; of several upstreams only DeepSeek is known to have more than chat completions."""
+        is_deepseek = self.table is None or self.host.name in (hosts.DEEPSEEK.name, hosts.UNKNOWN.name)
+        if wanted is not CHAT and is_deepseek:
             return wanted
         chat = self.host_choice.chat_api()
         return with_server_tools(chat) if request.server_tools else chat
@@ -50,12 +98,151 @@ class Upstream:
             base_url = base_url.removesuffix("/v1").removesuffix("/beta")
         return Destination(base_url + path, self.name, self.setting)
 
+    def limit_name(self, model: str) -> str:
+        """The name under which calls of a model are limited."""
+        if self.table is None:
+            return model
+        if self.table.max_calls is not None:
+            return self.name
+        # Not the model itself: clients may name any.
+        return f"{self.name}/flash" if "flash" in model else f"{self.name}/"
+
+    def is_own_limit(self, name: str) -> bool:
+        """Whether its calls are limited under this name; without tables all are its own."""
+        return self.table is None or name.partition("/")[0] == self.name
+
+
+class Candidate(NamedTuple):
+    """An upstream that serves a model, and what it calls the model."""
+
+    upstream: Upstream
+    model: str
+
+
+class ChatRoute(NamedTuple):
+    """Where a chat was answered last, and the digest of the owner's key that was used for it."""
+
+    upstream: str
+    key_digest: str | None
+
 
 class Upstreams:
-    """The upstreams of a configuration. Called by handler threads."""
+    """The upstreams of a configuration. Called by handler threads.
 
-    def __init__(self, config: ProxyConfig, forms: ReasoningForms) -> None:
-        self._default = Upstream.of_settings(config, forms)
+    The lock protects `_routes`, which the upstreams of a new configuration take over, and `_refused`.
+    """
 
-    def choose(self) -> Upstream:
-        return self._default
+    def __init__(
+        self,
+        config: ProxyConfig,
+        forms: ReasoningForms,
+        limits: CallLimits,
+        held_key: str | None = None,
+        former: "Upstreams | None" = None,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._now = now
+        self._tables = config.upstreams
+        # The one of the settings; None where tables are used.
+        self.only = None if config.upstreams else Upstream.of_settings(config, forms)
+        self._all = {
+            name: Upstream.of_table(name, table, forms, _keys(name, table, held_key, environment))
+            for name, table in config.upstreams.items()
+        }
+        self._lock: threading.Lock = threading.Lock() if former is None else former._lock
+        self._routes: OrderedDict[bytes, ChatRoute] = OrderedDict() if former is None else former._routes
+        # Models that an upstream has refused, until when.
+        self._refused: dict[tuple[str, str], float] = {}
+
+    @property
+    def all(self) -> tuple[Upstream, ...]:
+        return tuple(self._all.values()) if self.only is None else (self.only,)
+
+    def check(self, model: str, spend_refusal: ProxyError | None) -> None:
+        """Raise a ProxyError if no upstream serves the model, or none that this caller may use."""
+        found = [self._all[name] for name in serving(model, self._tables)]
+        if not found:
+            raise NotFound(
+                f"No upstream serves {safe_text(model, 60)}. Name it under `models` of a table [upstreams].",
+                code="model_not_found",
+            )
+        if spend_refusal is not None and all(each.keys is not None for each in found):
+            raise spend_refusal
+
+    def candidates(self, model: str, chat: bytes, reserved: CallLimit | None = None) -> list[Candidate]:
+        """The upstreams that serve a model, in the order in which they are asked for this chat.
+
+        The one with the `reserved` limit has slots for it.
+        """
+        found = [Candidate(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
+        found = [each for each in found if not self._is_refused(each)] or found
+        route = self.route(chat)
+        own = route.upstream if route is not None else ""
+
+        def rank(candidate: Candidate) -> tuple[bool, bool, bool, int, float]:
+            upstream, table = candidate.upstream, candidate.upstream.table
+            assert table is not None
+            limit = self.limit(candidate)
+            is_full = limit is not reserved and limit.is_full
+            drawn = _draw(chat, upstream.name) / table.weight
+            return not upstream.is_ready, upstream.name != own, is_full, table.priority, drawn
+
+        return sorted(found, key=rank)
+
+    def limit(self, candidate: Candidate) -> CallLimit:
+        return self._limits.of(candidate.upstream.limit_name(candidate.model))
+
+    def route(self, chat: bytes) -> ChatRoute | None:
+        with self._lock:
+            return self._routes.get(chat)
+
+    def record_route(self, chat: bytes, route: ChatRoute) -> None:
+        with self._lock:
+            self._routes[chat] = route
+            self._routes.move_to_end(chat)
+            if len(self._routes) > _MOST_CHATS:
+                self._routes.popitem(last=False)
+
+    def record_refused_model(self, candidate: Candidate) -> bool:
+        """The upstream does not know the model; whether that is news."""
+        key = (candidate.upstream.name, candidate.model)
+        with self._lock:
+            is_news = key not in self._refused
+            if is_news and len(self._refused) >= _MOST_MODELS:
+                self._refused.clear()
+            self._refused[key] = self._now() + MODEL_SECONDS
+        return is_news
+
+    def _is_refused(self, candidate: Candidate) -> bool:
+        until = self._refused.get((candidate.upstream.name, candidate.model))
+        return until is not None and self._now() < until
+
+
+def _draw(chat: bytes, name: str) -> float:
+    """A number that is exponentially distributed over chats; divided by a weight, the smallest wins as often."""
+    # Imported late: without tables nothing here needs OpenSSL.
+    import hashlib
+
+    number = int.from_bytes(hashlib.sha256(chat + name.encode()).digest()[:8])
+    return -math.log((number + 1) / (2**64 + 1))
+
+
+def _keys(name: str, table: UpstreamTable, held_key: str | None, environment: Mapping[str, str]) -> KeyPool | None:
+    """The owner's keys of an upstream, of which a variable may hold several; None: the key of the request."""
+    if not table.key_env:
+        host = hosts.choose(table.host, table.base_url)
+        if held_key is None or host in (hosts.DEEPSEEK, hosts.UNKNOWN):
+            return None
+        # The key that the proxy holds is DeepSeek's, the keys of its clients are its own.
+        _log.warning("[upstreams.%s] is not asked: it has no key_env, and DEEPSEEK_API_KEY is for DeepSeek alone", name)
+        return KeyPool(())
+    found = []
+    for variable in table.key_env:
+        keys = [each.strip() for each in environment.get(variable, "").split(",") if is_credential(each.strip())]
+        if not keys:
+            _log.warning("[upstreams.%s] gets no key from %s: set it where the proxy is started", name, variable)
+        found += keys
+    return KeyPool(found)

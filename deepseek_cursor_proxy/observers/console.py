@@ -5,13 +5,14 @@
     ├ #12 sent       231 kB · accepted after 0.42 s
     └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s
 
-A picture that another model describes is a line of its own before them.
+A picture that another model describes is a line of its own before them, an upstream that fails one after the second.
 The second line reports what was repaired or replayed as text, the last where a chat diverged from its previous request.
 A new figure is a field of its event (see `events`), which `exchange` or `api` sets. Lines contain no prompt, answer or
 key; `verbose` logs the bodies, never a key. All goes to the log: a program that embeds the proxy can keep it quiet.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, assert_never
 
@@ -25,9 +26,11 @@ from deepseek_cursor_proxy.observers.events import (
     PictureDescribed,
     Received,
     Refused,
+    Rerouted,
     Restored,
     Result,
     Sent,
+    UpstreamChanged,
 )
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
@@ -61,7 +64,9 @@ class Console:
                 is_remarkable = event.prepared.missing_count or event.prepared.has_transcript or event.refused_tools
                 self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
             case Sent():
-                parts = [_size(event.payload_bytes), f"accepted after {event.seconds:.2f} s", *_retries(event.retries)]
+                by = f" by {event.upstream}" if event.upstream else ""
+                accepted = f"accepted{by} after {event.seconds:.2f} s"
+                parts = [_size(event.payload_bytes), accepted, *_retries(event.retries)]
                 text = f"sent       {' · '.join(parts)}"
                 self._print("├", event.number, text, _YELLOW if event.retries else _PLAIN)
                 if self._verbose:
@@ -83,6 +88,11 @@ class Console:
                 model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
                 line = f"─ #{event.number} {model} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
                 self._write(safe_text(line, 1000))
+            case Rerouted():
+                text = f"rerouted   {event.failed}: {safe_text(event.reason)} · asking {event.upstream}"
+                self._print("├", event.number, text, _YELLOW)
+            case UpstreamChanged():
+                _report_upstream(event)
             case _:
                 assert_never(event)
 
@@ -122,6 +132,16 @@ class Console:
             if text not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED:
                 self._reported_fields.add(text)
                 _log.info("not forwarded to DeepSeek: %s (said once)", text)
+
+
+def _report_upstream(event: UpstreamChanged) -> None:
+    if event.is_ready:
+        _log.info("upstream %s answers again", event.upstream)
+        return
+    of = f"its key {event.key} is not used" if event.key else "others are asked first"
+    of = f"others are asked for {safe_text(event.model, 60)}" if event.model else of
+    until = "until the proxy starts again" if event.seconds == math.inf else f"for {event.seconds:.0f} s"
+    _log.warning("upstream %s: %s; %s %s", event.upstream, safe_text(event.reason), of, until)
 
 
 def _format_received(event: Received) -> str:

@@ -139,6 +139,8 @@ class Sent(NamedTuple):
     payload_bytes: int
     seconds: float
     retries: int = 0
+    # The upstream that accepted it, where there are several.
+    upstream: str = ""
 
 
 class Timing(NamedTuple):
@@ -222,8 +224,31 @@ class PassedThrough(NamedTuple):
         return self.facts.number
 
 
+class Rerouted(NamedTuple):
+    """A call failed at one upstream, and another is asked."""
+
+    number: int
+    failed: str
+    reason: str
+    upstream: str
+
+
+class UpstreamChanged(NamedTuple):
+    """An upstream, or only one of its keys or models, is not asked for some seconds, or answers again.
+
+    The key is named by its digest. Infinite seconds last until the configuration is read again.
+    """
+
+    upstream: str
+    is_ready: bool
+    reason: str = ""
+    seconds: float = 0.0
+    key: str = ""
+    model: str = ""
+
+
 Terminal = Finished | Refused | PassedThrough
-Event = Received | Restored | Sent | Finished | PictureDescribed | Refused | PassedThrough
+Event = Received | Restored | Sent | Finished | PictureDescribed | Refused | PassedThrough | Rerouted | UpstreamChanged
 
 
 class Observer(Protocol):

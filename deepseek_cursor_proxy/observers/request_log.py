@@ -24,11 +24,13 @@ from deepseek_cursor_proxy.observers.events import (
     Received,
     Refused,
     RequestFacts,
+    Rerouted,
     Restored,
     Result,
     Sent,
     Terminal,
     Timing,
+    UpstreamChanged,
 )
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from deepseek_cursor_proxy.redaction import safe_text
@@ -158,7 +160,7 @@ class RequestLog:
         elif isinstance(event, Sent):
             if (entry := self._running.get(event.number)) is not None:
                 entry.is_sent = True
-        elif not isinstance(event, PictureDescribed):
+        elif not isinstance(event, PictureDescribed | Rerouted | UpstreamChanged):
             record = make_record(event)
             with self._lock:
                 self._running.pop(event.number, None)

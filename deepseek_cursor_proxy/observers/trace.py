@@ -22,8 +22,10 @@ from deepseek_cursor_proxy.observers.events import (
     PictureDescribed,
     Received,
     Refused,
+    Rerouted,
     Restored,
     Sent,
+    UpstreamChanged,
 )
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
@@ -70,13 +72,15 @@ class Trace:
                         "total_seconds": event.timing.total,
                     }
                     self._write({**trace, **_finished_fields(event), "timing": {**trace["timing"], **timing}})
-            case PictureDescribed() | Refused() | PassedThrough():
+            case Rerouted():
+                self._trace_of(event).setdefault("rerouted", []).append(event._asdict())
+            case PictureDescribed() | Refused() | PassedThrough() | UpstreamChanged():
                 # No exchange, so nothing was restored.
                 pass
             case _:
                 assert_never(event)
 
-    def _trace_of(self, event: Restored | Sent) -> dict[str, Any]:
+    def _trace_of(self, event: Restored | Sent | Rerouted) -> dict[str, Any]:
         with self._lock:
             return self._open[event.number]
 

@@ -19,24 +19,26 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 # Each queued call holds two descriptors and a thread; more would only take them from the calls that run.
 _MOST_WAITING = 512
 _RETRY_AFTER_SECONDS = 2
+_SETTING = "--max-upstream-calls (--max-flash-calls for Flash)"
 
 
 class Slot:
     """The right to one call. `release` may be called again, and by any thread."""
 
     def __init__(self, limit: "CallLimit") -> None:
-        self._limit = limit
+        self.limit = limit
         self.is_released = False
 
     def release(self) -> None:
-        self._limit.release(self)
+        self.limit.release(self)
 
 
 class CallLimit:
     """The slots of one model. Called by handler threads; the lock protects all fields and `is_granted`."""
 
-    def __init__(self, limit: int, timeout: float) -> None:
+    def __init__(self, limit: int, timeout: float, setting: str = _SETTING) -> None:
         self._limit = limit
+        self._setting = setting
         self._timeout = timeout
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
@@ -45,6 +47,12 @@ class CallLimit:
     @property
     def queued_calls(self) -> int:
         return len(self._queue)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a call would have to wait."""
+        with self._lock:
+            return bool(self._queue) or not self._fits(1)
 
     def acquire(self, peer: Peer | None, calls: int = 1) -> tuple[Slot, ...]:
         """Wait for all slots at once, so that no two calls wait for each other; QueueFull or ClientGone otherwise."""
@@ -103,7 +111,7 @@ class CallLimit:
     def _queue_full(self) -> QueueFull:
         return QueueFull(
             f"{self._limit} calls to this model are running already and none ended in time. Try again in a moment, "
-            "or raise --max-upstream-calls (--max-flash-calls for Flash).",
+            f"or raise {self._setting}.",
             retry_after=_RETRY_AFTER_SECONDS,
         )
 
@@ -111,8 +119,12 @@ class CallLimit:
 class CallLimits:
     """The limit of every model. Called by handler threads; the lock protects `_limits`, one per model name."""
 
-    def __init__(self, limit_of: Callable[[str], int], timeout: float) -> None:
+    def __init__(
+        self, limit_of: Callable[[str], int], timeout: float, setting_of: Callable[[str], str | None] = lambda _: None
+    ) -> None:
         self._limit_of = limit_of
+        # The setting that has the limit, if it is another than most have.
+        self._setting_of = setting_of
         self._timeout = timeout
         self._lock = threading.Lock()
         self._limits: dict[str, CallLimit] = {}
@@ -122,7 +134,8 @@ class CallLimits:
         limit = self._limits.get(name)
         if limit is None:
             with self._lock:
-                limit = self._limits.setdefault(name, CallLimit(self._limit_of(name), self._timeout))
+                new = CallLimit(self._limit_of(name), self._timeout, self._setting_of(name) or _SETTING)
+                limit = self._limits.setdefault(name, new)
         return limit
 
     def snapshot(self) -> dict[str, CallLimit]:

@@ -31,7 +31,7 @@ class UpstreamClient:
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
-        self.call_limits = CallLimits(config.most_calls, config.queue_timeout)
+        self.call_limits = CallLimits(config.most_calls, config.queue_timeout, config.calls_setting)
         connect = Connector(config).open
         # A kept connection may turn out to be dead after a request was sent on it, which then has to be sent again: not
         # for users who want no retries.

@@ -21,6 +21,11 @@ _LONGEST_PAUSE_SECONDS = 8.0
 _JITTER = (0.1, 0.3)
 
 
+def is_temporary(error: ProxyError) -> bool:
+    """Whether the same call may succeed in a moment."""
+    return isinstance(error, UpstreamDropped) or (isinstance(error, UpstreamRefused) and error.status in _TEMPORARY)
+
+
 class Retries:
     """The retries of one request, and their `reasons`: http_ and a status, or dropped. Used by its thread."""
 
@@ -44,8 +49,7 @@ class Retries:
 
     def wait(self, error: ProxyError, peer: Peer | None) -> bool:
         """Wait until it is time to retry; False, at once, for no retry. ClientGone when the peer leaves meanwhile."""
-        is_refusal = isinstance(error, UpstreamRefused) and error.status in _TEMPORARY
-        if not (is_refusal or isinstance(error, UpstreamDropped)):
+        if not is_temporary(error):
             return False
         seconds = _FIRST_PAUSE_SECONDS * 2 ** min(self.count, 16)
         seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
@@ -54,5 +58,5 @@ class Retries:
         if self._now() + seconds > self._deadline:
             return False
         self._pause(seconds, peer)
-        self.reasons.append(f"http_{error.status}" if is_refusal else "dropped")
+        self.reasons.append("dropped" if isinstance(error, UpstreamDropped) else f"http_{error.status}")
         return True

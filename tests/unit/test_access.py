@@ -312,7 +312,7 @@ class TestPinning(AccessTest):
         access = self.access(passthrough=ROUTE)
         for key in (OWNER, FRIEND, STRANGER):
             self.admit_and_accept(access, key)
-        self.assertIn(f"only the key {AccessKey.of(OWNER)} may use [passthrough]", self.logged_line())
+        self.assertIn(f"only the key {AccessKey.of(OWNER)} may spend the owner's keys", self.logged_line())
 
     def test_a_request_under_a_foreign_host_spends_no_key_of_the_owner(self) -> None:
         for settings in ({"access_keys": [OWNER]}, {"pin_key": "always"}, {}):

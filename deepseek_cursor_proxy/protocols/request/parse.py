@@ -49,7 +49,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     """The canonical request for a body of any shape, sent to the endpoint of this API."""
     requested_model = optional_name(body, "model") or config.upstream_model
     model = model_resolver.resolve(requested_model, config)
-    is_beta = config.upstream_base_url.rstrip("/").endswith("/beta")
+    is_beta = all(url.rstrip("/").endswith("/beta") for url in config.base_urls)
     source = _find_history(body)
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
     server_api = api if config.server_tools == "pass" else None

@@ -6,7 +6,14 @@ from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images, offered_models
-from deepseek_cursor_proxy.deepseek.model_resolver import ModelChoice, passthrough_key, resolve, resolve_claude
+from deepseek_cursor_proxy.deepseek.model_resolver import (
+    ModelChoice,
+    passthrough_key,
+    refuse_unknown,
+    resolve,
+    resolve_claude,
+)
+from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from tests.support.histories import TOOLS
 
@@ -181,3 +188,59 @@ class TestNamesOfOtherHosts(unittest.TestCase):
         for name in ("deepseek-v4-pro", "deepseek/deepseek-v4-pro:free", "deepseek-ai/DeepSeek-V4-Pro"):
             self.assertFalse(can_see_images(name), name)
         self.assertTrue(can_see_images("deepseek/deepseek-v4-flash"))
+
+
+class TestUpstreamTables(unittest.TestCase):
+    """Names that tables [upstreams] list are known, and NAME/model is the model of one of them."""
+
+    def config(self, **settings: Any) -> ProxyConfig:
+        tables = {
+            "main": {"base_url": "https://a"},
+            "other": {"base_url": "https://b", "models": {"kimi-k3": "moonshot/k3", "glm-*": "z/glm-*", "v/x": "v/x"}},
+        }
+        models = {"quick": "other/deepseek-flash-nothink", "gpt-*": "main/deepseek-v4-pro", "k": "kimi-k3"}
+        return config(**{"upstream_model": PRO, "upstreams": tables, "models": models, **settings})
+
+    def test_names(self) -> None:
+        for requested, expected in {
+            "deepseek-flash": ModelChoice(FLASH),
+            "deepseek-v4-pro-max": ModelChoice(PRO, "max"),
+            "KIMI-K3": ModelChoice("kimi-k3"),
+            "kimi-k3-high": ModelChoice("kimi-k3", "high"),
+            "k:nothink": ModelChoice("kimi-k3", thinking=False),
+            "glm-6-air": ModelChoice("glm-6-air"),
+            "v/x": ModelChoice("v/x"),
+            "other/deepseek-flash": ModelChoice("other/deepseek-flash"),
+            "Other/DeepSeek-Flash-max": ModelChoice("other/deepseek-flash", "max"),
+            "main/some/model:free": ModelChoice("main/some/model:free"),
+            "quick": ModelChoice("other/deepseek-flash", thinking=False),
+            "quick-high": ModelChoice("other/deepseek-flash", "high", thinking=False),
+            "gpt-5.6": ModelChoice("main/deepseek-v4-pro"),
+            "unheard-of": ModelChoice(PRO),
+            "nobody/x": ModelChoice(PRO),
+        }.items():
+            with self.subTest(requested):
+                self.assertEqual(expected, resolve(requested, self.config()))
+
+    def test_a_model_that_no_table_serves_becomes_the_configured_one(self) -> None:
+        only = self.config(upstream_model="kimi-k3", upstreams={"a": {"base_url": "https://a", "models": ["kimi-k3"]}})
+        for name in (PRO, FLASH, "gpt-4", "a/kimi-k3"):
+            self.assertIn(resolve(name, only).model, ("kimi-k3", "a/kimi-k3", "main/deepseek-v4-pro"))
+        self.assertEqual(["kimi-k3"], offered_models(config(upstream_model="kimi-k3", upstreams=only.upstreams)))
+        self.assertEqual("claude-opus-5", resolve_claude("claude-opus-5", only))
+
+    def test_the_list_of_models(self) -> None:
+        self.assertEqual([PRO, FLASH, "kimi-k3", "v/x", "quick", "k"], offered_models(self.config()))
+        self.assertEqual(PRO, resolve_claude("claude-opus-5", self.config()))
+
+    def test_a_target_that_no_table_serves_is_refused_at_the_start(self) -> None:
+        refuse_unknown(self.config(), "file")
+        tables = {"a": {"base_url": "https://a", "models": ["kimi-k3"]}}
+        for settings, expected in (
+            ({"models": {}}, 'model = "deepseek-v4-pro" is served by no table [upstreams]; these serve kimi-k3'),
+            ({"upstream_model": "kimi-k3", "models": {"x": "glm"}}, 'models.x = "glm" is served by no table'),
+        ):
+            with self.subTest(expected), self.assertRaises(StartupError) as caught:
+                refuse_unknown(self.config(upstreams=tables, **settings), "file")
+            self.assertIn(expected, str(caught.exception))
+        refuse_unknown(self.config(upstreams=tables, upstream_model="kimi-k3", models={"x": "a/glm"}), "file")

@@ -8,8 +8,8 @@ from unittest import TestCase, mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstream_call import CallContext, GenerationRequest
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.observers.events import Event, Observers
 from deepseek_cursor_proxy.protocols.request.parse import parse

@@ -7,7 +7,6 @@ from deepseek_cursor_proxy.errors import ProxyError, ProxyStopping, UpstreamDrop
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.unit.exchange.fakes import ME, ExchangeTestCase, FakeResponse
 
 MISSING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -33,11 +32,11 @@ class TestUpstreamCall(ExchangeTestCase):
         request = self.generation(messages=HISTORY).request
         history = identify(ME, request.messages, None)
         tracker = ChatTracker(request, history, self.used.chats, "sticky")
-        call.send(prepare(request, history, {}, "recover"), {}, tracker)
+        call.send(history, {}, tracker)
         return call
 
     def retry(self, call: UpstreamCall, error: ProxyError, *, output: bool = False, content: bool = False) -> bool:
-        return call.call_again(error, has_output=output, has_content=content)
+        return call.call_again(error, has_output=output, has_delta=output, has_content=content)
 
     def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
         self.send(self.call(refusal(), FakeResponse()))
@@ -56,7 +55,7 @@ class TestUpstreamCall(ExchangeTestCase):
 
     def test_a_busy_deepseek_is_called_again(self) -> None:
         call = self.send(self.call(refusal(503, "busy"), FakeResponse(), retry_budget=60))
-        self.assertEqual(1, call.retries)
+        self.assertEqual(["http_503"], call.retries.reasons)
 
     def test_the_refusal_of_the_proxys_own_key_is_no_401_of_the_client(self) -> None:
         with self.assertRaises(UpstreamFailed) as caught:

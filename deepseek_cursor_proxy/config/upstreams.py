@@ -1,0 +1,209 @@
+"""The tables [upstreams.NAME]: servers that generations are asked for in place of the one of `base_url`.
+
+This file parses them and says which of them serve a model; `check` refuses tables that cannot work together. Which one
+a request goes to is decided in `exchange/upstreams.py`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from deepseek_cursor_proxy.config.declaration import (
+    EntryParser,
+    is_base_url,
+    is_private,
+    is_variable,
+    nearest,
+    quote,
+    raw_field,
+    refusal,
+    to_toml_key,
+)
+from deepseek_cursor_proxy.errors import StartupError
+
+HOSTS = ("auto", "deepseek", "openrouter", "vllm", "sglang", "siliconflow", "fireworks", "ark", "together", "plain")
+
+# A name is the part of `NAME/model` before the slash.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+_MOST = 10**6
+
+
+@dataclass(frozen=True)
+class UpstreamTable:
+    """One upstream; a plain list of models or one variable may be given in place of the tables that they stand for."""
+
+    base_url: str
+    # One of HOSTS.
+    host: str = "auto"
+    # The environment variables with its keys; none: it is called with the client's key.
+    key_env: tuple[str, ...] = ()
+    # The names of models here, and what the upstream calls them; both may end in *. None: it is asked for any model.
+    models: Mapping[str, str] = field(default_factory=dict, hash=False)
+    # 1 is asked before 2; new chats are spread over those of one priority by weight.
+    priority: int = 1
+    weight: int = 1
+    # How many calls to it may run at once; None: as max_upstream_calls and max_flash_calls say.
+    max_calls: int | None = None
+    # Raw fields for every request to it.
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        variables = (self.key_env,) if isinstance(self.key_env, str) else tuple(self.key_env)
+        models = self.models if isinstance(self.models, Mapping) else {name: name for name in self.models}
+        object.__setattr__(self, "base_url", self.base_url.rstrip("/"))
+        object.__setattr__(self, "key_env", variables)
+        object.__setattr__(self, "models", MappingProxyType(dict(models)))
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    def sent_model(self, model: str) -> str | None:
+        """What this upstream calls a model; None if it does not serve it."""
+        if not self.models:
+            return model
+        name = model.lower()
+        prefix = ""
+        for known in self.models:
+            if known.lower() == name:
+                return self.models[known]
+            if known.endswith("*") and name.startswith(known[:-1].lower()) and len(known) > len(prefix):
+                prefix = known
+        if not prefix:
+            return None
+        target = self.models[prefix]
+        return target[:-1] + model[len(prefix) - 1 :] if target.endswith("*") else target
+
+    def toml(self) -> dict[str, Any]:
+        """What was set, for `config show`."""
+        return {name: value for name, value in vars(self).items() if value not in (None, (), {})}
+
+
+def listed_models(tables: Mapping[str, UpstreamTable]) -> tuple[str, ...]:
+    """The names that tables list in full, in order."""
+    return tuple(dict.fromkeys(name for table in tables.values() for name in table.models if not name.endswith("*")))
+
+
+def split_name(model: str, tables: Mapping[str, UpstreamTable]) -> tuple[str, str] | None:
+    """The upstream and the model of `NAME/model`; None for any other name, also one with a slash that a table lists."""
+    name, slash, rest = model.partition("/")
+    found = next((each for each in tables if each.lower() == name.lower()), None) if slash and rest else None
+    if found is None or model.lower() in (each.lower() for each in listed_models(tables)):
+        return None
+    return found, rest
+
+
+def serving(model: str, tables: Mapping[str, UpstreamTable]) -> dict[str, str]:
+    """The upstreams that serve a model, each with its own name for it; the one that `NAME/model` names alone."""
+    if (split := split_name(model, tables)) is not None:
+        name, rest = split
+        return {name: tables[name].sent_model(rest) or rest}
+    found = {name: table.sent_model(model) for name, table in tables.items()}
+    return {name: sent for name, sent in found.items() if sent is not None}
+
+
+def upstream_table(key: str, value: Any, origin: str) -> UpstreamTable:
+    if not isinstance(value, dict):
+        raise refusal(key, value, "is not a table; write [upstreams.NAME] with a base_url", origin)
+    if not _NAME.fullmatch(name := key.partition(".")[2]):
+        allowed = "a name of letters, digits, - and _, at most 40, without a slash"
+        raise StartupError(f"config: [upstreams.{quote(name)}] is not {allowed} ({origin})")
+    for each in value:
+        if each not in _PARSERS:
+            near = nearest(each, _PARSERS)
+            hint = f'; did you mean "{near}"?' if near else ""
+            raise StartupError(f"config: unknown key {key}.{to_toml_key(each)} ({origin}){hint}")
+    if "base_url" not in value:
+        raise StartupError(f"config: {key} has no base_url ({origin})")
+    return UpstreamTable(**{each: _PARSERS[each](f"{key}.{each}", given, origin) for each, given in value.items()})
+
+
+def check(
+    tables: Mapping[str, UpstreamTable],
+    origin: str,
+    *,
+    has_options: bool,
+    has_access_keys: bool,
+    allows_plain_http: bool,
+) -> None:
+    """StartupError for tables that cannot work together, or that beside other settings would do nothing."""
+    if not tables:
+        return
+    if not has_access_keys and all(table.key_env for table in tables.values()):
+        why = "every [upstreams] table has a key_env, and without access_keys no client may spend these keys"
+        raise StartupError(f"config: {why}; name the keys of your clients in access_keys ({origin})")
+    if has_options:
+        raise StartupError(f"config: [host_options] is for base_url; write [upstreams.NAME.options] ({origin})")
+    seen: dict[str, str] = {}
+    for name, table in tables.items():
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise StartupError(f"config: [upstreams.{other}] and [upstreams.{name}] have the same name ({origin})")
+        if not (is_private(table.base_url) or allows_plain_http):
+            why = "would send a key in clear over the network; use https, or set allow_plain_http_upstream = true"
+            raise refusal(f"upstreams.{to_toml_key(name)}.base_url", table.base_url, why, origin)
+
+
+def _base_url(key: str, value: Any, origin: str) -> str:
+    if not (isinstance(value, str) and is_base_url(value)):
+        raise refusal(key, value, "is not an http(s) address such as https://api.deepseek.com", origin)
+    return value
+
+
+def _host(key: str, value: Any, origin: str) -> str:
+    if value not in HOSTS:
+        raise refusal(key, value, f"is not one of {', '.join(HOSTS)}", origin)
+    return str(value)
+
+
+def _key_env(key: str, value: Any, origin: str) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not (isinstance(names, list) and names and all(is_variable(name) for name in names)):
+        # The value is not repeated: it is probably the key itself.
+        why = "is not the name of an environment variable such as OPENROUTER_API_KEY, or a list of such names"
+        raise StartupError(f"config: {key} {why}; the key itself belongs there ({origin})")
+    return tuple(dict.fromkeys(names))
+
+
+def _models(key: str, value: Any, origin: str) -> dict[str, str]:
+    names = {name: name for name in value if isinstance(name, str)} if isinstance(value, list) else value
+    is_list = isinstance(value, list) and len(value) == len(names)
+    if not (is_list or isinstance(value, dict)):
+        raise refusal(key, value, 'is not a list such as ["deepseek-v4-pro"], or a table of names', origin)
+    if not names:
+        raise refusal(key, value, "serves nothing; leave it out to ask this upstream for any model", origin)
+    for name, sent in names.items():
+        if not (_is_pattern(name) and _is_pattern(sent)):
+            why = "is not a model's name, or the beginning of one with * behind it"
+            raise refusal(f"{key}.{to_toml_key(name)}", sent, why, origin)
+        if sent.endswith("*") and not name.endswith("*"):
+            raise refusal(f"{key}.{to_toml_key(name)}", sent, "ends in *, which stands for nothing here", origin)
+    return names
+
+
+def _is_pattern(name: Any) -> bool:
+    if not isinstance(name, str) or name != name.strip() or not name.isprintable():
+        return False
+    return name == "*" or (0 < len(name) <= 200 and "*" not in name[:-1])
+
+
+def _number(key: str, value: Any, origin: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+        raise refusal(key, value, f"is not a whole number from 1 to {_MOST}", origin)
+    return value
+
+
+def _options(key: str, value: Any, origin: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise refusal(key, value, "is not a table of raw fields", origin)
+    return {name: raw_field(f"{key}.{name}", each, origin) for name, each in value.items()}
+
+
+_PARSERS: Mapping[str, EntryParser] = {
+    "base_url": _base_url,
+    "host": _host,
+    "key_env": _key_env,
+    "models": _models,
+    "priority": _number,
+    "weight": _number,
+    "max_calls": _number,
+    "options": _options,
+}

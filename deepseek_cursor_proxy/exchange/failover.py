@@ -1,0 +1,288 @@
+"""Failover: one exchange at several upstreams, from the first that is asked to the one that answers.
+
+As long as the client has nothing of an answer, a failed call is followed by one to the next upstream:
+
+    failure                                     breaker              the upstream is asked again
+    cannot be reached, timed out, is no API     opens at once        no
+    connection broke, 5xx                       opens after some     after a pause, if all others failed as well
+    429                                         -                    the same; its key rests
+    402                                         -                    no; its key is set aside for a time
+    401 with a key of the owner                 -                    no; its key is set aside for good
+    403 with a key of the owner, own queue full -                    no
+    404, 400 for a model it does not know       -                    no, nor by other chats for a time
+
+Any other refusal is the answer. 401, 402 and 429 first lead to another key of the same upstream. A chat that has its
+prefix cached where it is gets one retry there before it moves. Nothing here sends; `upstream_call` does.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.errors import (
+    ProxyError,
+    QueueFull,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstreams import MODEL_SECONDS, Candidate, ChatRoute, Upstreams
+from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
+from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.redaction import redact_keys, safe_text
+from deepseek_cursor_proxy.upstream import retry
+from deepseek_cursor_proxy.upstream.call_limit import CallLimit
+from deepseek_cursor_proxy.upstream.key_pool import KeyLease
+
+# An account that is topped up meanwhile is found again soon.
+_UNPAID_SECONDS = 600.0
+# A busy account without a Retry-After of its own.
+_BUSY_SECONDS = 5.0
+# A chat waits this long for the upstream that has its prefix cached.
+_MOST_PATIENT_SECONDS = 1
+_UNKNOWN_MODEL = re.compile(
+    r"model\b.{0,80}\b(?:not exist|does(?: not|n't) exist|not found|not (?:a )?(?:valid|supported|available)|unknown)"
+    r"|(?:unknown|invalid|unsupported|no such) model|not a valid model|no endpoints found",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class Cause(Enum):
+    """Why an exchange moves to another upstream."""
+
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    BUSY = "busy"
+    UNPAID = "unpaid"
+    KEY_REFUSED = "key refused"
+    MODEL_REFUSED = "model refused"
+    # Nothing about the upstream as such.
+    OTHER = "other"
+
+
+def cause_of(error: ProxyError, *, is_owner_key: bool) -> Cause | None:
+    """Why to ask another upstream after this error; None if the error is the answer."""
+    if isinstance(error, UpstreamTimeout):
+        return Cause.UNREACHABLE
+    if isinstance(error, UpstreamDropped):
+        return Cause.BROKEN
+    if isinstance(error, UpstreamFailed):
+        return Cause.OTHER if error.code == "reasoning_refused" else Cause.UNREACHABLE
+    if isinstance(error, QueueFull):
+        return Cause.OTHER
+    if not isinstance(error, UpstreamRefused):
+        return None
+    if error.status >= 500:
+        return Cause.BROKEN
+    if error.status == 404 or (error.status == 400 and _UNKNOWN_MODEL.search(error.message[:1000])):
+        return Cause.MODEL_REFUSED
+    if error.status in (401, 403) and not is_owner_key:
+        return None
+    return _CAUSES.get(error.status)
+
+
+_CAUSES = {429: Cause.BUSY, 402: Cause.UNPAID, 401: Cause.KEY_REFUSED, 403: Cause.OTHER}
+
+
+class Attempt(NamedTuple):
+    """An upstream that is asked, with a key of the owner or that of the request."""
+
+    candidate: Candidate
+    lease: KeyLease | None
+
+    @property
+    def name(self) -> str:
+        return self.candidate.upstream.name
+
+
+class Failover:
+    """The upstreams of one exchange. Used by the thread that runs it; must be released."""
+
+    def __init__(self, number: int, upstreams: Upstreams, emit: Callable[[Event], None]) -> None:
+        """Chooses nothing yet; see `begin`."""
+        self._number = number
+        self._upstreams = upstreams
+        self._emit = emit
+        self._chat = b""
+        self._route: ChatRoute | None = None
+        self._untried: list[Candidate] = []
+        # Those that may succeed after a pause, and how many seconds each asks for.
+        self._waiting: list[tuple[Candidate, int]] = []
+        self._failures: dict[str, str] = {}
+        self._has_stayed = False
+        self.current: Attempt
+
+    def begin(
+        self, model: str, conversation: bytes, spend_refusal: ProxyError | None, reserved: CallLimit | None = None
+    ) -> None:
+        """Turn to the first upstream that serves the model for this caller; there is one (see `Upstreams.check`)."""
+        self._chat = hashlib.sha256(conversation + model.encode("utf-8", "surrogatepass")).digest()
+        self._route = self._upstreams.route(self._chat)
+        found = self._upstreams.candidates(model, self._chat, reserved)
+        self._untried = [each for each in found if spend_refusal is None or each.upstream.keys is None]
+        first = self._untried[0]
+        self.current = self._next() or Attempt(first, None)
+
+    def check_key(self) -> None:
+        """Raise UpstreamFailed if there is no key for any upstream."""
+        if self.current.lease is None and self.current.candidate.upstream.keys is not None:
+            raise _no_key(self.current.candidate)
+
+    def stays(self, error: ProxyError) -> bool:
+        """Whether the upstream that has the chat's prefix is worth one retry, before another is asked."""
+        is_own = self._route is not None and self._route.upstream == self.current.name
+        is_soon = (error.retry_after or 0) <= _MOST_PATIENT_SECONDS
+        stays = is_own and is_soon and bool(self._untried) and retry.is_temporary(error) and not self._has_stayed
+        self._has_stayed |= stays
+        return stays
+
+    def move(self, error: ProxyError, pause: Callable[[int], bool]) -> bool:
+        """Turn to the next upstream or key after a failure; False if there is none, or the failure is the answer.
+
+        When all have failed, those that may recover are asked once more after the pause, if it grants one.
+        """
+        failed = self.current
+        self.release()
+        cause = self.record_failure(error)
+        if cause is None:
+            return False
+        if cause in _OF_KEYS and failed.lease is not None and failed.candidate.upstream.is_ready:
+            self._untried.insert(0, failed.candidate)
+        elif retry.is_temporary(error):
+            self._waiting.append((failed.candidate, error.retry_after or 0))
+        attempt = self._next() or (self._next() if self._start_again(pause) else None)
+        if attempt is None:
+            return False
+        self.current = attempt
+        if attempt.name != failed.name:
+            self._emit(Rerouted(self._number, failed.name, self._failures[failed.name], attempt.name))
+        return True
+
+    def _start_again(self, pause: Callable[[int], bool]) -> bool:
+        if not self._waiting:
+            return False
+        if not pause(min(seconds for _, seconds in self._waiting)):
+            return False
+        self._untried, self._waiting = [candidate for candidate, _ in self._waiting], []
+        return True
+
+    def record_failure(self, error: ProxyError) -> Cause | None:
+        """Record what a failure says about the current upstream, its key or its models."""
+        attempt, upstream = self.current, self.current.candidate.upstream
+        cause = cause_of(error, is_owner_key=attempt.lease is not None)
+        if cause is None:
+            return None
+        # The last one last.
+        self._failures.pop(attempt.name, None)
+        self._failures[attempt.name] = reason = self._words(error)
+        if cause in (Cause.UNREACHABLE, Cause.BROKEN) and upstream.breaker is not None:
+            if upstream.breaker.record_failure(is_sure=cause is Cause.UNREACHABLE):
+                self._emit(UpstreamChanged(attempt.name, False, reason, upstream.breaker.seconds_left))
+        elif cause is Cause.MODEL_REFUSED:
+            if self._upstreams.record_refused_model(attempt.candidate):
+                model = attempt.candidate.model
+                self._emit(UpstreamChanged(attempt.name, False, reason, MODEL_SECONDS, model=model))
+        elif cause in _OF_KEYS and attempt.lease is not None and upstream.keys is not None:
+            seconds = _seconds_aside(cause, error)
+            # A busy key rests for seconds, which is no news.
+            if upstream.keys.set_aside(attempt.lease.key, seconds) and cause is not Cause.BUSY:
+                self._emit(UpstreamChanged(attempt.name, False, reason, seconds, key=attempt.lease.key.digest))
+        return cause
+
+    def record_acceptance(self) -> None:
+        """The current upstream has accepted the call: the chat stays there."""
+        attempt = self.current
+        breaker, lease = attempt.candidate.upstream.breaker, attempt.lease
+        if breaker is not None and breaker.record_acceptance():
+            self._emit(UpstreamChanged(attempt.name, is_ready=True))
+        route = ChatRoute(attempt.name, lease.key.digest if lease is not None else None)
+        self._upstreams.record_route(self._chat, route)
+
+    def end(self, *, was_complete: bool) -> None:
+        """The exchange is over."""
+        self.release()
+        breaker = self.current.candidate.upstream.breaker
+        if was_complete and breaker is not None:
+            breaker.record_success()
+
+    def final_error(self, error: ProxyError) -> ProxyError:
+        """The last error as the client gets it: with the upstreams asked before, and without blame for its own key."""
+        failures = [f"{name} ({reason})" for name, reason in self._failures.items()]
+        cause = cause_of(error, is_owner_key=self.current.lease is not None)
+        if len(failures) > 1 and cause not in (None, Cause.UNREACHABLE, Cause.BROKEN, Cause.BUSY):
+            return UpstreamFailed(f"No upstream can answer: {', '.join(failures)}. Try again in a moment.")
+        if cause is Cause.KEY_REFUSED:
+            # As a 401 it would send people to look at a key that has nothing to do with it.
+            return _no_key(self.current.candidate)
+        if len(failures) > 1:
+            error.add(f"Asked before: {', '.join(each for each in failures[:-1])}.")
+        return error
+
+    def release(self) -> None:
+        """The call is over. Idempotent."""
+        if self.current.lease is not None:
+            self.current.lease.release()
+
+    def _next(self) -> Attempt | None:
+        """An attempt at the next upstream that has a key; None if there is none."""
+        while self._untried:
+            if (attempt := self._attempt(self._untried.pop(0))) is not None:
+                return attempt
+        return None
+
+    def _attempt(self, candidate: Candidate) -> Attempt | None:
+        """An attempt there; None without a key for it."""
+        upstream, lease = candidate.upstream, None
+        if upstream.keys is not None:
+            is_own = self._route is not None and self._route.upstream == upstream.name
+            lease = upstream.keys.take(self._route.key_digest if self._route is not None and is_own else None)
+            if lease is None:
+                return None
+        if upstream.breaker is not None:
+            upstream.breaker.begin_call()
+        return Attempt(candidate, lease)
+
+    def _words(self, error: ProxyError) -> str:
+        if isinstance(error, UpstreamRefused):
+            return f"answered {error.status}"
+        text = error.message
+        if self.current.lease is not None:
+            text = text.replace(self.current.lease.key.credential, "***")
+        return safe_text(redact_keys(text).partition(". ")[0].rstrip("."), 120)
+
+
+def open_failover(context: CallContext, generation: GenerationRequest, services: Services, number: int = 0) -> Failover:
+    """The way of a request through several upstreams."""
+    request = generation.request
+    services.upstreams.check(request.model, context.spend_refusal)
+    messages = request.messages if generation.client_messages is None else generation.client_messages
+    history = identify(context.namespace, messages, request.conversation, services.memory)
+    reserved = context.slot.limit if context.slot is not None else None
+    failover = Failover(number, services.upstreams, services.observers.emit)
+    failover.begin(request.model, history.conversation, context.spend_refusal, reserved)
+    return failover
+
+
+_OF_KEYS = (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)
+
+
+def _seconds_aside(cause: Cause, error: ProxyError) -> float:
+    if cause is Cause.KEY_REFUSED:
+        return math.inf
+    return _UNPAID_SECONDS if cause is Cause.UNPAID else float(error.retry_after or _BUSY_SECONDS)
+
+
+def _no_key(candidate: Candidate) -> UpstreamFailed:
+    table = candidate.upstream.table
+    variables = " and ".join(table.key_env) if table is not None else ""
+    return UpstreamFailed(
+        f"The upstream {candidate.upstream.name} has no key that it accepts. The owner of this proxy has to set "
+        f"{variables or 'its key_env'} anew and start it again.",
+        code="held_key_refused",
+    )

@@ -1,0 +1,88 @@
+"""Breaker: whether an upstream is worth asking, by what became of the calls to it.
+
+    closed       calls go there; several failures in a row, or one that is sure, open it
+    open         calls go elsewhere if they can, for a time that doubles with every probe that fails
+    half-open    that time is over: one call is the probe; if the upstream accepts it, the breaker is closed again
+
+A probe that never reports, because its client left, is followed by another after the same time. Which failures count is
+decided in `exchange/failover.py`; a call that has nowhere else to go is made however the breaker stands.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+# One or two failures are an accident.
+_FAILURES = 3
+_FIRST_SECONDS = 10.0
+_LONGEST_SECONDS = 300.0
+
+
+class Breaker:
+    """The breaker of one upstream. Called by handler threads; the lock protects all fields."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._seconds = _FIRST_SECONDS
+        # The time of the next probe; None while closed.
+        self._probe_at: float | None = None
+        self._has_probe = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is closed, or a probe is due."""
+        probe_at = self._probe_at
+        return probe_at is None or self._now() >= probe_at
+
+    @property
+    def state(self) -> str:
+        """Its state in the words of the head of this file."""
+        if self._probe_at is None:
+            return "closed"
+        return "half-open" if self._has_probe or self.is_ready else "open"
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the next probe; 0 while closed."""
+        return max(0.0, self._probe_at - self._now()) if self._probe_at is not None else 0.0
+
+    def begin_call(self) -> None:
+        """A call is about to be made; if a probe is due, it is the probe."""
+        with self._lock:
+            if self._probe_at is not None and self._now() >= self._probe_at:
+                self._probe_at = self._now() + self._seconds
+                self._has_probe = True
+
+    def record_acceptance(self) -> bool:
+        """The upstream accepted a call; whether that closed the breaker. The next failure opens it again."""
+        with self._lock:
+            was_open = self._probe_at is not None
+            if was_open:
+                self._probe_at, self._has_probe = None, False
+                self._failures = _FAILURES - 1
+            return was_open
+
+    def record_success(self) -> None:
+        """An answer was complete."""
+        with self._lock:
+            if self._probe_at is None:
+                self._failures, self._seconds = 0, _FIRST_SECONDS
+
+    def record_failure(self, *, is_sure: bool = False) -> bool:
+        """A call failed, for a reason that the next one is sure to meet as well or not; whether that opened it."""
+        with self._lock:
+            if self._probe_at is not None:
+                if self._has_probe:
+                    self._wait_longer()
+                return False
+            self._failures += 1
+            if self._failures < _FAILURES and not is_sure:
+                return False
+            self._probe_at = self._now() + self._seconds
+            return True
+
+    def _wait_longer(self) -> None:
+        self._seconds = min(2 * self._seconds, _LONGEST_SECONDS)
+        self._probe_at, self._has_probe = self._now() + self._seconds, False

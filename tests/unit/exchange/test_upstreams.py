@@ -1,0 +1,131 @@
+"""Which upstreams are asked for a chat, and in which order."""
+
+from collections import Counter
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek.api import CHAT
+from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
+from deepseek_cursor_proxy.errors import Forbidden, NotFound
+from deepseek_cursor_proxy.exchange.upstreams import Candidate, ChatRoute, Upstreams
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from deepseek_cursor_proxy.upstream.call_limit import CallLimits
+from tests.support.databases import DatabaseTestCase
+
+PRO = "deepseek-v4-pro"
+CHATS = [bytes([at % 256, at // 256]) for at in range(600)]
+
+
+class TestUpstreams(DatabaseTestCase):
+    def upstreams(self, former: Upstreams | None = None, **tables: dict[str, Any]) -> Upstreams:
+        given = {name: {"base_url": f"https://{name}.example", **table} for name, table in tables.items()}
+        config = ProxyConfig(upstreams=given)  # type: ignore[arg-type]
+        self.limits = CallLimits(config.most_calls, 0, config.calls_setting)
+        self.clock = 1000.0
+        keys = {"A": "sk-a", "NONE": ""}
+        forms = ReasoningForms(self.database)
+        return Upstreams(config, forms, self.limits, None, former, environment=keys, now=lambda: self.clock)
+
+    def names(self, upstreams: Upstreams, chat: bytes = b"chat", model: str = PRO) -> list[str]:
+        return [each.upstream.name for each in upstreams.candidates(model, chat)]
+
+    def open_breaker(self, upstreams: Upstreams, name: str) -> None:
+        breaker = upstreams._all[name].breaker
+        assert breaker is not None
+        breaker.record_failure(is_sure=True)
+
+    def test_the_lowest_priority_is_asked_first(self) -> None:
+        upstreams = self.upstreams(c={"priority": 3}, a={"priority": 1}, b={"priority": 2})
+        self.assertEqual({("a", "b", "c")}, {tuple(self.names(upstreams, chat)) for chat in CHATS})
+
+    def test_new_chats_are_spread_by_weight(self) -> None:
+        upstreams = self.upstreams(a={"weight": 3}, b={}, c={"priority": 2, "weight": 100})
+        first = Counter(self.names(upstreams, chat)[0] for chat in CHATS)
+        self.assertEqual({"a", "b"}, {*first})
+        self.assertAlmostEqual(0.75, first["a"] / len(CHATS), delta=0.06)
+
+    def test_a_chat_is_drawn_alike_after_a_restart(self) -> None:
+        tables: dict[str, dict[str, Any]] = {"a": {}, "b": {}, "c": {}}
+        one, two = self.upstreams(**tables), self.upstreams(**tables)
+        for chat in CHATS[:50]:
+            self.assertEqual(self.names(one, chat), self.names(two, chat))
+
+    def test_a_chat_stays_where_it_was_answered_as_long_as_that_is_ready(self) -> None:
+        upstreams = self.upstreams(a={}, b={"priority": 2}, c={"priority": 3})
+        upstreams.record_route(b"chat", ChatRoute("c", None))
+        self.assertEqual(["c", "a", "b"], self.names(upstreams))
+        self.assertEqual(["a", "b", "c"], self.names(upstreams, b"other"))
+        self.open_breaker(upstreams, "c")
+        self.assertEqual(["a", "b", "c"], self.names(upstreams))
+
+    def test_routes_are_bounded_and_survive_a_new_configuration(self) -> None:
+        upstreams = self.upstreams(a={}, b={"priority": 2})
+        for number in range(5000):
+            upstreams.record_route(b"%d" % number, ChatRoute("b", None))
+        self.assertEqual(4096, len(upstreams._routes))
+        self.assertIsNone(upstreams.route(b"0"))
+        again = self.upstreams(upstreams, a={}, b={"priority": 2})
+        self.assertEqual(["b", "a"], self.names(again, b"4999"))
+        without = self.upstreams(upstreams, a={}, c={"priority": 2})
+        self.assertEqual(["a", "c"], self.names(without, b"4999"))
+
+    def test_an_upstream_that_is_not_ready_comes_last(self) -> None:
+        with self.assertLogs("deepseek_cursor_proxy.exchange.upstreams", "WARNING"):
+            upstreams = self.upstreams(a={"key_env": "NONE"}, b={"priority": 2}, c={"priority": 3})
+        self.assertEqual(["b", "c", "a"], self.names(upstreams))
+        self.open_breaker(upstreams, "b")
+        self.assertEqual(["c", "a", "b"], self.names(upstreams))
+
+    def test_a_full_one_comes_after_those_with_a_free_slot_unless_the_chat_is_there(self) -> None:
+        upstreams = self.upstreams(a={"max_calls": 1}, b={"priority": 2})
+        limit = self.limits.of("a")
+        limit.acquire(None)
+        self.assertEqual(["b", "a"], self.names(upstreams))
+        self.assertEqual("a", upstreams.candidates(PRO, b"chat", limit)[0].upstream.name)
+        upstreams.record_route(b"chat", ChatRoute("a", None))
+        self.assertEqual(["a", "b"], self.names(upstreams))
+
+    def test_calls_are_limited_by_upstream_or_by_its_models(self) -> None:
+        upstreams = self.upstreams(a={"max_calls": 3}, b={})
+        a, b = (upstreams._all[name] for name in "ab")
+        self.assertIs(upstreams.limit(Candidate(a, PRO)), upstreams.limit(Candidate(a, "deepseek-flash")))
+        self.assertIsNot(upstreams.limit(Candidate(b, PRO)), upstreams.limit(Candidate(b, "deepseek-flash")))
+        self.assertIn("or raise max_calls of [upstreams.a].", str(self.limits.of("a")._queue_full()))
+        found = [upstreams.limit(Candidate(each, model))._limit for each in (a, b) for model in (PRO, "x/flash")]
+        self.assertEqual([3, 3, 480, 2400], found)
+
+    def test_a_refused_model_is_left_to_others_for_a_time(self) -> None:
+        upstreams = self.upstreams(a={}, b={"priority": 2})
+        refused = upstreams.candidates(PRO, b"chat")[0]
+        self.assertTrue(upstreams.record_refused_model(refused))
+        self.assertFalse(upstreams.record_refused_model(refused))
+        self.assertEqual(["b"], self.names(upstreams))
+        self.assertEqual(["a", "b"], self.names(upstreams, model="deepseek-flash"))
+        upstreams.record_refused_model(upstreams.candidates(PRO, b"chat")[0])
+        self.assertEqual(["a", "b"], self.names(upstreams), "all of them refused it, so any may have it by now")
+        self.clock += 600
+        self.assertEqual(["a", "b"], self.names(upstreams))
+
+    def test_a_model_must_be_served_by_an_upstream_that_the_caller_may_use(self) -> None:
+        refusal = Forbidden("no")
+        upstreams = self.upstreams(a={"key_env": "A", "models": [PRO]}, b={"models": ["deepseek-flash", PRO]})
+        upstreams.check(PRO, refusal)
+        upstreams.check(f"a/{PRO}", None)
+        with self.assertRaises(Forbidden):
+            upstreams.check(f"a/{PRO}", refusal)
+        with self.assertRaises(NotFound):
+            upstreams.check("kimi", None)
+
+    def test_only_deepseek_has_other_apis_than_chat_completions(self) -> None:
+        upstreams = self.upstreams(a={"host": "deepseek"}, b={"host": "vllm"}, c={})
+        request = parse({"messages": [{"role": "user", "content": "x"}]}, ProxyConfig())
+        a, b, c = (each.api(RESPONSES, request) for each in upstreams.all)
+        self.assertEqual((RESPONSES, CHAT.path, RESPONSES), (a, b.path, c))
+        self.assertEqual(["deepseek", "vllm", "auto"], [each.host.name for each in upstreams.all])
+
+    def test_without_tables_there_is_one(self) -> None:
+        upstreams = self.upstreams()
+        assert upstreams.only is not None
+        self.assertEqual("DeepSeek", upstreams.only.name)
+        self.assertEqual(PRO, upstreams.only.limit_name(PRO))

@@ -1,0 +1,107 @@
+"""When an upstream is asked and when it is left alone, by a clock that the test moves."""
+
+import threading
+import unittest
+
+from deepseek_cursor_proxy.upstream.breaker import Breaker
+
+
+class TestBreaker(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now = 1000.0
+        self.breaker = Breaker(lambda: self.now)
+
+    def open(self) -> None:
+        self.assertTrue(self.breaker.record_failure(is_sure=True))
+
+    def fail_probe(self) -> None:
+        self.now += self.breaker.seconds_left
+        self.assertTrue(self.breaker.is_ready)
+        self.breaker.begin_call()
+        self.assertFalse(self.breaker.record_failure())
+
+    def test_the_third_failure_in_a_row_opens_it(self) -> None:
+        self.assertEqual([False, False, True], [self.breaker.record_failure() for _ in range(3)])
+        self.assertFalse(self.breaker.is_ready)
+
+    def test_a_complete_answer_in_between_starts_the_count_again(self) -> None:
+        for _ in range(5):
+            self.breaker.record_failure()
+            self.breaker.record_failure()
+            self.breaker.record_success()
+        self.assertTrue(self.breaker.is_ready)
+
+    def test_a_call_that_is_accepted_and_then_breaks_counts_as_a_failure(self) -> None:
+        for is_opened in (False, False, True):
+            self.breaker.begin_call()
+            self.assertFalse(self.breaker.record_acceptance())
+            self.assertIs(is_opened, self.breaker.record_failure())
+
+    def test_a_sure_failure_opens_it_at_once_and_only_once(self) -> None:
+        self.open()
+        self.assertFalse(self.breaker.record_failure(is_sure=True))
+        self.assertEqual(10, self.breaker.seconds_left)
+
+    def test_after_a_time_one_call_is_the_probe(self) -> None:
+        self.assertEqual("closed", self.breaker.state)
+        self.open()
+        self.now += 9.9
+        self.assertEqual((False, "open"), (self.breaker.is_ready, self.breaker.state))
+        self.now += 0.1
+        self.assertEqual((True, "half-open"), (self.breaker.is_ready, self.breaker.state))
+        self.breaker.begin_call()
+        self.assertEqual((False, "half-open"), (self.breaker.is_ready, self.breaker.state))
+
+    def test_an_accepted_probe_closes_it_and_the_next_failure_opens_it_again(self) -> None:
+        self.open()
+        self.now += 10
+        self.breaker.begin_call()
+        self.assertTrue(self.breaker.record_acceptance())
+        self.assertTrue(self.breaker.is_ready)
+        self.assertFalse(self.breaker.record_acceptance())
+        self.assertTrue(self.breaker.record_failure())
+
+    def test_every_failed_probe_doubles_the_time_up_to_five_minutes(self) -> None:
+        self.open()
+        waits = []
+        for _ in range(7):
+            self.fail_probe()
+            waits.append(self.breaker.seconds_left)
+        self.assertEqual([20, 40, 80, 160, 300, 300, 300], waits)
+        self.now += 300
+        self.breaker.begin_call()
+        self.breaker.record_acceptance()
+        self.breaker.record_success()
+        self.open()
+        self.assertEqual(10, self.breaker.seconds_left)
+
+    def test_calls_that_were_under_way_when_it_opened_do_not_double_the_time(self) -> None:
+        self.open()
+        for _ in range(20):
+            self.breaker.record_failure()
+        self.assertEqual(10, self.breaker.seconds_left)
+
+    def test_a_probe_whose_client_left_is_followed_by_another(self) -> None:
+        self.open()
+        self.now += 10
+        self.breaker.begin_call()
+        self.now += 10
+        self.assertTrue(self.breaker.is_ready)
+
+    def test_a_call_made_while_open_closes_it_too(self) -> None:
+        """It had nowhere else to go."""
+        self.open()
+        self.breaker.begin_call()
+        self.assertFalse(self.breaker.is_ready)
+        self.assertTrue(self.breaker.record_acceptance())
+
+    def test_of_many_threads_one_opens_it(self) -> None:
+        opened: list[bool] = []
+        threads = [
+            threading.Thread(target=lambda: opened.append(self.breaker.record_failure(is_sure=True))) for _ in range(16)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(1, sum(opened))
