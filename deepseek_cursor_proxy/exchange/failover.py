@@ -20,8 +20,10 @@ import math
 import re
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import (
     ProxyError,
     QueueFull,
@@ -104,11 +106,18 @@ class Attempt(NamedTuple):
 class Failover:
     """The upstreams of one exchange. Used by the thread that runs it; must be released."""
 
-    def __init__(self, number: int, upstreams: Upstreams, emit: Callable[[Event], None]) -> None:
-        """Chooses nothing yet; see `begin`."""
+    def __init__(
+        self,
+        number: int,
+        upstreams: Upstreams,
+        emit: Callable[[Event], None],
+        is_able: Callable[[Candidate], bool] = lambda candidate: True,
+    ) -> None:
+        """Chooses nothing yet; see `begin`. Upstreams that are not able to answer are left out, unless all are."""
         self._number = number
         self._upstreams = upstreams
         self._emit = emit
+        self._is_able = is_able
         self._chat = b""
         self._route: ChatRoute | None = None
         self._untried: list[Candidate] = []
@@ -125,7 +134,8 @@ class Failover:
         self._chat = hashlib.sha256(conversation + model.encode("utf-8", "surrogatepass")).digest()
         self._route = self._upstreams.route(self._chat)
         found = self._upstreams.candidates(model, self._chat, reserved)
-        self._untried = [each for each in found if spend_refusal is None or each.upstream.keys is None]
+        found = [each for each in found if spend_refusal is None or each.upstream.keys is None]
+        self._untried = list(filter(self._is_able, found)) or found
         first = self._untried[0]
         self.current = self._next() or Attempt(first, None)
 
@@ -264,9 +274,17 @@ def open_failover(context: CallContext, generation: GenerationRequest, services:
     messages = request.messages if generation.client_messages is None else generation.client_messages
     history = identify(context.namespace, messages, request.conversation, services.memory)
     reserved = context.slot.limit if context.slot is not None else None
-    failover = Failover(number, services.upstreams, services.observers.emit)
+    is_able = partial(_runs_forced_tool, generation)
+    failover = Failover(number, services.upstreams, services.observers.emit, is_able)
     failover.begin(request.model, history.conversation, context.spend_refusal, reserved)
     return failover
+
+
+def _runs_forced_tool(generation: GenerationRequest, candidate: Candidate) -> bool:
+    """Whether an upstream runs the search that a request forces, if it does."""
+    request = generation.request._replace(model=candidate.model)
+    runs_server_tools = candidate.upstream.host_choice.runs_server_tools
+    return not server_tools.is_forced(request) or runs_server_tools(generation.upstream_api, request)
 
 
 _OF_KEYS = (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)

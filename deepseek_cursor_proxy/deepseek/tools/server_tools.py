@@ -54,7 +54,7 @@ def has_any(request: ChatRequest) -> bool:
 
 def leave_out(request: ChatRequest) -> ChatRequest:
     """The request for an upstream that runs no such tools; BadRequest if it forces one."""
-    if _is_forced(request):
+    if is_forced(request):
         raise BadRequest(
             "tool_choice forces a tool that DeepSeek runs itself, and this upstream does not run it. Leave the choice "
             "out, or force a function.",
@@ -70,7 +70,8 @@ def is_server_item(kind: str) -> bool:
     return kind.endswith("_call") and kind not in _OTHER_CALLS
 
 
-def _is_forced(request: ChatRequest) -> bool:
+def is_forced(request: ChatRequest) -> bool:
+    """Whether a request forces such a tool."""
     return request.server_choice is not None or (request.tool_choice == "required" and not request.tools)
 
 
@@ -82,7 +83,7 @@ def is_refusal(request: ChatRequest, status: int, message: str, *, is_unknown: b
     """
     if status in _NO_SUCH_PATH:
         return True
-    if _is_forced(request) or status in _OTHER_REASONS:
+    if is_forced(request) or status in _OTHER_REASONS:
         return False
     if is_unknown:
         return True

@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek
 from tests.support import messages_client, responses_client
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 
@@ -115,6 +115,37 @@ class TestUpstreams(EveryApiTestCase):
                 reply = self.ask(self.proxy(), api, tools=[api.search], tool_choice=api.forced)
                 self.assertEqual(400, reply.status, reply.body)
                 self.assertIn("this upstream does not run it", json.dumps(reply.value))
+
+
+class TestSeveralUpstreams(EveryApiTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.spare = self.enterContext(FakeDeepSeek(host="openrouter", has_chat_alone=True))
+        models = {"deepseek-flash": "deepseek/deepseek-flash"}
+        self.main_table = {"base_url": self.fake.url, "host": "deepseek", "priority": 1}
+        self.spare_table = {"base_url": self.spare.url, "host": "openrouter", "models": models, "priority": 2}
+
+    def test_the_next_upstream_answers_without_them(self) -> None:
+        for api in APIS:
+            with self.subTest(api.name):
+                proxy = self.proxy(upstreams={"main": self.main_table, "spare": self.spare_table})
+                self.fake.answer(Failure(402, "Insufficient Balance"))
+                self.assert_answered(self.ask(proxy, api, api.name, "Found.", "More?", tools=[api.search]))
+                self.assertEqual(200, self.spare.seen[-1].status)
+                self.assertNotIn("tools", json.loads(self.spare.seen[-1].body))
+
+    def test_a_forced_search_waits_for_an_upstream_that_runs_it(self) -> None:
+        swapped = {"main": {**self.main_table, "priority": 3}, "spare": self.spare_table}
+        for api in APIS:
+            with self.subTest(api.name):
+                self.fake.forget()
+                proxy = self.proxy(upstreams=swapped, retry_budget=0.0)
+                forced = {"tools": [api.search], "tool_choice": api.forced, "thinking": {"type": "disabled"}}
+                self.assert_answered(self.ask(proxy, api, **forced))
+                self.assertEqual([api.upstream_path], [each.path for each in self.fake.seen])
+                self.fake.answer(Failure(402, "Insufficient Balance"))
+                self.assertEqual(402, self.ask(proxy, api, **forced).status)
+        self.assertEqual([], self.spare.seen)
 
 
 class TestWhatNoEndpointRuns(EveryApiTestCase):
