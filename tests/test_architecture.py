@@ -35,7 +35,7 @@ DIRECTIONS = {
     "api": "access deepseek exchange http1 observers protocols.request reasoning storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
-    "admin": "access deepseek exchange http1 net observers own_hosts server storage",
+    "admin": "access deepseek exchange http1 net observers own_hosts server storage upstream",
     "lab": "reasoning server storage upstream",
     "cli": "access admin deepseek lab net observers server storage",
     # Files of the top level that are not open to all.

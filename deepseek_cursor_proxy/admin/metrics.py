@@ -1,15 +1,19 @@
 """GET /metrics: every metric with its name, type and help. What is counted over time comes from `statistics`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import process
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.prometheus import CONTENT_TYPE, Family, Sample, render
-from deepseek_cursor_proxy.admin.statistics import Statistics
+from deepseek_cursor_proxy.admin.prometheus import CONTENT_TYPE, Counter, Family, Sample, render
+from deepseek_cursor_proxy.admin.statistics import MOST_MODELS, OTHER, Statistics
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply
+from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.upstream.call_limit import CallLimit
+
+_NAME_LENGTH = 60
 
 
 def reply(context: AdminContext) -> HttpReply:
@@ -71,8 +75,8 @@ def _current(context: AdminContext, services: Services) -> Iterator[Family]:
     limits = services.upstream.call_limits.snapshot()
     calls = sum(limit.running_calls for limit in limits.values())
     yield _gauge("dcp_upstream_calls", "Calls to upstreams that are running.", calls)
-    waiting = [Sample(limit.queued_calls, {"model": model}) for model, limit in limits.items()]
-    yield Family("dcp_upstream_waiting", "gauge", "Calls that wait for a slot, by model.", waiting)
+    help = "Calls that wait for a slot, by model."
+    yield Family("dcp_upstream_waiting", "gauge", help, _waiting_calls(limits).samples())
     yield _gauge("dcp_connections", "Connections of clients.", len(context.server.connections))
     store = context.store_states.read(services.reasoning_store.database)
     rows = [Sample(number, {"table": table}) for table, number in store.size.rows.items()]
@@ -81,6 +85,14 @@ def _current(context: AdminContext, services: Services) -> Iterator[Family]:
     yield Family(
         "dcp_store_faults_total", "counter", "Times that the store could not be used.", [Sample(store.fault_count)]
     )
+
+
+def _waiting_calls(limits: Mapping[str, CallLimit]) -> Counter:
+    """Calls that wait, by model; clients of some hosts may name any."""
+    found = Counter("model")
+    for number, (model, limit) in enumerate(limits.items()):
+        found.add(limit.queued_calls, safe_text(model, _NAME_LENGTH) if number < MOST_MODELS else OTHER)
+    return found
 
 
 def _process(context: AdminContext) -> Iterator[Family]:

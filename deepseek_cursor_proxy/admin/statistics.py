@@ -13,8 +13,9 @@ from deepseek_cursor_proxy.admin.prometheus import Counter, Histogram
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 
-_MOST_MODELS = 50
-_OTHER, _NONE = "other", "none"
+MOST_MODELS = 50
+OTHER = "other"
+_NONE = "none"
 _MINUTES = 60
 # Short answers take seconds, long ones with much thinking half an hour.
 _REQUEST_BOUNDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
@@ -87,8 +88,8 @@ class Statistics:
         """The model as the value of a label. Requests that were refused early have none."""
         model = model or _NONE
         if model not in self._models:
-            if len(self._models) >= _MOST_MODELS:
-                return _OTHER
+            if len(self._models) >= MOST_MODELS:
+                return OTHER
             self._models.add(model)
         return model
 

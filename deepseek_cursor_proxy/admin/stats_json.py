@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
+from deepseek_cursor_proxy.redaction import safe_text
 
 _HOUR = 3600.0
 
@@ -34,7 +35,7 @@ def summary(context: AdminContext) -> dict[str, Any]:
         "base_url": context.base_url,
         "public_url": context.public_url,
         "upstreams": _upstreams(services),
-        "waiting": {name: limit.queued_calls for name, limit in services.upstream.call_limits.snapshot().items()},
+        "waiting": _waiting(services),
         "connections": len(context.server.connections),
         "last_minutes": _last_minutes(context),
         **_last_hour(services.request_log.ended(limit=sys.maxsize), now),
@@ -58,6 +59,12 @@ def _upstream(upstream: Upstream, services: Services) -> dict[str, Any]:
         "calls": sum(limit.running_calls for limit in own),
         "waiting": sum(limit.queued_calls for limit in own),
     }
+
+
+def _waiting(services: Services) -> dict[str, int]:
+    """Calls that wait for a slot, of every model that has some."""
+    limits = services.upstream.call_limits.snapshot()
+    return {safe_text(name): limit.queued_calls for name, limit in limits.items() if limit.queued_calls}
 
 
 def _last_minutes(context: AdminContext) -> list[dict[str, Any]]:

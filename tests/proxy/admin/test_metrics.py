@@ -61,6 +61,15 @@ class MetricsTest(AdminCase):
         self.assertIn('dcp_retries_total{reason="http_503"} 1', lines)
         self.assertIn('dcp_retries_total{reason="http_429"} 1', lines)
 
+    def test_the_names_of_models_that_wait_are_bounded_and_printable(self) -> None:
+        proxy = self.admin_proxy()
+        admin = self.admin(proxy)
+        for number in range(60):
+            proxy.server.services().upstream.call_limits.of(f'odd "\ud800 {number}')
+        text = self.get(admin, "/metrics").body.decode()
+        lines = re.findall("^dcp_upstream_waiting{.*} 0$", text, re.MULTILINE)
+        self.assertEqual((51, 'dcp_upstream_waiting{model="other"} 0'), (len(lines), lines[-1]))
+
     def test_its_own_key_opens_the_metrics_and_nothing_else(self) -> None:
         admin = self.admin(self.admin_proxy(metrics_key=METRICS_KEY))
         self.assertEqual(200, self.get(admin, "/metrics", key=METRICS_KEY).status)

@@ -7,9 +7,9 @@ import signal
 import socket
 import unittest
 
-from tests.support.admin_client import fetch
+from tests.support.admin_client import FeedReader, fetch
 from tests.support.harness import RawReply
-from tests.support.program import PATIENCE, WINDOWS, Process, ServeTest, address
+from tests.support.program import ENDLESS_GRACE, PATIENCE, WINDOWS, Process, ServeTest, address
 
 UPSTREAM = ("--base-url", "http://127.0.0.1:9")
 
@@ -140,6 +140,17 @@ class DashboardTest(ServeTest):
         process.send(signal.SIGHUP)
         process.read_until("again:")
         self.assertEqual((200, 401), (self.health(url, key), self.health(url, "sk-the-key-of-the-owner")))
+
+    @unittest.skipIf(WINDOWS, "SIGTERM is no signal there")
+    def test_an_open_dashboard_does_not_keep_the_proxy_from_stopping(self) -> None:
+        process, _, url = self.start(*ENDLESS_GRACE)
+        with contextlib.closing(FeedReader(url, self.key())) as reader:
+            reader.next("hello")
+            process.send(signal.SIGTERM)
+            with self.assertRaises(EOFError):
+                while True:
+                    reader.next()
+            self.expect_stopped(process)
 
     def test_two_proxies_on_one_store_have_a_dashboard_each(self) -> None:
         _, _, one = self.start()
