@@ -92,6 +92,7 @@ class FakeDeepSeek:
         host: str = "deepseek",
         runs_server_tools: bool = True,
         has_chat_alone: bool = False,
+        port: int = 0,
     ) -> None:
         self.seen: list[ReceivedRequest] = []
         self.release = threading.Event()
@@ -116,7 +117,7 @@ class FakeDeepSeek:
         self.idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._queue: deque[Step] = deque()
-        self._server = _Server(self)
+        self._server = _Server(self, port)
         self._thread: threading.Thread | None = None
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -258,11 +259,11 @@ class _Server(ThreadingHTTPServer):
 
     request_queue_size = 1024
 
-    def __init__(self, fake: FakeDeepSeek) -> None:
+    def __init__(self, fake: FakeDeepSeek, port: int) -> None:
         self.fake = fake
         self.connections = 0
         self._workers: list[tuple[threading.Thread, socket.socket]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
 
     def server_bind(self) -> None:
         # HTTPServer would ask the resolver for the name of 127.0.0.1, which takes seconds on some machines.

@@ -1,0 +1,182 @@
+"""The laws over chats that move between upstreams: every host's dialect, every API, two callers with the same chat.
+
+Exactness, no foreign reasoning, nothing lost, a stable prefix at each upstream.
+"""
+
+import contextlib
+import http.client
+import itertools
+import json
+import random
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.deepseek.rules import FILLER
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
+from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from tests.support.generated_chats import Chat, World
+from tests.support.harness import RunningProxy, SocketTestCase, chat_text
+from tests.support.histories import TOOLS, tool_calls
+from tests.support.width import width
+
+HOSTS = ("deepseek", *DIALECTS)
+MODEL = "deepseek-v4-pro"
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+KEYS = ("sk-one", "sk-two")
+
+
+class MovingTestCase(SocketTestCase):
+    def hosts(self, **settings: Any) -> RunningProxy:
+        """A proxy in front of a fake of each host, all of which have answered once: some are learned by that."""
+        self.fakes = {host: self.enterContext(FakeDeepSeek(host=host)) for host in HOSTS}
+        own = {MODEL: "deepseek-ai/DeepSeek-V4-Pro"}
+        tables = {
+            host: {"base_url": fake.url, "host": host, "models": [MODEL] if host == "deepseek" else own}
+            for host, fake in self.fakes.items()
+        }
+        proxy = self.proxy(upstreams=tables, **settings)
+        for host in HOSTS:
+            self.round_trip(proxy, {"model": f"{host}/{MODEL}", "messages": [{"role": "user", "content": "q"}]})
+        return proxy
+
+    def assert_none_refused(self) -> None:
+        for host, fake in self.fakes.items():
+            self.assertEqual([], fake.refused, host)
+
+
+class TestMovingChats(MovingTestCase):
+    def test_the_laws_hold_on_chats_that_change_hosts_with_every_request(self) -> None:
+        for form, seed in itertools.product((thinking_blocks.COLLAPSIBLE, None), range(width(1, 4))):
+            proxy = self.hosts(display_reasoning=form is not None)
+            with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
+                world = _MovingWorld(seed, self.fakes, connection, form)
+                for _ in range(width(60, 150)):
+                    world.step()
+            self.assert_none_refused()
+
+    def test_every_api_finds_its_reasoning_at_every_other_host(self) -> None:
+        proxy, rng = self.hosts(display_reasoning="off"), random.Random(5)
+        pairs = [*itertools.permutations(HOSTS, 2)]
+        number = 0
+        for first, second in rng.sample(pairs, width(18, len(pairs))):
+            for path in (CHAT, RESPONSES, MESSAGES):
+                number += 1
+                with self.subTest(first, then=second, path=path):
+                    self._move(proxy, path, (first, second), number)
+        self.assert_none_refused()
+
+    def _move(self, proxy: RunningProxy, path: str, hosts: tuple[str, str], number: int) -> None:
+        """Two callers with the same chat word for word begin it at one host, and go on at another."""
+        call = Call(f"call_00_{number:024x}", TOOLS[0]["function"]["name"], '{"path":"a.py"}')
+        first, second = (self.fakes[host] for host in hosts)
+        chats = {}
+        for key in KEYS:
+            answer = Answer(reasoning=f" {key} thinks\n\n「{number}」 ", content="Looking.", calls=(call,))
+            first.answer(answer)
+            body = _first_body(path, hosts[0], number)
+            chats[key] = body, self._ask(proxy, path, key, body)
+        for key in KEYS:
+            body, reply = chats[key]
+            self._ask(proxy, path, key, _next_body(path, hosts[1], body, reply, call))
+            turns = [each for each in second.accepted[-1]["messages"] if each["role"] == "assistant"]
+            self.assertEqual([f" {key} thinks\n\n「{number}」 "], [each["reasoning_content"] for each in turns])
+
+    def _ask(self, proxy: RunningProxy, path: str, key: str, body: dict[str, Any]) -> dict[str, Any]:
+        with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
+            connection.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {key}"})
+            reply = connection.getresponse()
+            data = reply.read()
+        self.assertEqual(200, reply.status, data)
+        return dict(json.loads(data))
+
+    def test_fail_over_in_the_middle_of_a_chat_loses_nothing_on_any_api(self) -> None:
+        """The chat names no upstream; the one that it is at refuses to go on."""
+        proxy = self.hosts(display_reasoning="off")
+        for number, path in enumerate((CHAT, RESPONSES, MESSAGES)):
+            with self.subTest(path):
+                before = {host: len(fake.seen) for host, fake in self.fakes.items()}
+                body = {**_first_body(path, "", number), "model": MODEL}
+                call = Call(f"call_00_{number:024x}", TOOLS[0]["function"]["name"], '{"path":"a.py"}')
+                for fake in self.fakes.values():
+                    fake.answer(Answer(reasoning=f"thought {number}", content="Looking.", calls=(call,)))
+                reply = self._ask(proxy, path, KEYS[0], body)
+                (home,) = (host for host, fake in self.fakes.items() if len(fake.seen) > before[host])
+                for fake in self.fakes.values():
+                    fake.forget()
+                self.fakes[home].answer(Failure(402, "Insufficient Balance"))
+                self._ask(proxy, path, KEYS[0], {**_next_body(path, "", body, reply, call), "model": MODEL})
+                (refuge,) = (host for host, fake in self.fakes.items() if fake.accepted)
+                self.assertNotEqual(home, refuge)
+                (turn,) = (each for each in self.fakes[refuge].accepted[0]["messages"] if each["role"] == "assistant")
+                self.assertEqual(f"thought {number}", turn["reasoning_content"])
+
+
+def _first_body(path: str, host: str, number: int) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": f"{host}/{MODEL}"}
+    text = f"Question {number}."
+    if path == RESPONSES:
+        tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+        return {**body, "input": [{"role": "user", "content": text}], "tools": tools, "store": False}
+    body["messages"] = [{"role": "user", "content": text}]
+    if path == CHAT:
+        return {**body, "tools": TOOLS}
+    tools = [{"name": each["function"]["name"], "input_schema": each["function"]["parameters"]} for each in TOOLS]
+    return {**body, "tools": tools, "max_tokens": 1000}
+
+
+def _next_body(path: str, host: str, body: dict[str, Any], reply: dict[str, Any], call: Call) -> dict[str, Any]:
+    """The next request, with the answer as a client sends it back that keeps no reasoning."""
+    body = {**body, "model": f"{host}/{MODEL}"}
+    if path == RESPONSES:
+        items = [item for item in reply["output"] if item["type"] != "reasoning"]
+        result = {"type": "function_call_output", "call_id": call.id, "output": "ok"}
+        return {**body, "input": [*body["input"], *items, result]}
+    if path == MESSAGES:
+        content = [block for block in reply["content"] if block["type"] != "thinking"]
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "ok"}
+        turns = [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+        return {**body, "messages": [*body["messages"], *turns]}
+    answer = {"role": "assistant", "content": "Looking.", "tool_calls": tool_calls([call])}
+    result = {"role": "tool", "tool_call_id": call.id, "content": "ok"}
+    return {**body, "messages": [*body["messages"], answer, result]}
+
+
+class _MovingWorld(World):
+    """The world of generated chats, in which every request goes to a host drawn by lot."""
+
+    def __init__(
+        self, seed: int, fakes: dict[str, FakeDeepSeek], connection: http.client.HTTPConnection, form: Any
+    ) -> None:
+        super().__init__(seed, chats=6, forms=(form,))
+        self._fakes = fakes
+        self._connection = connection
+        self._shown = ""
+        # What each host has of each chat; the prefix is cached by host.
+        self._sent: dict[int, dict[str, list[Any]]] = {}
+
+    def exchange(self, chat: Chat, said: Message) -> dict[str, Any]:
+        host = self.rng.choice([*self._fakes])
+        sent = self._sent.setdefault(id(chat), {})
+        if not chat.sent:
+            # The client changed the history.
+            sent.clear()
+        chat.sent = sent.get(host, [])
+        calls = tuple(Call(call.id, call.name, call.arguments) for call in said.tool_calls)
+        self._fakes[host].answer(Answer(reasoning=said.reasoning, content=str(said.content), calls=calls))
+        body = {"model": f"{host}/{MODEL}", "messages": chat.messages(), "tools": TOOLS}
+        data = json.dumps({**body, "stream": self.rng.random() < 0.5})
+        self._connection.request("POST", CHAT, data, {"Authorization": "Bearer sk-test"})
+        reply = self._connection.getresponse()
+        shown = reply.read()
+        assert reply.status == 200, shown
+        self._shown = chat_text(shown)
+        payload = self._fakes[host].accepted[-1]
+        # Only DeepSeek gets a filler for reasoning that is unknown.
+        unknown = {"reasoning_content": FILLER}
+        messages = [{**unknown, **each} if each["role"] == "assistant" else each for each in payload["messages"]]
+        sent[host] = messages
+        return {**payload, "messages": messages}
+
+    def display(self, chat: Chat, answer: Message) -> str:
+        return self._shown
