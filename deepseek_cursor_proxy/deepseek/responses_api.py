@@ -10,11 +10,12 @@ and with their ids: by these DeepSeek finds the results again.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
-from deepseek_cursor_proxy.conversation import ChatRequest, unpack_items
+from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, ChatMemory, Stage
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, unpack_items
 from deepseek_cursor_proxy.deepseek import chat_api, request_json
 from deepseek_cursor_proxy.deepseek.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.images import placeholder
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.responses_stream import ResponseReader, response_deltas
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES as RESPONSES_API
 from deepseek_cursor_proxy.deepseek.tools.server_tools import split_words
@@ -33,10 +34,18 @@ _PARAMS = {
 _known_tools: Memo[bytes, list[dict[str, Any]]] = Memo(request_json.MAX_BYTES_OF_TOOLS, lambda key, tools: 6 * len(key))
 
 
+_ENCODE: Stage[Message, list[bytes]] = Stage("encode items", lambda message: message.byte_size)
+
+
 def payload(request: ChatRequest) -> dict[str, Any]:
+    return _frame(request, _input(request))
+
+
+def _frame(request: ChatRequest, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """The body around these items."""
     body: dict[str, Any] = {
         "model": request.model,
-        "input": _input(request),
+        "input": items,
         "reasoning": {"effort": request.effort if request.thinking else "none"},
     }
     if request.tools or request.server_tools:
@@ -58,11 +67,14 @@ def _input(request: ChatRequest) -> list[dict[str, Any]]:
     assistants = (message for message in request.messages if message.role == "assistant")
     items: list[dict[str, Any]] = []
     for fields in chat_api.messages(request):
-        if fields["role"] == "assistant" and (made := unpack_items(next(assistants), RESPONSES_API)):
-            items += _searched_items(fields, made)
-        else:
-            items += _items(fields)
+        items += _turn_items(fields, next(assistants)) if fields["role"] == "assistant" else _items(fields)
     return items
+
+
+def _turn_items(fields: Mapping[str, Any], message: Message) -> Iterator[dict[str, Any]]:
+    """The items of a message; `fields` are those it has in chat completions."""
+    made = unpack_items(message, RESPONSES_API)
+    return _searched_items(fields, made) if made else _items(fields)
 
 
 def _tools(request: ChatRequest) -> list[dict[str, Any]]:
@@ -147,7 +159,29 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encode(request: ChatRequest, memory: ChatMemory) -> bytes:
-    return encode_json(payload(request))
+    """The JSON of the payload; messages that the chat memory knows are not encoded again."""
+    if len(request.messages) < MIN_ITEMS or chat_api.adds_messages(request):
+        return encode_json(payload(request))
+    # The first match is the placeholder: only the name of the model precedes it, and JSON escapes quotes in strings.
+    before, name, after = encode_json(_frame(request, [])).partition(b'"input":[')
+    items = _encode_items(request, memory)
+    items[0] = before + name + items[0]
+    items[-1] += after
+    return b",".join(items)
+
+
+def _encode_items(request: ChatRequest, memory: ChatMemory) -> list[bytes]:
+    """The items of each message, without the brackets around them; no message is without items."""
+    conditions = (request.thinking, can_see_images(request.model), *request.sent_names.items())
+    lookup = memory.look_up(_ENCODE, request.messages, conditions)
+    new = [
+        encode_json(list(_turn_items(chat_api.message_fields(each, request), each)))[1:-1]
+        for each in request.messages[lookup.count :]
+    ]
+    size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))
+    result = [*(lookup.result or ()), *new]
+    lookup.store(result, size)
+    return result.copy()
 
 
 RESPONSES = UpstreamApi("/responses", payload, _encode, response_deltas, ResponseReader, runs_server_tools=True)

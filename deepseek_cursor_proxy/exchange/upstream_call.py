@@ -295,11 +295,11 @@ class UpstreamCall:
 
     def _send(self, prepared: PreparedRequest) -> None:
         assert self._tracker is not None
+        find, memory = self._services.reasoning_store.find, self._services.memory
         if self.host.form is Form.DETAILS:
-            find, memory = self._services.reasoning_store.find, self._services.memory
             prepared = add_details(prepared, self._context.namespace, find, memory)
         if self._upstream_api.runs_server_tools:
-            prepared = server_turns.complete(prepared, self._context.namespace, self._services.reasoning_store.find)
+            prepared = server_turns.complete(prepared, self._context.namespace, find, memory)
         self._check_size(prepared)
         self.prepared = self._tracker.order_tools(prepared)
         self._report.emit(

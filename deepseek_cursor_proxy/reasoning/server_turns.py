@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, is_blank
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
@@ -27,20 +28,29 @@ def record_keys(namespace: bytes, turn: Message) -> tuple[bytes, ...]:
     return tuple(_key(namespace, words) for words in _words(turn))
 
 
-def complete(prepared: PreparedRequest, namespace: bytes, find: FindTexts) -> PreparedRequest:
+_COMPLETE: Stage[Message, tuple[Message, ...]] = Stage("items", lambda message: 2 * message.byte_size)
+
+
+def complete(
+    prepared: PreparedRequest, namespace: bytes, find: FindTexts, memory: ChatMemory = NO_MEMORY
+) -> PreparedRequest:
     """The request with the items of every turn as DeepSeek sent them, where the store has these."""
     messages = prepared.request.messages
+    if not any(each.server_items is not None for each in messages):
+        return prepared
+    lookup = memory.look_up(_COMPLETE, messages, namespace)
+    new = list(messages[lookup.count :])
     keys = {
         at: _key(namespace, words[0])
-        for at, each in enumerate(messages)
+        for at, each in enumerate(new)
         if each.server_items is not None and (words := _words(each))
     }
-    if not keys or not (stored := find([*keys.values()])):
-        return prepared
-    completed = list(messages)
+    stored = find([*keys.values()]) if keys else {}
     for at, key in keys.items():
-        completed[at] = _complete(messages[at], stored.get(key, ()))
-    return prepared._replace(request=prepared.request._replace(messages=tuple(completed)))
+        new[at] = _complete(new[at], stored.get(key, ()))
+    completed = (*(lookup.result or ()), *new)
+    lookup.store(completed)
+    return prepared._replace(request=prepared.request._replace(messages=completed))
 
 
 def _words(turn: Message) -> list[str]:

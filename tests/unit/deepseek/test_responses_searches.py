@@ -1,10 +1,12 @@
 """Searches that DeepSeek runs itself on its Responses API: sent, read whole or in events, and sent back."""
 
 import json
+import random
 import unittest
 from collections.abc import Iterable
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import (
     ChatRequest,
     Delta,
@@ -16,11 +18,12 @@ from deepseek_cursor_proxy.conversation import (
 )
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES, payload
 from deepseek_cursor_proxy.deepseek.responses_stream import response_deltas, usage
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Search
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.native import Response
 from tests.support.histories import TOOLS, user
-from tests.unit.deepseek.test_responses_api import call_item, message_item, reasoning_item, response
+from tests.unit.deepseek.test_responses_api import call_item, history, message_item, reasoning_item, response
 from tests.unit.deepseek.test_responses_stream import event, read_pieces, reply, without
 
 TOOL = {"type": "web_search", "external_web_access": True}
@@ -173,6 +176,19 @@ class TestRequests(unittest.TestCase):
         message = Message("assistant", "a", "r.", server_items=pack_items("responses", items))
         kinds = [item["type"] for item in self.body(user("u"), message, thinking=False)["input"]]
         self.assertEqual(["message", "web_search_call", "message"], kinds)
+
+    def test_a_known_chat_is_encoded_to_the_same_bytes(self) -> None:
+        items = [{"type": "thinking", "length": 2}, {"type": "web_search_call", "id": 'a"input":['}]
+        for seed in range(20):
+            rng, memory = random.Random(seed), ChatMemory()
+            chat = [*history(rng), *history(rng), *history(rng)]
+            for at, message in enumerate(chat):
+                if message.role == "assistant" and rng.random() < 0.3:
+                    chat[at] = message._replace(server_items=pack_items("responses", items))
+            for end in range(1, len(chat) + 1):
+                thinking = rng.random() < 0.8
+                request = ChatRequest("m", 'a"input":[', tuple(chat[:end]), server_tools=(TOOL,), thinking=thinking)
+                self.assertEqual(encode_json(payload(request)), RESPONSES.encode(request, memory))
 
     def test_this_api_runs_them(self) -> None:
         self.assertTrue(RESPONSES.runs_server_tools)

@@ -2,9 +2,10 @@
 
 import json
 import unittest
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece, pack_items
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import identify
@@ -101,6 +102,24 @@ class TestComplete(unittest.TestCase):
         items: Sequence[dict[str, Any]] = [SEARCH, PAGE, TEXT]
         self.assertEqual(items, self.complete(sent(*items, reasoning="Else."), ANSWER))
         self.assertEqual(items, self.complete(sent(*items, reasoning=None, content=""), ANSWER))
+
+    def test_known_messages_are_looked_up_once_and_stay_the_same(self) -> None:
+        key, *_ = server_turns.record_keys(CALLER, ANSWER)
+        memory, lookups = ChatMemory(), []
+        turns = [Message("user", "Rain?"), sent(without(SEARCH, "id"), PAGE, TEXT)] * 6
+
+        def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
+            lookups.append(len(keys))
+            return {key: [ANSWER.server_items or ""]}
+
+        found: list[tuple[Message, ...]] = []
+        for end in (10, 12):
+            request = ChatRequest("m", "m", tuple(turns[:end]))
+            prepared = PreparedRequest(request, identify(CALLER, request.messages), ())
+            found.append(server_turns.complete(prepared, CALLER, find, memory).request.messages)
+        self.assertEqual([5, 1], lookups)
+        self.assertTrue(all(one is other for one, other in zip(*found, strict=False)))
+        self.assertEqual([WHERE, SEARCH, THERE, PAGE, SO, TEXT], self.items(found[1][-1]))
 
     def test_of_two_equal_turns_the_ids_decide_and_else_the_older_is_sent(self) -> None:
         later = answer("Where?", {**SEARCH, "id": "ws_8"}, "RAIN!")
