@@ -46,7 +46,7 @@ class AdminServer:
     """Started and stopped by the main thread. Each connection has a thread, and the acceptor one."""
 
     def __init__(self, listener: socket.socket, config: ProxyConfig, load_app: Callable[[], App]) -> None:
-        """`load_app` is called with the first request, and raises OSError when no descriptors are left."""
+        """`load_app` is called for every request; OSError means that no descriptors are left. Raises StartupError."""
         self.url = _url(listener)
         self.config = replace(config, max_request_body_bytes=_MOST_BODY_BYTES, write_timeout=_WRITE_SECONDS)
         self.stream_loop = StreamLoop()
@@ -55,7 +55,12 @@ class AdminServer:
         self._connections = Connections()
         self.stop_wakeup = self._connections.stop_wakeup
         self._acceptor = Acceptor(listener, self._accept, _TOO_MANY_REPLY)
-        self._thread = start_thread(self._acceptor.run, "admin-accept")
+        thread = start_thread(self._acceptor.run, "admin-accept")
+        if thread is None:
+            listener.close()
+            self._connections.close()
+            raise StartupError("cannot serve the dashboard: the system allows no more threads")
+        self._thread = thread
 
     @property
     def app(self) -> App:
@@ -67,8 +72,7 @@ class AdminServer:
     def close(self) -> None:
         """Accept no more, end all responses, feeds too, and give the port back."""
         self._acceptor.stop()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         self._listener.close()
         for stage in (StopStage.END_RESPONSES, StopStage.ABORT):
             self._connections.stop(stage)

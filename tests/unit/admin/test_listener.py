@@ -6,6 +6,7 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.admin import listener
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -49,6 +50,15 @@ class ListenTest(unittest.TestCase):
         for host in ("192.0.2.1", "no.such.host.invalid", "x" * 300):
             with self.subTest(host[:30]), self.assertRaisesRegex(StartupError, "choose another --admin-host, or turn"):
                 listener.listen(host, 0)
+
+    def test_without_a_thread_the_port_is_given_back(self) -> None:
+        sock = listener.listen("localhost", 0)
+        with (
+            mock.patch.object(listener, "start_thread", return_value=None),
+            self.assertRaisesRegex(StartupError, "no more threads"),
+        ):
+            listener.AdminServer(sock, ProxyConfig(), mock.Mock())
+        self.assertEqual(-1, sock.fileno())
 
     def test_the_address_is_one_that_a_browser_can_open(self) -> None:
         for bound, url in (
