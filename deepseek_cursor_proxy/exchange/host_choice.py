@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Reply
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi, chat_of
+from deepseek_cursor_proxy.deepseek.api import UpstreamApi, chat_of
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import begins_with_block
-from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 
 
@@ -44,13 +43,9 @@ class HostChoice:
     def runs_server_tools(self, wanted: UpstreamApi, request: ChatRequest) -> bool:
         """Whether to send a request with the tools that DeepSeek runs itself.
 
-        DeepSeek gets them, and an upstream of unknown kind until it refuses them; no other host does. Each API of
-        DeepSeek runs those of its own clients.
+        DeepSeek gets them, and an upstream of unknown kind until it refuses them; no other host does.
         """
-        is_own = request.client_api == server_tools.CHAT if wanted is CHAT else wanted.runs_server_tools
-        if not is_own or not self.chat_api().host.runs_server_tools:
-            return False
-        return (wanted.path, request.model) not in self._refused
+        return self.chat_api().host.runs_server_tools and (wanted.path, request.model) not in self._refused
 
     def record_refused_tools(self, refused: UpstreamApi, model: str) -> None:
         """Send no more of these tools to a model at this path, until the proxy is started again."""

@@ -8,7 +8,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.chats import tool_order
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.messages_api import MESSAGES
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
@@ -108,3 +108,26 @@ class TestMixes(unittest.TestCase):
                     kinds = {f"tool {tool['type']}" for tool in request.server_tools}
                     self.assertLessEqual(kinds, set(left.dropped))
                     self.assertEqual(left, server_tools.leave_out(left))
+
+    def test_what_is_known_of_a_chat_with_tools_is_not_sent_without(self) -> None:
+        items = {
+            server_tools.CHAT: [{"type": "fields", "fields": {"citations": [1]}}],
+            server_tools.RESPONSES: [{"type": "web_search_call", "id": "ws_1", "status": "completed"}],
+            server_tools.MESSAGES: [
+                {"type": "server_tool_use", "id": "ws_1", "name": "web_search", "input": {}},
+                {"type": "web_search_tool_result", "tool_use_id": "ws_1", "content": []},
+                {"type": "text", "text": "Found."},
+            ],
+        }
+        for api, upstream_api in APIS.items():
+            with self.subTest(api):
+                memory = ChatMemory()
+                request = read([{"type": SERVER_KINDS[api][0]}], api)
+                turn = Message("assistant", "Found.", "I look.", server_items=pack_items(api, items[api]))
+                request = request._replace(messages=(*request.messages, turn, request.messages[0]))
+                with_items = self.check_body(request, upstream_api, memory)
+                without = self.check_body(server_tools.leave_out(request), CHAT, memory)
+                self.assertIn(json.dumps(items[api][0].get("id", "citations")), json.dumps(with_items))
+                self.assertEqual(
+                    {"role": "assistant", "content": "Found.", "reasoning_content": "I look."}, without["messages"][-2]
+                )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Delta, ForeignReasoning, Reply
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, ForeignReasoning, Reply
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.exchange.host_choice import HostChoice
@@ -73,6 +73,17 @@ class TestHostChoice(DatabaseTestCase):
         self.assertTrue(choice.chat_api().host.requires_reasoning)
         choice.learn(reply(ANSWERS[Form.REASONING]))
         self.assertFalse(choice.chat_api().host.requires_reasoning)
+
+    def test_who_gets_tools_that_deepseek_runs_itself(self) -> None:
+        request, other = ChatRequest("m", "flash", ()), ChatRequest("m", "pro", ())
+        for host, is_sent in (("deepseek", True), ("auto", True), ("plain", False), ("vllm", False), ("ark", False)):
+            with self.subTest(host):
+                self.assertIs(is_sent, self.choice(upstream_host=host).runs_server_tools(CHAT, request))
+        choice = self.choice()
+        choice.record_refused_tools(CHAT, "flash")
+        self.assertEqual([False, True], [choice.runs_server_tools(CHAT, each) for each in (request, other)])
+        choice.learn(reply(ANSWERS[Form.REASONING]))
+        self.assertFalse(choice.runs_server_tools(CHAT, other))
 
     def test_an_unreadable_form_in_the_file_is_ignored(self) -> None:
         self.execute("INSERT INTO reasoning_forms VALUES ('http://127.0.0.1:1', 'nonsense')")
