@@ -12,7 +12,8 @@ As long as the client has nothing of an answer, a failed call is followed by one
     404, 400 for a model it does not know       -                    no, nor by other chats for a time
 
 Any other refusal is the answer. 401, 402 and 429 first lead to another key of the same upstream. A chat that has its
-prefix cached where it is gets one retry there before it moves. Nothing here sends; `upstream_call` does.
+prefix cached where it is gets one retry there before it moves. Tools that DeepSeek runs itself are a reason to ask it
+first. Nothing here sends; `upstream_call` does.
 """
 
 import hashlib
@@ -20,7 +21,6 @@ import math
 import re
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -39,7 +39,6 @@ from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChan
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
 from deepseek_cursor_proxy.upstream import retry
-from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 from deepseek_cursor_proxy.upstream.key_pool import KeyLease
 
 # An account that is topped up meanwhile is found again soon.
@@ -107,37 +106,20 @@ class Failover:
     """The upstreams of one exchange. Used by the thread that runs it; must be released."""
 
     def __init__(
-        self,
-        number: int,
-        upstreams: Upstreams,
-        emit: Callable[[Event], None],
-        is_able: Callable[[Candidate], bool] = lambda candidate: True,
+        self, number: int, upstreams: Upstreams, emit: Callable[[Event], None], chat: bytes, candidates: list[Candidate]
     ) -> None:
-        """Chooses nothing yet; see `begin`. Upstreams that are not able to answer are left out, unless all are."""
+        """Turn to the first of the candidates that has a key."""
         self._number = number
         self._upstreams = upstreams
         self._emit = emit
-        self._is_able = is_able
-        self._chat = b""
-        self._route: ChatRoute | None = None
-        self._untried: list[Candidate] = []
+        self._chat = chat
+        self._route = upstreams.route(chat)
+        self._untried = list(candidates)
         # Those that may succeed after a pause, and how many seconds each asks for.
         self._waiting: list[tuple[Candidate, int]] = []
         self._failures: dict[str, str] = {}
         self._has_stayed = False
-        self.current: Attempt
-
-    def begin(
-        self, model: str, conversation: bytes, spend_refusal: ProxyError | None, reserved: CallLimit | None = None
-    ) -> None:
-        """Turn to the first upstream that serves the model for this caller; there is one (see `Upstreams.check`)."""
-        self._chat = hashlib.sha256(conversation + model.encode("utf-8", "surrogatepass")).digest()
-        self._route = self._upstreams.route(self._chat)
-        found = self._upstreams.candidates(model, self._chat, reserved)
-        found = [each for each in found if spend_refusal is None or each.upstream.keys is None]
-        self._untried = list(filter(self._is_able, found)) or found
-        first = self._untried[0]
-        self.current = self._next() or Attempt(first, None)
+        self.current = self._next() or Attempt(candidates[0], None)
 
     def check_key(self) -> None:
         """Raise UpstreamFailed if there is no key for any upstream."""
@@ -268,23 +250,31 @@ class Failover:
 
 
 def open_failover(context: CallContext, generation: GenerationRequest, services: Services, number: int = 0) -> Failover:
-    """The way of a request through several upstreams."""
-    request = generation.request
-    services.upstreams.check(request.model, context.spend_refusal)
+    """The way of a request through several upstreams; raises a ProxyError if none is for it."""
+    request, upstreams = generation.request, services.upstreams
+    upstreams.check(request.model, context.spend_refusal)
     messages = request.messages if generation.client_messages is None else generation.client_messages
     history = identify(context.namespace, messages, request.conversation, services.memory)
-    reserved = context.slot.limit if context.slot is not None else None
-    is_able = partial(_runs_forced_tool, generation)
-    failover = Failover(number, services.upstreams, services.observers.emit, is_able)
-    failover.begin(request.model, history.conversation, context.spend_refusal, reserved)
-    return failover
+    chat = hashlib.sha256(history.conversation + request.model.encode("utf-8", "surrogatepass")).digest()
+    found = upstreams.candidates(request.model, chat, context.slot.limit if context.slot is not None else None)
+    if context.spend_refusal is not None:
+        found = [each for each in found if each.upstream.keys is None]
+    if request.server_tools or server_tools.is_forced(request):
+        found = _prefer_server_tools(found, generation)
+    return Failover(number, upstreams, services.observers.emit, chat, found)
 
 
-def _runs_forced_tool(generation: GenerationRequest, candidate: Candidate) -> bool:
-    """Whether an upstream runs the search that a request forces, if it does."""
-    request = generation.request._replace(model=candidate.model)
-    runs_server_tools = candidate.upstream.host_choice.runs_server_tools
-    return not server_tools.is_forced(request) or runs_server_tools(generation.upstream_api, request)
+def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequest) -> list[Candidate]:
+    """The candidates, those first that run the tools of DeepSeek in a request; these alone if it forces one."""
+
+    def is_able(candidate: Candidate) -> bool:
+        request = generation.request._replace(model=candidate.model)
+        return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, request)
+
+    able = list(filter(is_able, candidates))
+    if able and server_tools.is_forced(generation.request):
+        return able
+    return sorted(candidates, key=lambda each: (not each.upstream.is_ready, each not in able))
 
 
 _OF_KEYS = (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)

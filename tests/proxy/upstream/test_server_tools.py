@@ -134,6 +134,17 @@ class TestSeveralUpstreams(EveryApiTestCase):
                 self.assertEqual(200, self.spare.seen[-1].status)
                 self.assertNotIn("tools", json.loads(self.spare.seen[-1].body))
 
+    def test_an_upstream_that_runs_them_is_asked_before_others(self) -> None:
+        tables = {"main": {**self.main_table, "priority": 3}, "spare": self.spare_table}
+        proxy = self.proxy(upstreams=tables)
+        for api in APIS:
+            with self.subTest(api.name):
+                self.assert_answered(self.ask(proxy, api, f"search by {api.name}", tools=[api.search]))
+                self.assertEqual(api.upstream_path, self.fake.seen[-1].path)
+        self.assertEqual([], self.spare.seen)
+        self.assert_answered(self.ask(proxy, APIS[0], "no search"))
+        self.assertEqual(1, len(self.spare.seen))
+
     def test_a_forced_search_waits_for_an_upstream_that_runs_it(self) -> None:
         swapped = {"main": {**self.main_table, "priority": 3}, "spare": self.spare_table}
         for api in APIS:
