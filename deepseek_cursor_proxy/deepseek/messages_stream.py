@@ -45,7 +45,7 @@ def message_deltas(body: Mapping[str, Any]) -> list[Delta]:
     for key, block in enumerate(body["content"]):
         deltas += reader.begin(key, block)
         deltas += reader.end(key)
-    return [*deltas, _finish(body, usage(body.get("usage")))]
+    return [*deltas, _finish(body, usage(body.get("usage"), reader.searches))]
 
 
 class BlockReader:
@@ -56,6 +56,8 @@ class BlockReader:
         self._open: dict[int, _OpenBlock] = {}
         self._calls = 0
         self._has_text = False
+        # How many searches succeeded.
+        self.searches = 0
 
     def begin(self, key: int, block: object) -> list[Delta]:
         fields = dict(as_object(block))
@@ -99,7 +101,9 @@ class BlockReader:
         if opened is None or opened.kind in ("thinking", "text", None):
             return []
         if opened.call is None:
-            return [_piece(key, opened.whole(), "completed")]
+            whole = opened.whole()
+            self.searches += whole["type"] == "web_search_tool_result" and isinstance(whole.get("content"), list)
+            return [_piece(key, whole, "completed")]
         if opened.has_input:
             return []
         # There is none, or it came whole with the beginning, as some gateways send it.
@@ -183,8 +187,11 @@ def _failure(body: Mapping[str, Any]) -> UpstreamFailed:
     return UpstreamFailed(f"DeepSeek broke the answer off: {message}")
 
 
-def usage(found: object) -> dict[str, Any] | None:
-    """Usage under its names in chat completions, where cached tokens are part of the prompt."""
+def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
+    """Usage under its names in chat completions, where cached tokens are part of the prompt.
+
+    The searches count where DeepSeek has not counted its tools.
+    """
     if not isinstance(found, dict):
         return None
     cached = _count(found, "cache_read_input_tokens")
@@ -199,6 +206,8 @@ def usage(found: object) -> dict[str, Any] | None:
         "prompt_cache_miss_tokens": missed,
     }
     runs = {name: count for name, count in as_object(found.get("server_tool_use")).items() if isinstance(count, int)}
+    if not runs and searches:
+        runs = {"web_search_requests": searches}
     return {**counted, "server_tool_use": runs} if runs else counted
 
 
@@ -247,7 +256,7 @@ class MessageReader(EventReader):
                 self._usage |= as_object(chunk.get("usage"))
                 delta = as_object(chunk.get("delta"))
                 if delta.get("stop_reason") is not None:
-                    return [_finish(delta, usage(self._usage or None))]
+                    return [_finish(delta, usage(self._usage or None, self._blocks.searches))]
             case "error":
                 raise _failure(chunk)
             case _ if chunk.get("error"):

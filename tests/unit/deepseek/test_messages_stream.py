@@ -208,6 +208,16 @@ class TestEnds(unittest.TestCase):
         self.assertNotIn("server_tool_use", usage({"input_tokens": 1}) or {})
         self.assertIsNone(usage(None))
 
+    def test_searches_that_deepseek_does_not_count_are_counted(self) -> None:
+        found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+        error = {**found, "content": {"type": "web_search_tool_result_error", "error_code": "unavailable"}}
+        end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
+        blocks = [found, found, error]
+        streamed = read(*(chunk for block in blocks for chunk in (begin(block), END)), end)
+        whole = message_deltas({"content": blocks, "usage": {"output_tokens": 5}})
+        for deltas in (streamed, whole):
+            self.assertEqual({"web_search_requests": 2}, (deltas[-1].usage or {})["server_tool_use"])
+
     def test_the_usage_of_the_beginning_counts_unless_the_end_has_another(self) -> None:
         start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 0}}}
         end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
