@@ -91,18 +91,41 @@ def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> li
     # What chat completions add to a history are messages of the user, so the turns are the same.
     turns = (each for each in request.messages if each.role == "assistant")
     sent: list[dict[str, Any]] = []
-    for at, fields in enumerate(messages):
-        if fields["role"] == "assistant":
-            turn = next(turns)
-            blocks = _turn_blocks(fields, turn, is_last=at == len(messages) - 1)
-        else:
-            blocks = _user_blocks(fields)
-        role = "assistant" if fields["role"] == "assistant" else "user"
+    for fields in messages:
+        is_turn = fields["role"] == "assistant"
+        blocks = _turn_blocks(fields, next(turns)) if is_turn else _user_blocks(fields)
+        role = "assistant" if is_turn else "user"
         if sent and sent[-1]["role"] == role:
-            sent[-1]["content"] += blocks
+            sent[-1]["content"] += [block for block in blocks if block != _thinking(FILLER)]
         else:
             sent.append({"role": role, "content": blocks})
-    return sent
+    return [_pair_searches(each, is_last=each is sent[-1]) if each["role"] == "assistant" else each for each in sent]
+
+
+def _pair_searches(turn: dict[str, Any], *, is_last: bool) -> dict[str, Any]:
+    """A turn in which every search has its result after it, as DeepSeek requires it.
+
+    A search whose answer broke off before the result is left out, unless the turn is to go on. A result alone becomes
+    text.
+    """
+    paired: list[Block] = []
+    answered: set[Any] = set()
+    for block in reversed(turn["content"]):
+        if block["type"] == "server_tool_use" and not (is_last or block["id"] in answered):
+            continue
+        if _is_result(block):
+            answered.add(block.get("tool_use_id"))
+        paired.append(block)
+    paired.reverse()
+    begun = {block["id"]: at for at, block in enumerate(paired) if block["type"] == "server_tool_use"}
+    for at, block in enumerate(paired):
+        if _is_result(block) and begun.pop(block.get("tool_use_id"), at) >= at:
+            paired[at] = _text(encode_json(block).decode())
+    return {**turn, "content": paired or [_text("")]}
+
+
+def _is_result(block: Mapping[str, Any]) -> bool:
+    return isinstance(block["type"], str) and block["type"].endswith("_tool_result")
 
 
 def _user_blocks(fields: Mapping[str, Any]) -> list[Block]:
@@ -135,7 +158,7 @@ def _image_source(url: str) -> dict[str, Any]:
     return {"type": "base64", "media_type": media.partition(";")[0], "data": data}
 
 
-def _turn_blocks(fields: Mapping[str, Any], turn: Message, *, is_last: bool) -> list[Block]:
+def _turn_blocks(fields: Mapping[str, Any], turn: Message) -> list[Block]:
     calls = [_call(call) for call in fields.get("tool_calls", ())]
     reasoning, text = fields.get("reasoning_content") or "", fields["content"]
     items = unpack_items(turn, server_tools.MESSAGES)
@@ -143,14 +166,12 @@ def _turn_blocks(fields: Mapping[str, Any], turn: Message, *, is_last: bool) -> 
     if not items:
         said = [_text(text)] if text or not (thinking or calls) else []
         return [*thinking, *said, *calls]
-    if not is_last:
-        items = _without_open_searches(items)
     if sum([item["length"] for item in items if item["type"] == "thinking"]) == len(reasoning):
         thinking = []
     else:
         # Another reasoning than the one whose places these are.
         items = [item for item in items if item["type"] != "thinking"]
-    return [*thinking, *_item_blocks(items, reasoning, text, calls)] or [_text("")]
+    return [*thinking, *_item_blocks(items, reasoning, text, calls)]
 
 
 def _item_blocks(items: Sequence[Block], reasoning: str, text: str, calls: Sequence[Block]) -> Iterator[Block]:
@@ -173,16 +194,6 @@ def _item_blocks(items: Sequence[Block], reasoning: str, text: str, calls: Seque
             case _:
                 yield item
     yield from rest
-
-
-def _without_open_searches(items: Sequence[Block]) -> list[Block]:
-    """The items without searches whose answer broke off before the result: DeepSeek runs none of an earlier turn."""
-    answered = _answered_ids(items)
-    return [item for item in items if item["type"] != "server_tool_use" or item.get("id") in answered]
-
-
-def _answered_ids(items: Sequence[Mapping[str, Any]]) -> set[Any]:
-    return {item["tool_use_id"] for item in items if isinstance(item.get("tool_use_id"), str)}
 
 
 def _thinking(text: str) -> Block:

@@ -98,7 +98,7 @@ class BlockReader:
 
     def end(self, key: int) -> list[Delta]:
         opened = self._open.pop(key, None)
-        if opened is None or opened.kind in ("thinking", "text", None):
+        if opened is None or not isinstance(opened.kind, str) or opened.kind in ("thinking", "text"):
             return []
         if opened.call is None:
             whole = opened.whole()

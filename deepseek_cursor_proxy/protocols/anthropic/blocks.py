@@ -94,15 +94,15 @@ class ToolUse(Block):
 
 
 class ServerBlock(Block):
-    """A block of a tool that DeepSeek runs itself, as DeepSeek sent it; the input of one follows its beginning."""
+    """A block of a tool that DeepSeek runs itself, as DeepSeek sent it; the input of a use follows its beginning."""
 
     delta = ("input_json_delta", "partial_json")
 
     def __init__(self, index: int, piece: ServerPiece) -> None:
-        item = dict(piece.item)
-        super().__init__(index, {**item, "input": {}} if "input" in item else item)
+        self._item = dict(piece.item)
+        self._has_deltas = self._item["type"] == "server_tool_use"
+        super().__init__(index, {**self._item, "input": {}} if self._has_deltas else self._item)
         self.key = piece.key
-        self._item = item
 
     @property
     def value(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class ServerBlock(Block):
 
     def complete(self, item: Mapping[str, Any]) -> bytes:
         self._item = dict(item)
-        if not item.get("input"):
+        if not self._has_deltas or not item.get("input"):
             return b""
         text = encode_json(item["input"]).decode()
         return self.write(text, [encode_json(text)[1:-1]])

@@ -27,6 +27,7 @@ ERROR_LINE = "[the tool reported an error]"
 
 # Tools that DeepSeek does not run, and whose blocks it does not take back (guide of 2026-08-27).
 _FOREIGN_TOOL = re.compile(r"(?:\w+_)?code_execution|tool_search_tool\w*")
+_FOREIGN_RESULT = re.compile(r"(?:\w+_)?code_execution_tool_result|(?:mcp|tool_search)_tool_result")
 
 
 class Blocks(NamedTuple):
@@ -40,18 +41,17 @@ class Blocks(NamedTuple):
 
 def has_server_blocks(blocks: Any) -> bool:
     """Whether the blocks of an assistant have those of tools that DeepSeek runs itself, of today or of tomorrow."""
-    return isinstance(blocks, list) and bool(_server_uses(blocks))
+    return isinstance(blocks, list) and any(map(_is_server_block, blocks))
 
 
-def _server_uses(blocks: list[Any]) -> set[str]:
-    """The ids of the uses of such tools."""
-    return {block["id"] for block in blocks if _is_server_use(block)}
-
-
-def _is_server_use(block: Any) -> bool:
-    if not isinstance(block, dict) or block.get("type") != "server_tool_use" or not isinstance(block.get("id"), str):
+def _is_server_block(block: Any) -> bool:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind == "server_tool_use":
+        is_whole = isinstance(block.get("id"), str) and isinstance(block.get("input"), dict)
+        return is_whole and not _FOREIGN_TOOL.fullmatch(str(block.get("name")))
+    if not isinstance(kind, str) or not kind.endswith("_tool_result") or _FOREIGN_RESULT.fullmatch(kind):
         return False
-    return isinstance(block.get("input"), dict) and not _FOREIGN_TOOL.fullmatch(str(block.get("name")))
+    return isinstance(block.get("tool_use_id"), str)
 
 
 def read_turn(blocks: list[Any], param: str) -> Blocks:
@@ -63,7 +63,6 @@ def read_turn(blocks: list[Any], param: str) -> Blocks:
     calls: list[ToolCall] = []
     dropped: list[str] = []
     items: list[Json] = []
-    uses = _server_uses(blocks)
     for index, block in enumerate(blocks):
         at = f"{param}[{index}]"
         match block.get("type") if isinstance(block, dict) else None:
@@ -75,10 +74,7 @@ def read_turn(blocks: list[Any], param: str) -> Blocks:
                 items += [{"type": "thinking", "length": len(thoughts[-1])}] if thoughts[-1] else []
             case "redacted_thinking":
                 dropped.append("redacted_thinking")
-            case "server_tool_use" if _is_server_use(block):
-                items.append(_server_item(block))
-            # A result without its use stays text: DeepSeek would refuse it.
-            case str(kind) if kind.endswith("_tool_result") and block.get("tool_use_id") in uses:
+            case _ if _is_server_block(block):
                 items.append(_server_item(block))
             case _:
                 items += _text_items(block, at)

@@ -289,7 +289,9 @@ def _is_server_choice(choice: Json, tool_set: ToolSet) -> bool:
     kind, name = choice.get("type"), choice.get("name")
     if any(tool["type"] == kind for tool in tool_set.server):
         return True
-    return kind == "tool" and name not in tool_set.names() and any(tool.get("name") == name for tool in tool_set.server)
+    if kind != "tool" or not isinstance(name, str) or name in tool_set.names():
+        return False
+    return any(tool.get("name") == name for tool in tool_set.server)
 
 
 def _choice_object(choice: Json, tool_set: ToolSet) -> str | Json:

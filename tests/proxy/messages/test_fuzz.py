@@ -4,12 +4,21 @@ import random
 from typing import Any
 
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Search
 from tests.proxy.requests import test_fuzz
 from tests.support.messages_client import TOOLS, ClientReply, add_up_events, events, result, user
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 CALLS = [{"type": "tool_use", "id": f"toolu_{number}", "name": "read_file", "input": {"q": "x"}} for number in (1, 2)]
+SEARCH: tuple[Any, ...] = (
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+    {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "content": [{"type": "web_search_result", "url": "u", "title": "t", "encrypted_content": "x"}],
+    },
+    {"type": "text", "text": "Found.", "citations": [{"type": "web_search_result_location", "url": "u"}]},
+)
 THINKING = {"type": "thinking", "thinking": "", "signature": "dcp1.AAAA"}
 BODIES: tuple[Any, ...] = (
     {
@@ -37,6 +46,14 @@ BODIES: tuple[Any, ...] = (
     {
         "model": "claude-haiku-4-5",
         "max_tokens": 5,
+        "messages": [user("q"), {"role": "assistant", "content": [THINKING, *SEARCH]}, user("and?")],
+        "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
+        "tool_choice": {"type": "tool", "name": "web_search"},
+        "stream": True,
+    },
+    {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 5,
         "messages": [user(PICTURE, {"type": "text", "text": "?"})],
         "tools": TOOLS,
         "tool_choice": {"type": "tool", "name": "read_file"},
@@ -52,7 +69,10 @@ class TestBodies(test_fuzz.TestBodies):
         calls = tuple(Call(f"call_{number}", "read_file", rng.choice(arguments)) for number in range(2))
         words = rng.choice(("Hello.", '{"name": "read_file", "input": {"q": 1}}', None))
         called = calls if rng.random() < 0.4 else ()
-        self.fake.answer(Answer(rng.choice(("Hm.", None)), words, called, piece=rng.choice((1, 5, 99))))
+        searches = (Search(),) if rng.random() < 0.3 else ()
+        self.fake.answer(
+            Answer(rng.choice(("Hm.", None)), words, called, piece=rng.choice((1, 5, 99)), searches=searches)
+        )
 
     def ask(self, body: bytes) -> HttpReply:
         headers = {"x-api-key": "sk-test", "anthropic-version": "2023-06-01"}

@@ -120,10 +120,13 @@ class TestBlocks(SearchTestCase):
             self.fake.answer(BlockAnswer(blocks=(thought, USE), finish_reason="pause_turn"))
             first = self.search(proxy, stream=stream)
             self.assertEqual("pause_turn", first["stop_reason"])
-            self.fake.answer(BlockAnswer(blocks=(USE, RESULT, {"type": "text", "text": "Done."})))
+            self.fake.answer(BlockAnswer(blocks=(RESULT, {"type": "text", "text": "Done."})))
             last = self.search(proxy, user("q"), assistant(first), stream=stream)
             self.assertEqual([thought, USE], self.bodies()[-1]["messages"][-1]["content"])
             self.assertEqual("Done.", last["content"][-1]["text"])
+            self.search(proxy, user("q"), assistant(first), assistant(last), user("and?"), stream=stream)
+            sent = self.bodies()[-1]["messages"][1]["content"]
+            self.assertEqual([USE, RESULT], [block for block in sent if block["type"] not in ("thinking", "text")])
 
     def test_a_search_and_a_call_may_come_in_one_answer(self) -> None:
         tools = [*TOOLS, SEARCH]

@@ -7,6 +7,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.messages_api import MESSAGES, payload
+from deepseek_cursor_proxy.deepseek.rules import FILLER
 from tests.support.histories import TOOLS, assistant, result, system, user
 from tests.unit.deepseek.test_api import IMAGES, upstream_view
 from tests.unit.deepseek.test_responses_api import history
@@ -79,6 +80,17 @@ class TestTurns(unittest.TestCase):
         self.assertEqual([text("Hi.")], sent_blocks(broken))
         self.assertEqual([USE, text("Hi.")], payload(request(user("q"), broken))["messages"][1]["content"])
         self.assertEqual([text(" ")], sent_blocks(turn(USE)))
+
+    def test_a_result_without_its_search_is_text(self) -> None:
+        (lone,) = sent_blocks(turn(FOUND))
+        self.assertEqual(("text", True), (lone["type"], "web_search_tool_result" in lone["text"]))
+        self.assertEqual(
+            ["text", "server_tool_use"], [each["type"] for each in sent_blocks(turn(FOUND, USE, FOUND))][:2]
+        )
+
+    def test_a_turn_that_was_paused_is_one_with_what_follows(self) -> None:
+        first, second = turn(thinking(2), USE, reasoning="ab"), turn(FOUND, text("Hi."), text="Hi.", reasoning=FILLER)
+        self.assertEqual([thought("ab"), USE, FOUND, text("Hi.")], sent_blocks(first, second, user("go on")))
 
     def test_items_of_another_api_are_not_sent(self) -> None:
         other = assistant("Hi.")._replace(server_items=pack_items("responses", [{"type": "web_search_call"}]))

@@ -6,14 +6,21 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Reply, ServerPiece, unpack_items
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Heartbeat, Reply, ServerPiece, unpack_items
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.messages_stream import MessageReader, message_deltas, usage
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import MessageAnswer
+from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
+from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from tests.support.fuzzing import cases, mutated_value
+from tests.support.messages_client import events as client_events
 from tests.support.width import width
+
+SEALER = Sealer(b"secret", b"caller")
 
 REQUEST = {
     "model": "deepseek-flash",
@@ -156,6 +163,20 @@ class TestOddities(unittest.TestCase):
         text = begin({"type": "text", "text": "Hi."})
         found = [delta.server.begins_text if delta.server else delta.text for delta in read(text, END, text, END)]
         self.assertEqual(["Hi.", True, "Hi."], found)
+
+    def test_mutated_events_are_deltas_that_can_be_written_or_a_failure(self) -> None:
+        chunks = [[json.loads(each.partition(b"data: ")[2]) for each in message(one).events()] for one in ANSWERS]
+        for name, rng in cases(500):
+            answer = rng.choice(chunks)
+            changed = [mutated_value(rng, answer) if rng.random() < 0.1 else chunk for chunk in answer]
+            with self.subTest(name):
+                deltas, _ = read_pieces(map(event, changed))
+                add_up(deltas)
+                writing = MessageWriter(MessageHead("msg"), MessageRequest(ChatRequest("m", "m", ())), SEALER)
+                written = client_events(writing.write([*deltas]) + writing.fail(UpstreamFailed("broke")))
+                self.assertEqual("error", written.pop()["type"])
+                kinds = [each["type"] for each in written if each["type"] != "content_block_delta"]
+                self.assertEqual(["content_block_start", "content_block_stop"] * (len(kinds) // 2), kinds)
 
 
 class TestEnds(unittest.TestCase):

@@ -58,15 +58,15 @@ class TestServerBlocks(unittest.TestCase):
         found = self.read(*blocks)
         self.assertEqual(("wordswords", "hm", ["toolu_1"]), (found.content, found.reasoning, [found.calls[0].id]))
 
-    def test_results_of_any_kind_belong_to_their_use(self) -> None:
+    def test_results_of_any_kind_are_kept(self) -> None:
         later = {**FOUND, "type": "tomorrow_tool_result"}
         self.assertEqual([SEARCH, later], self.items(SEARCH, later))
-        orphan = {**FOUND, "tool_use_id": "x"}
-        self.assertEqual(["server_tool_use", "text"], [item["type"] for item in self.items(SEARCH, orphan)])
+        self.assertEqual([later], self.items(later))
 
     def test_what_deepseek_does_not_run_stays_content(self) -> None:
         for block in (
-            FOUND,
+            {**FOUND, "type": "bash_code_execution_tool_result"},
+            {**FOUND, "type": "mcp_tool_result"},
             {**SEARCH, "name": "code_execution"},
             {**SEARCH, "name": "bash_code_execution"},
             {**SEARCH, "id": None},
