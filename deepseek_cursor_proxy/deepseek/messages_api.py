@@ -77,13 +77,20 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool_choice(request: ChatRequest) -> dict[str, Any] | None:
     if request.server_choice is not None:
-        return {"type": "tool", "name": request.server_choice["name"]}
+        return _forced_server_tool(request.server_choice, request.server_tools)
     choice = chat_api.tool_choice(request)
     if choice is None:
         return None
     if isinstance(choice, str):
         return {"type": _CHOICES[choice]}
     return {"type": "tool", "name": choice["function"]["name"]}
+
+
+def _forced_server_tool(choice: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A choice that names a tool, as Messages do, or its type."""
+    names = [tool.get("name") for tool in tools if tool["type"] == choice["type"]]
+    name = choice.get("name") if choice["type"] == "tool" else names[0]
+    return {"type": "tool", "name": name} if isinstance(name, str) else {"type": "any"}
 
 
 def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, BlockAnswer, Call, Citation, Failure, Search
+from deepseek_cursor_proxy.lab.fake_deepseek.messages_contract import MISSING_THINKING
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import (
     TOOLS,
@@ -340,6 +341,14 @@ class TestFaults(SearchTestCase):
         first = self.search(self.proxy(), user("q"), lost, user(result("toolu_1")), tools=[*TOOLS, SEARCH])
         self.assertNotIn("tool_use", json.dumps(self.bodies()[-1]["messages"]))
         self.search(self.proxy(), user("q"), lost, user(result("toolu_1")), assistant(first), user("and?"))
+
+    def test_a_refusal_of_the_thinking_is_answered_with_a_transcript(self) -> None:
+        said = {"role": "assistant", "content": [USE, RESULT, {"type": "text", "text": "Found."}]}
+        self.fake.answer(Failure(400, MISSING_THINKING, "invalid_request_error", "invalid_request_error"), SEARCHED)
+        message = self.complete(self.proxy(), user("q"), said, user("go on"), tools=[SEARCH])
+        self.assertEqual(ALL_KINDS, kinds(message))
+        self.assertEqual([OWN, OWN], self.paths())
+        self.assertIn("Found.", str(self.bodies()[-1]["messages"][0]))
 
     def test_a_notice_of_ours_is_no_part_of_the_turn(self) -> None:
         proxy = self.proxy()

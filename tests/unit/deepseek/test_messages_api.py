@@ -134,9 +134,17 @@ class TestRequests(unittest.TestCase):
         ):
             body = payload(request(user("u"), tools=tuple(TOOLS), tool_choice=choice, thinking=False))
             self.assertEqual(expected, body["tool_choice"])
-        forced = {"type": "tool", "name": "web_search", "disable_parallel_tool_use": True}
-        body = payload(request(user("u"), server_tools=(SEARCH,), server_choice=forced, thinking=False))
-        self.assertEqual(({"type": "tool", "name": "web_search"}, [SEARCH]), (body["tool_choice"], body["tools"]))
+
+    def test_a_search_is_forced_by_its_name_or_its_type(self) -> None:
+        named = {"type": "tool", "name": "web_search"}
+        bare = {"type": "web_search_20250305"}
+        for choice, tool, expected in (
+            ({**named, "disable_parallel_tool_use": True}, SEARCH, named),
+            (bare, SEARCH, named),
+            (bare, bare, {"type": "any"}),
+        ):
+            body = payload(request(user("u"), server_tools=(tool,), server_choice=choice, thinking=False))
+            self.assertEqual((expected, [tool]), (body["tool_choice"], body["tools"]))
 
     def test_a_schema_follows_the_system_prompt(self) -> None:
         form = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
