@@ -9,6 +9,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.responses_api import payload
 from deepseek_cursor_proxy.deepseek.responses_stream import ResponseReader
+from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Search
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.native import Response
@@ -115,6 +116,28 @@ class TestSearches(unittest.TestCase):
                 with self.subTest(seed=seed, echo=name):
                     self.check(reply.message(), echo(output), original)
 
+    def test_a_damaged_stream_of_searches_is_written_as_a_sound_one(self) -> None:
+        for seed in range(width(150, 2_000, 20_000)):
+            rng, writing, reply, reader = random.Random(seed), writer(), Reply(), ResponseReader()
+            response = Response(some_answer(rng), ASKED, PrefixCache(), "0", 1)
+            written, failure = writing.begin(), None
+            for event in damaged(rng, list(response.events())):
+                found = reader.read(event)
+                for delta in found.batch:
+                    if isinstance(delta, Delta):
+                        reply.add(delta)
+                written += writing.write(found.batch)
+                if found.is_over:
+                    failure = found.problem
+                    break
+            with self.subTest(seed=seed):
+                is_whole = failure is None and reply.is_finished
+                written += writing.end() if is_whole else writing.fail(failure or UpstreamFailed("It broke off."))
+                output = check_stream(events(written))["output"]
+                # Whatever it is, it can be sent back.
+                history = responses_items.read([question("q"), *output, question("n")], keep_server_items=True)
+                payload(ChatRequest("m", "deepseek-flash", history.messages))
+
     def check(self, answer: Message, echo: list[Json], original: list[Json]) -> None:
         opener = Opener(Sealer(b"secret", b"caller"), 1_000_000)
         items = envelope.unseal([question("q"), *echo, question("n")], opener)
@@ -132,6 +155,34 @@ class TestSearches(unittest.TestCase):
         self.assertEqual(
             list(map(comparable, original)), list(map(comparable, payload(completed.request)["input"][1:-1]))
         )
+
+
+ODD: tuple[Any, ...] = (None, "", 7, [], {}, [None], {"type": "search"}, "web_search_call", "failed", "ws_1")
+
+
+def damaged(rng: random.Random, stream: list[bytes]) -> Iterator[bytes]:
+    """The events of a stream, some of which are missing, doubled, swapped or odd."""
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(stream))
+        match rng.randrange(4):
+            case 0:
+                stream = [*stream[:at], *stream[at + 1 :]] or stream
+            case 1:
+                stream = [*stream[:at], stream[at], *stream[at:]]
+            case 2:
+                other = rng.randrange(len(stream))
+                stream[at], stream[other] = stream[other], stream[at]
+            case _:
+                stream[at] = odd(rng, stream[at])
+    yield from stream
+
+
+def odd(rng: random.Random, event: bytes) -> bytes:
+    """The event with another value of one field, in it or in its item."""
+    value = json.loads(event.partition(b"data: ")[2])
+    inside = value["item"] if isinstance(value.get("item"), dict) and rng.random() < 0.6 else value
+    inside[rng.choice(list(inside))] = rng.choice(ODD)
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
 def comparable(item: Json) -> Any:

@@ -240,7 +240,8 @@ class ServerItem(Item):
             return {**self._item, "id": self.id, **({"status": "incomplete"} if self._status == "incomplete" else {})}
         action = as_object(self._item.get("action")) or {"type": "search"}
         if action.get("type") == "search" and "query" not in action:
-            action = {**action, "query": next(iter(as_list(action.get("queries"))), "")}
+            queries = [each for each in as_list(action.get("queries")) if isinstance(each, str)]
+            action = {**action, "query": next(iter(queries), "")}
         return {**self._item, "id": self.id, "action": action, "status": self._status}
 
     def advance(self, piece: ServerPiece) -> bytes:
