@@ -39,8 +39,10 @@ class ResponseStreamTest(OpenAINodeCase):
                 answer, final = variant.answer, outcome["final"]
                 self.assertEqual(final["status"], variant.status)
                 self.assertEqual(without_the_helpers_own(final), without_the_helpers_own(outcome["stored"]))
-                self.assertEqual(outcome["told"]["reasoning"], answer.reasoning or "")
-                self.assertEqual(outcome["told"]["text"], answer.content or "")
+                thoughts = [search.reasoning for search in answer.searches] + [answer.reasoning or ""]
+                texts = [search.text for search in answer.searches] + [answer.content or ""]
+                self.assertEqual(outcome["told"]["reasoning"], "".join(thoughts))
+                self.assertEqual(outcome["told"]["text"], "".join(texts))
 
 
 def without_the_helpers_own(response: Any) -> Any:

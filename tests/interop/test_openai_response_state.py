@@ -140,7 +140,7 @@ class StoredTest(ResponsesCase):
         self.sdk = self.client(self.proxy(background_workers=1))
 
     def test_input_items_are_listed_page_by_page(self) -> None:
-        picture = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
         looked = {"role": "user", "content": [{"type": "input_text", "text": "Look."}, picture]}
         self.fake.answer(*SCRIPT[:3])
         first = self.sdk.responses.create(model="deepseek-flash", input=[looked], tools=TOOLS)
