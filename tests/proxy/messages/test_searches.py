@@ -348,7 +348,7 @@ class TestFaults(SearchTestCase):
         message = self.complete(self.proxy(), user("q"), said, user("go on"), tools=[SEARCH])
         self.assertEqual(ALL_KINDS, kinds(message))
         self.assertEqual([OWN, OWN], self.paths())
-        self.assertIn("Found.", str(self.bodies()[-1]["messages"][0]))
+        self.assertIn("Found.", self.bodies()[-1]["system"])
 
     def test_a_notice_of_ours_is_no_part_of_the_turn(self) -> None:
         proxy = self.proxy()
