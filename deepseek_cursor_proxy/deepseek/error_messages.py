@@ -8,7 +8,7 @@ errors stay.
 import re
 
 from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 
 # DeepSeek sends no Retry-After. Without one, Codex gives up at once and other clients retry too often.
@@ -83,6 +83,12 @@ def read_refusal(status: int, raw: bytes, retry_after: int | None, name: str = _
         return UpstreamRefused(status, message, body, retry_after)
     text = " ".join(re.sub(r"<[^<>]{0,200}>", " ", raw[:8000].decode("utf-8", "replace")).split())[:2000]
     return UpstreamRefused(status, f"{name} answered {status}: {text or 'no explanation'}", None, retry_after)
+
+
+def name_upstream(error: ProxyError, name: str) -> None:
+    """Have an error name the upstream: our texts about answers begin with DeepSeek, whoever gave the answer."""
+    if isinstance(error, UpstreamFailed) and error.message.startswith(_DEEPSEEK):
+        error.message = name + error.message.removeprefix(_DEEPSEEK)
 
 
 def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK) -> UpstreamRefused:

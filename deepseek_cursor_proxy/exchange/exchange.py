@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
@@ -160,7 +161,7 @@ class Exchange:
     def _fail(self, error: BaseException) -> None:
         self._end = End.of(error)
         if isinstance(error, ProxyError):
-            self._upstream_call.name_upstream(error)
+            name_upstream(error, self._upstream_call.upstream_name)
             credential = self._upstream_call.credential
             # Upstream's own words may quote the key it was called with.
             if self._upstream_call.has_owner_key or len(credential) >= _SHORTEST_SECRET:

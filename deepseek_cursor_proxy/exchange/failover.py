@@ -4,7 +4,7 @@ As long as the client has nothing of an answer, a failed call is followed by one
 
     failure                                     breaker              the upstream is asked again
     cannot be reached, timed out, is no API     opens at once        no
-    connection broke, 5xx                       opens after some     after a pause, if all others failed as well
+    connection or answer broke, 5xx             opens after some     after a pause, if all others failed as well
     429                                         -                    the same; its key rests
     402                                         -                    no; its key is set aside for a time
     401 with a key of the owner                 -                    no; its key is set aside for good
@@ -119,6 +119,8 @@ class Failover:
         self._waiting: list[tuple[Candidate, int]] = []
         self._failures: dict[str, str] = {}
         self._has_stayed = False
+        # Whether the current upstream has accepted the call.
+        self._is_accepted = False
         self.current = self._next() or Attempt(candidates[0], None)
 
     def check_key(self) -> None:
@@ -151,7 +153,7 @@ class Failover:
         attempt = self._next() or (self._next() if self._start_again(pause) else None)
         if attempt is None:
             return False
-        self.current = attempt
+        self.current, self._is_accepted = attempt, False
         if attempt.name != failed.name:
             self._emit(Rerouted(self._number, failed.name, self._failures[failed.name], attempt.name))
         return True
@@ -174,7 +176,9 @@ class Failover:
         self._failures.pop(attempt.name, None)
         self._failures[attempt.name] = reason = self._words(error)
         if cause in (Cause.UNREACHABLE, Cause.BROKEN) and upstream.breaker is not None:
-            if upstream.breaker.record_failure(is_sure=cause is Cause.UNREACHABLE):
+            # An answer that cannot be read may be due to what was asked.
+            is_sure = cause is Cause.UNREACHABLE and not (self._is_accepted and isinstance(error, UpstreamFailed))
+            if upstream.breaker.record_failure(is_sure=is_sure):
                 self._emit(UpstreamChanged(attempt.name, False, reason, upstream.breaker.seconds_left))
         elif cause is Cause.MODEL_REFUSED:
             if self._upstreams.record_refused_model(attempt.candidate):
@@ -189,6 +193,7 @@ class Failover:
 
     def record_acceptance(self) -> None:
         """The current upstream has accepted the call: the chat stays there."""
+        self._is_accepted = True
         attempt = self.current
         breaker, lease = attempt.candidate.upstream.breaker, attempt.lease
         if breaker is not None and breaker.record_acceptance():
@@ -207,13 +212,15 @@ class Failover:
         """The last error as the client gets it: with the upstreams asked before, and without blame for its own key."""
         failures = [f"{name} ({reason})" for name, reason in self._failures.items()]
         cause = cause_of(error, is_owner_key=self.current.lease is not None)
-        if len(failures) > 1 and cause not in (None, Cause.UNREACHABLE, Cause.BROKEN, Cause.BUSY):
+        if cause is None:
+            return error
+        if len(failures) > 1 and cause not in (Cause.UNREACHABLE, Cause.BROKEN, Cause.BUSY):
             return UpstreamFailed(f"No upstream can answer: {', '.join(failures)}. Try again in a moment.")
         if cause is Cause.KEY_REFUSED:
             # As a 401 it would send people to look at a key that has nothing to do with it.
             return _no_key(self.current.candidate)
         if len(failures) > 1:
-            error.add(f"Asked before: {', '.join(each for each in failures[:-1])}.")
+            error.add(f"Asked before: {', '.join(failures[:-1])}.")
         return error
 
     def release(self) -> None:
@@ -265,14 +272,20 @@ def open_failover(context: CallContext, generation: GenerationRequest, services:
 
 
 def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequest) -> list[Candidate]:
-    """The candidates, those first that run the tools of DeepSeek in a request; these alone if it forces one."""
+    """The candidates, those first that run the tools of DeepSeek in a request; these alone if it forces one.
+
+    BadRequest if it does and none runs it.
+    """
 
     def is_able(candidate: Candidate) -> bool:
         request = generation.request._replace(model=candidate.model)
         return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, request)
 
     able = list(filter(is_able, candidates))
-    if able and server_tools.is_forced(generation.request):
+    if server_tools.is_forced(generation.request):
+        if not able:
+            # It raises.
+            server_tools.leave_out(generation.request)
         return able
     return sorted(candidates, key=lambda each: (not each.upstream.is_ready, each not in able))
 

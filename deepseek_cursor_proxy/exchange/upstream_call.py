@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT
-from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message
+from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message, name_upstream
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
@@ -46,8 +46,6 @@ from deepseek_cursor_proxy.upstream.retry import Retries
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.failover import Failover
-
-_DEEPSEEK = "DeepSeek"
 
 
 class UpstreamCall:
@@ -130,11 +128,6 @@ class UpstreamCall:
     def has_owner_key(self) -> bool:
         """Whether no client may see the key."""
         return self._context.is_held or self.credential is not self._context.credential
-
-    def name_upstream(self, error: ProxyError) -> None:
-        """Have an error name the upstream: our texts about answers begin with DeepSeek, whoever gave them."""
-        if isinstance(error, UpstreamFailed) and error.message.startswith(_DEEPSEEK):
-            error.message = self._upstream.name + error.message.removeprefix(_DEEPSEEK)
 
     @property
     def upstream_name(self) -> str:
@@ -255,7 +248,7 @@ class UpstreamCall:
 
     def _call_elsewhere(self, error: ProxyError, *, has_delta: bool) -> bool:
         assert self._failover is not None
-        self.name_upstream(error)
+        name_upstream(error, self._upstream.name)
         if has_delta:
             self._failover.record_failure(error)
             return False

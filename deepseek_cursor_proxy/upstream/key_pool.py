@@ -19,6 +19,8 @@ class PooledKey:
         self.credential = credential
         self.digest = str(AccessKey.of(credential))
         self.calls = 0
+        # The number of the last call of the pool that took it.
+        self.last_call = 0
         self.aside_until = 0.0
 
     def __repr__(self) -> str:
@@ -38,11 +40,12 @@ class KeyLease:
 
 
 class KeyPool:
-    """Called by handler threads; the lock protects the keys and `is_released`."""
+    """Called by handler threads; the lock protects the keys, `_calls` and `is_released`."""
 
     def __init__(self, credentials: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
         self._keys = [PooledKey(each) for each in dict.fromkeys(credentials)]
         self._now = now
+        self._calls = 0
         self._lock = threading.Lock()
 
     @property
@@ -51,7 +54,7 @@ class KeyPool:
         return any(key.aside_until <= now for key in self._keys)
 
     def take(self, digest: str | None = None) -> KeyLease | None:
-        """The key of this digest if it is ready, else the ready one with the fewest calls.
+        """The key of this digest if it is ready, else the ready one with the fewest calls, the longest unused of these.
 
         Without a ready key the one that is set aside for the shortest time: its account may have been topped up
         meanwhile. None if every key was refused for good.
@@ -63,8 +66,9 @@ class KeyPool:
             own = [key for key in ready if key.digest == digest]
             if not usable:
                 return None
-            key = min(own or ready or usable, key=lambda key: (max(key.aside_until, now), key.calls))
-            key.calls += 1
+            key = min(own or ready or usable, key=lambda key: (max(key.aside_until, now), key.calls, key.last_call))
+            self._calls += 1
+            key.calls, key.last_call = key.calls + 1, self._calls
             return KeyLease(self, key)
 
     def release(self, lease: KeyLease) -> None:

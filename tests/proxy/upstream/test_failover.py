@@ -100,6 +100,9 @@ class TestFailures(UpstreamsTestCase):
         self.assertEqual(502, status)
         self.assertRegex(message, r"No upstream can answer: main \(.*cannot be reached.*\), spare \(answered 404\)")
         self.assertNotIn("DeepSeek", message)
+        bad = self.enterContext(failing(400, "messages[0]: invalid"))
+        status, message = self.error(self.behind(self.tables(main=self.dead(), spare=bad)))
+        self.assertEqual((400, "messages[0]: invalid"), (status, message))
 
     def test_when_all_are_busy_each_is_asked_again_after_a_pause(self) -> None:
         self.main.answer(Failure(429), Failure(503))
@@ -204,6 +207,14 @@ class TestBreaker(UpstreamsTestCase):
         for number in range(6):
             self.ask(proxy, f"chat {number}")
         self.assertEqual([3, 6], self.counts(main, self.spare))
+
+    def test_an_answer_that_cannot_be_read_opens_it_no_sooner_than_an_error(self) -> None:
+        """It may be due to what was asked."""
+        main = self.enterContext(forever(Raw(CUT.data + b'data: {"error": {"message": "Content Exists Risk"}}\n\n')))
+        proxy = self.behind(self.tables(main=main))
+        for number in range(5):
+            self.assertIn(HELLO.encode(), self.ask(proxy, f"chat {number}", stream=True).body)
+        self.assertEqual([3, 5], self.counts(main, self.spare))
 
     def test_a_probe_brings_it_back(self) -> None:
         main = self.enterContext(FakeDeepSeek(responder=lambda _: steps.pop(0) if steps else Answer()))

@@ -31,6 +31,14 @@ class TestKeyPool(unittest.TestCase):
         leases[1].release()
         self.assertEqual(leases[1].key, self.take().key)
 
+    def test_calls_one_after_the_other_take_turns(self) -> None:
+        taken = []
+        for _ in range(6):
+            lease = self.take()
+            taken.append(lease.key.credential)
+            lease.release()
+        self.assertEqual([*KEYS, *KEYS], taken)
+
     def test_a_chat_keeps_its_key_however_busy_it_is(self) -> None:
         digest = self.take().key.digest
         self.assertEqual({digest}, {self.take(digest).key.digest for _ in range(5)})
