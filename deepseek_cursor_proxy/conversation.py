@@ -147,7 +147,8 @@ def pack_items(api: str, items: Sequence[Mapping[str, Any]]) -> str:
 
     A reasoning among them is replaced by its length, because the client may not send it: {"type": "thinking",
     "length": 12} stands for the next 12 characters of `Message.reasoning`. In an answer, and in the form of APIs that
-    have no more to say about a text, {"type": "text", "length": 12} stands for those of `Message.content`.
+    have no more to say about a text, {"type": "text", "length": 12} stands for those of `Message.content`. In the form
+    of Messages, {"type": "tool_use"} stands for the next one of `Message.tool_calls`.
     """
     return json.dumps({api: items}, ensure_ascii=False, separators=(",", ":"))
 

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message, unpack_item
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.images import placeholder
-from deepseek_cursor_proxy.deepseek.messages_stream import MessageReader, message_deltas
+from deepseek_cursor_proxy.deepseek.messages_stream import MessageStreamReader, message_deltas
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json, object_in
@@ -24,10 +24,8 @@ Block = dict[str, Any]
 # Names of plain fields in chat completions -> in this API. A field that is not here is left out.
 _PARAMS = {"temperature": "temperature", "top_p": "top_p"}
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
-# DeepSeek's own limits for requests that name none, by reference of September 2026; this API wants one to be named.
-_MAX_TOKENS = 8192
-_MAX_TOKENS_THINKING = {"max": 131_072}
-_DEFAULT_MAX_TOKENS_THINKING = 65_536
+# This API wants a limit to be named: DeepSeek's own for requests without one (reference of September 2026).
+_MAX_TOKENS, _MAX_TOKENS_THINKING, _MAX_TOKENS_MAX_EFFORT = 8192, 65_536, 131_072
 
 
 def payload(request: ChatRequest) -> dict[str, Any]:
@@ -55,16 +53,13 @@ def payload(request: ChatRequest) -> dict[str, Any]:
 
 
 def _max_tokens(request: ChatRequest) -> int:
-    default = _MAX_TOKENS_THINKING.get(request.effort, _DEFAULT_MAX_TOKENS_THINKING)
+    default = _MAX_TOKENS_MAX_EFFORT if request.effort == "max" else _MAX_TOKENS_THINKING
     limit: int = request.params.get("max_tokens", default if request.thinking else _MAX_TOKENS)
     return limit
 
 
 def _system(request: ChatRequest, prompts: Sequence[Mapping[str, Any]]) -> str:
-    texts = [each["content"] for each in prompts]
-    form = request.params.get("response_format")
-    if form is not None and (instruction := chat_api.schema_instruction(form)) is not None:
-        texts.append(instruction)
+    texts = [*(each["content"] for each in prompts), chat_api.schema_instruction(request.params.get("response_format"))]
     return "\n\n".join(filter(None, texts))
 
 
@@ -103,6 +98,7 @@ def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> li
         blocks = _turn_blocks(fields, next(turns)) if is_turn else _user_blocks(fields)
         role = "assistant" if is_turn else "user"
         if sent and sent[-1]["role"] == role:
+            # One turn needs no more than one filler.
             sent[-1]["content"] += [block for block in blocks if block != _thinking(FILLER)]
         else:
             sent.append({"role": role, "content": blocks})
@@ -132,7 +128,8 @@ def _pair_searches(turn: dict[str, Any], *, is_last: bool) -> dict[str, Any]:
 
 
 def _is_result(block: Mapping[str, Any]) -> bool:
-    return isinstance(block["type"], str) and block["type"].endswith("_tool_result")
+    kind: str = block["type"]
+    return kind.endswith("_tool_result")
 
 
 def _user_blocks(fields: Mapping[str, Any]) -> list[Block]:
@@ -224,7 +221,7 @@ MESSAGES = UpstreamApi(
     payload,
     _encode,
     message_deltas,
-    MessageReader,
+    MessageStreamReader,
     runs_server_tools=True,
     is_unversioned=True,
 )

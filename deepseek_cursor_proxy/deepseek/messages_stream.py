@@ -220,7 +220,7 @@ def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-class MessageReader(EventReader):
+class MessageStreamReader(EventReader):
     def __init__(self) -> None:
         super().__init__()
         self._blocks = BlockReader()

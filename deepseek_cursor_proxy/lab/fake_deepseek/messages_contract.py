@@ -15,6 +15,7 @@ API has is judged here. This translation shares nothing with the proxy's own, so
     no effort with thinking switched off                          claude-code#65863
     roles alternate, no empty text, results come first,           assumed, from Anthropic's reference
     every server_tool_use has its result but in the last turn
+    cache_control on the blocks of a search is refused            not seen: so that tests see what is left of it
 """
 
 import re

@@ -163,8 +163,10 @@ class MessageWriter:
 
     def _write_server_delta(self, delta: ServerDelta) -> list[bytes]:
         written: list[bytes] = []
-        if delta.begins_text and isinstance(self._open, Text):
-            written += self._close_open()
+        if delta.begins_text:
+            # Sources of a text that said nothing are sources of nothing.
+            self._pending_citations = []
+            written += self._close_open() if isinstance(self._open, Text) else []
         for piece in delta.pieces:
             written += self._write_server_piece(piece)
         for citation in delta.citations:

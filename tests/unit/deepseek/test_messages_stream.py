@@ -1,4 +1,4 @@
-"""MessageReader gives the same deltas however the events of a message are cut, and the same reply as the message."""
+"""MessageStreamReader gives the same deltas however events are cut, and the same reply as of the whole message."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Heartbeat, Reply, ServerPiece, unpack_items
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
-from deepseek_cursor_proxy.deepseek.messages_stream import MessageReader, message_deltas, usage
+from deepseek_cursor_proxy.deepseek.messages_stream import MessageStreamReader, message_deltas, usage
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
@@ -49,7 +49,7 @@ def event(chunk: Any) -> bytes:
 
 def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
     """The deltas of all pieces, and the last ParsedEvents."""
-    reader, deltas, events = MessageReader(), list[Delta](), ParsedEvents()
+    reader, deltas, events = MessageStreamReader(), list[Delta](), ParsedEvents()
     for piece in pieces:
         events = reader.read(piece)
         deltas += [item for item in events.batch if isinstance(item, Delta)]
@@ -210,7 +210,7 @@ class TestEnds(unittest.TestCase):
                 message_deltas(body)
 
     def test_a_ping_is_a_sign_of_life(self) -> None:
-        events = MessageReader().read(event({"type": "ping"}))
+        events = MessageStreamReader().read(event({"type": "ping"}))
         self.assertEqual(([Heartbeat("ping")], False), (events.batch, events.is_progress))
 
     def test_usage_has_its_names_in_chat_completions(self) -> None:

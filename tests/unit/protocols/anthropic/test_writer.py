@@ -228,6 +228,9 @@ class TestServerBlocks(unittest.TestCase):
 
     def test_sources_without_a_text_are_no_block(self) -> None:
         self.assertEqual([], added_up(self.cite("1"), Delta(finish_reason="stop"))["content"])
+        new = Delta(server=ServerDelta(begins_text=True))
+        reply = added_up(self.cite("1"), new, Delta(text="x"), Delta(finish_reason="stop"))
+        self.assertEqual([{"type": "text", "text": "x"}], reply["content"])
 
     def test_a_failure_in_the_middle_of_a_search_ends_its_block(self) -> None:
         writing = writer()
