@@ -14,6 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.observers.events import RequestFacts
+from deepseek_cursor_proxy.observers.explain_trace import PROOFS
 from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, RunningRequest
 
 _TRACING_HINT = "Bodies are kept only while tracing is on: set trace_dir to a directory and send SIGHUP, or restart."
@@ -108,7 +109,7 @@ def _facts(facts: RequestFacts) -> dict[str, Any]:
 
 def details(record: RequestRecord, trace_dir: Path | None) -> dict[str, Any]:
     """The row of a request with its turns, and its bodies if it was traced."""
-    marks = [{"index": mark.message, "source": mark.source, "proof": mark.proof} for mark in record.strip]
+    marks = [{"index": mark.message, "source": mark.source, "proof": PROOFS.get(mark.proof)} for mark in record.strip]
     more = {"strip": marks, "finish_reason": record.finish_reason, "dropped": list(record.dropped)}
     return {**row(record), **more, **_bodies(record, trace_dir)}
 

@@ -19,7 +19,7 @@ _FIRST_WORDS = 48
 
 _NEEDS = {"hard": "required", "soft": "wanted", "none": "not needed"}
 _SOURCES = {"client": "the client sent it", "display": "from the thinking block in its text", "nobody": "nobody has it"}
-_PROOFS = {
+PROOFS = {
     "exact": "this message after exactly this history",
     "linked": "found here before, by a weaker proof",
     "sent": "sent in this chat before",
@@ -102,7 +102,7 @@ def _describe_reasoning(turn: Mapping[str, Any]) -> str:
     """Whether the reasoning was needed, and its source or the reason why there is none."""
     need = _NEEDS.get(str(turn.get("need")), "?")
     source, proof = str(turn.get("source")), str(turn.get("proof") or "")
-    why = f"{safe_text(proof, 40)}: {_PROOFS[proof]}" if proof in _PROOFS else safe_text(_describe_doubt(proof), 120)
+    why = f"{safe_text(proof, 40)}: {PROOFS[proof]}" if proof in PROOFS else safe_text(_describe_doubt(proof), 120)
     if source == "store":
         found = f"found by {why}"
     else:
@@ -113,4 +113,4 @@ def _describe_reasoning(turn: Mapping[str, Any]) -> str:
 
 def _describe_doubt(proof: str) -> str:
     kind = proof.removeprefix("ambiguous ")
-    return f"{proof}: two different turns fit {_PROOFS.get(kind, kind)}" if kind != proof else proof
+    return f"{proof}: two different turns fit {PROOFS.get(kind, kind)}" if kind != proof else proof

@@ -1,0 +1,95 @@
+// Numbers as people read them: with units, the same number of digits for the same size, a dash for what is not known.
+// Pure; the currency is set once from /api/stats.
+
+const THIN = "\u202f";
+const NONE = "–";
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const hourClock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const shortDay = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+const longDay = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short", timeZone: "UTC" });
+const fullTime = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+export function count(value) {
+  return isNumber(value) ? whole.format(value) : NONE;
+}
+
+export function plural(value, noun, nouns = `${noun}s`) {
+  return `${count(value)} ${value === 1 ? noun : nouns}`;
+}
+
+// 950, 12.3k, 1.20M: three digits that count.
+export function compact(value) {
+  if (!isNumber(value)) return NONE;
+  for (const [size, letter] of [
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
+    const scaled = value / size;
+    if (Math.abs(scaled) >= 1) return scaled.toFixed(scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2) + letter;
+  }
+  return String(Math.round(value * 10) / 10);
+}
+
+export function share(part, all = 1) {
+  if (!isNumber(part) || !isNumber(all) || all <= 0) return NONE;
+  const percent = (100 * part) / all;
+  // 100 % only if nothing is missing.
+  return `${percent < 100 ? Math.min(99, Math.round(percent)) : 100}${THIN}%`;
+}
+
+export function seconds(value) {
+  if (!isNumber(value)) return NONE;
+  if (value >= 3600) return `${Math.floor(value / 3600)}${THIN}h ${Math.floor((value % 3600) / 60)}${THIN}min`;
+  if (value >= 100) return `${Math.floor(value / 60)}${THIN}min ${Math.floor(value % 60)}${THIN}s`;
+  return `${value.toFixed(value < 10 ? 2 : 1)}${THIN}s`;
+}
+
+// A duration that ticks: whole seconds.
+export function age(value) {
+  return value >= 100 ? seconds(value) : `${Math.max(0, Math.floor(value))}${THIN}s`;
+}
+
+export function uptime(value) {
+  if (!isNumber(value)) return NONE;
+  const days = Math.floor(value / 86400);
+  return days ? `${days}${THIN}d ${Math.floor((value % 86400) / 3600)}${THIN}h` : seconds(Math.floor(value));
+}
+
+export function bytes(value) {
+  if (!isNumber(value)) return NONE;
+  if (value < 1000) return `${value}${THIN}B`;
+  if (value < 1e6) return `${Math.round(value / 1e3)}${THIN}kB`;
+  return value < 1e9 ? `${(value / 1e6).toFixed(1)}${THIN}MB` : `${(value / 1e9).toFixed(2)}${THIN}GB`;
+}
+
+let sign = "$";
+export function setCurrency(name) {
+  sign = name === "CNY" ? "¥" : "$";
+}
+
+// An unknown price is never 0.
+export function money(value, unknown = "unknown") {
+  if (!isNumber(value)) return unknown;
+  if (value === 0) return `${sign}0`;
+  const digits = Math.abs(value) < 1 ? 4 : 2;
+  return sign + value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+// For an axis: as few digits as the step needs.
+export function roundCompact(value) {
+  return compact(value).replace(/\.0+(?=\D)/, "");
+}
+
+export function roundMoney(value) {
+  return sign + (value >= 1000 ? compact(value) : String(Math.round(value * 1e4) / 1e4));
+}
+
+export const time = (unix) => (isNumber(unix) ? clock.format(unix * 1000) : NONE);
+export const minute = (unix) => hourClock.format(unix * 1000);
+export const dateTime = (unix) => (isNumber(unix) ? fullTime.format(unix * 1000) : NONE);
+export const day = (iso) => shortDay.format(new Date(`${iso}T00:00:00Z`));
+export const weekday = (iso) => longDay.format(new Date(`${iso}T00:00:00Z`));

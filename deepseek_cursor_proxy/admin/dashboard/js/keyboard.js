@@ -1,0 +1,51 @@
+// Shortcuts, and the dialog that lists them. A view answers the keys it knows with `onKey(key)`, which returns true.
+
+import { h } from "./dom.js";
+import { iconButton } from "./parts.js";
+import * as router from "./router.js";
+import { cycleTheme } from "./theme.js";
+
+const SHORTCUTS = [
+  [["1", "2", "3", "4"], "Now, Requests, Usage, Store and settings"],
+  [["j", "k"], "next and previous request; also the arrows"],
+  [["Enter"], "open the request"],
+  [["Esc"], "close the request, clear the search"],
+  [["p"], "pause the list, or let it run"],
+  [["/"], "filter or search"],
+  [["t"], "theme: as the system, light, dark"],
+  [["?"], "this list"],
+];
+const VIEWS = { 1: "now", 2: "requests", 3: "usage", 4: "store" };
+
+export function installKeyboard(shownView) {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    const isTyping = event.target.matches("input, select, textarea");
+    if (isTyping && event.key !== "Escape") return;
+    if (press(event.key, shownView())) event.preventDefault();
+  });
+}
+
+function press(key, view) {
+  if (view?.onKey?.(key)) return true;
+  if (key === "?") showHelp();
+  else if (key === "t") cycleTheme();
+  else if (view && key in VIEWS) router.go({ view: VIEWS[key] });
+  else return false;
+  return true;
+}
+
+export function showHelp() {
+  const dialog = document.getElementById("help");
+  const close = iconButton("close", "Close", () => dialog.close());
+  const rows = SHORTCUTS.map(([keys, words]) => [
+    h(
+      "dt",
+      keys.map((key) => h("kbd", key)),
+    ),
+    h("dd", words),
+  ]);
+  const title = h("h1", { id: "help-title" }, "Keyboard shortcuts");
+  dialog.replaceChildren(h("div.panel-head", title, close), h("dl", ...rows.flat()));
+  dialog.showModal();
+}

@@ -1,0 +1,134 @@
+// The start of the page: key, theme, feed, and which view is shown. Views are made when first shown and know nothing of
+// each other; the address says which one it is (router.js).
+
+import { getJson, setKey, takeKey } from "./api.js";
+import { announce, setText } from "./dom.js";
+import { Feed } from "./feed.js";
+import * as format from "./format.js";
+import { installKeyboard, showHelp } from "./keyboard.js";
+import { Model } from "./model.js";
+import * as router from "./router.js";
+import { gate, stoppedBanner } from "./states.js";
+import { cycleTheme, showTheme } from "./theme.js";
+import { NowView } from "./views/now.js";
+import { RequestsView } from "./views/requests.js";
+import { StoreView } from "./views/store.js";
+import { UsageView } from "./views/usage.js";
+
+const VIEWS = { now: NowView, requests: RequestsView, usage: UsageView, store: StoreView };
+const TITLES = { now: "Now", requests: "Requests", usage: "Usage", store: "Store and settings" };
+
+const main = document.getElementById("main");
+const banner = document.getElementById("banner");
+const linkState = document.getElementById("link-state");
+const model = new Model();
+const views = {};
+let shown = null;
+let link = { name: "connecting" };
+
+const feed = new Feed({
+  async onOpen() {
+    const [stats, newest] = await Promise.all([getJson("/api/stats"), getJson("/api/requests?limit=100")]);
+    format.setCurrency(stats.currency);
+    model.setStats(stats);
+    model.setNewest(newest.requests, newest.next_before !== null);
+  },
+  onEvent: (name, data) => model.apply(name, data),
+  onState(state) {
+    link = state;
+    if (state.name === "refused") showGate(state.error);
+    else showLink();
+  },
+});
+
+function showView() {
+  const route = router.current();
+  const name = route.view in VIEWS ? route.view : "now";
+  const view = (views[name] ??= new VIEWS[name](model));
+  const isNew = shown !== view;
+  if (isNew) {
+    shown?.hide?.();
+    shown = view;
+    main.replaceChildren(view.element);
+    window.scrollTo(0, 0);
+  }
+  for (const tab of document.querySelectorAll(".tabs a")) {
+    if (tab.dataset.view === name) tab.setAttribute("aria-current", "page");
+    else tab.removeAttribute("aria-current");
+  }
+  view.show(route);
+  view.update();
+  showTitle();
+  if (isNew && link.name === "live") announce(TITLES[name]);
+}
+
+function showTitle() {
+  const running = model.running.size ? `(${model.running.size}) ` : "";
+  const title = `${running}${TITLES[router.current().view] ?? TITLES.now} · deepseek-cursor-proxy`;
+  if (document.title !== title) document.title = title;
+}
+
+function showLink() {
+  const seconds = Math.max(0, Math.ceil(((link.until ?? 0) - Date.now()) / 1000));
+  const words = { connecting: "Connecting", live: "Live", waiting: `Stopped · ${seconds} s`, refused: "No access" };
+  linkState.dataset.state = link.name;
+  setText(linkState.lastElementChild, words[link.name]);
+  document.body.classList.toggle("is-stale", link.name === "waiting");
+  // One failure may be a restart of the proxy; it is gone before anybody has read the banner.
+  const isStopped = link.name === "waiting" && feed.attempt > 1;
+  if (isStopped && banner.hidden) {
+    announce(link.error.message);
+    banner.replaceChildren(...stoppedBanner(link.error, () => feed.start()));
+  }
+  if (link.name === "live" && !banner.hidden) announce("The proxy answers again.");
+  if (isStopped || link.name === "live") banner.hidden = !isStopped;
+}
+
+function showGate(error) {
+  link = { name: "refused" };
+  showLink();
+  banner.hidden = true;
+  shown?.hide?.();
+  shown = null;
+  main.replaceChildren(gate(error, open));
+  main.querySelector("input")?.focus();
+}
+
+function open(key) {
+  setKey(key);
+  start();
+}
+
+function start() {
+  feed.attempt = 0;
+  feed.start();
+  showView();
+}
+
+window.addEventListener("hashchange", () => {
+  // A link with a key, pasted into a page that is open.
+  if (location.hash.startsWith("#key=")) {
+    takeKey();
+    start();
+  } else if (link.name !== "refused") showView();
+});
+model.onChange(() => {
+  shown?.update();
+  showTitle();
+});
+setInterval(() => {
+  if (link.name === "waiting") showLink();
+  if (link.name === "live" && !document.hidden) shown?.tick?.();
+}, 1000);
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+document.getElementById("theme-button").addEventListener("click", cycleTheme);
+document.getElementById("help-button").addEventListener("click", showHelp);
+installKeyboard(() => shown);
+showTheme();
+document.querySelector("noscript")?.remove();
+if (takeKey()) start();
+else showGate(null);

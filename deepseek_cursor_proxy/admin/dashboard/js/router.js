@@ -1,0 +1,28 @@
+// Routes in the address's fragment, so that the back button works and a view or a request can be linked:
+//   #/now   #/requests?model=…&outcome=…   #/requests/12   #/usage?range=30&by=model   #/store
+
+export function parse(hash) {
+  const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
+  const [view, item = null] = path.split("/");
+  return { view: view || "now", item, options: Object.fromEntries(new URLSearchParams(search)) };
+}
+
+export function format({ view, item = null, options = {} }) {
+  const filled = Object.entries(options).filter(([, value]) => value);
+  const search = filled.length ? `?${new URLSearchParams(filled)}` : "";
+  return `#/${view}${item === null ? "" : `/${item}`}${search}`;
+}
+
+export function current() {
+  return parse(location.hash);
+}
+
+export function go(route) {
+  location.hash = format(route);
+}
+
+// The same place with other options: no step for the back button.
+export function replace(route) {
+  history.replaceState(null, "", format(route));
+  window.dispatchEvent(new HashChangeEvent("hashchange"));
+}

@@ -1,0 +1,62 @@
+// What the page shows when it has no data: the key is missing or wrong, the proxy is stopped, nothing happened yet,
+// something is loading, an answer failed. Each says what to do.
+
+import { h } from "./dom.js";
+import { button, copyable } from "./parts.js";
+
+const COMMAND = "python -m deepseek_cursor_proxy dashboard";
+
+// The page without access; `open` gets what was pasted.
+export function gate(error, open) {
+  const label = "Link or key";
+  const input = h("input", { type: "password", "aria-label": label, placeholder: label, autocomplete: "off" });
+  const form = h("form", input, h("button.button.primary", "Open"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (input.value.trim()) open(input.value);
+  });
+  const link = h("code.quiet", `${location.origin}/#key=…`);
+  return h(
+    "section.panel.gate",
+    h("h1", error ? "The key was refused" : "This page needs its key"),
+    error
+      ? h("p.bad", { role: "alert" }, error.status === 401 ? "The proxy has another key now." : error.message)
+      : h("p.quiet", "The dashboard shows data only to who has its key. It is on the machine where the proxy runs."),
+    h(
+      "ol",
+      step("Run this there. It opens the dashboard, with the key:", copyable(COMMAND)),
+      step("Or open the link in the terminal where the proxy was started:", link),
+      step("Or paste that link or its key here:", form),
+    ),
+  );
+}
+
+function step(words, what) {
+  return h("li", words, h("div", what));
+}
+
+// The feed is away: the proxy is stopped, or answers with an error.
+export function stoppedBanner(error, retry) {
+  const remedy = [" Start it with ", h("code", "python -m deepseek_cursor_proxy"), "; this page finds it again."];
+  const words = [h("strong", error.message), " What you see is what it said last.", ...(error.status ? [] : remedy)];
+  return [h("p", words), button("Try now", retry)];
+}
+
+export function empty(title, ...children) {
+  return h("div.state", h("h2", title), ...children.map((child) => h("p", child)));
+}
+
+export function failure(error, retry) {
+  const notice = h("div.state", { role: "alert" }, h("h2", "This could not be loaded"), h("p", error.message));
+  if (retry) notice.append(button("Try again", retry));
+  return notice;
+}
+
+export function loading(lines = 4) {
+  return h("div.bones", { role: "status", "aria-label": "Loading" }, ...Array.from({ length: lines }, () => h("i")));
+}
+
+export function firstSteps(baseUrl) {
+  const words = "Set this as the base URL of your client and ask something:";
+  return empty("Waiting for the first request", words, copyable(baseUrl));
+}

@@ -1,0 +1,211 @@
+// The view Requests: filters, the live list, and the detail of the open request beside it (or in its place, on a narrow
+// screen). The address holds the filters and the open request.
+
+import { getJson, query } from "../api.js";
+import { announce, h, setText } from "../dom.js";
+import { button } from "../parts.js";
+import { idOf, newestFirst } from "../model.js";
+import * as router from "../router.js";
+import { empty, failure, firstSteps, loading } from "../states.js";
+import { OUTCOMES } from "../words.js";
+import { RequestDetail } from "./request_detail.js";
+import { RequestList } from "./request_list.js";
+
+const PAGE = 100;
+const MOST_ROWS = 500;
+const FILTERS = ["model", "key", "outcome"];
+
+export class RequestsView {
+  constructor(model) {
+    Object.assign(this, { model, options: {}, item: null, isPaused: false, hasOlder: true });
+    // Pages of the history that were asked for. With these the newest rows give way, without them the oldest.
+    this.older = new Map();
+    this.list = new RequestList((id) => router.format({ view: "requests", item: id, options: this.options }));
+    this.detail = new RequestDetail({ close: () => this.open(null), move: (step) => this.move(step) });
+    this.selects = Object.fromEntries(
+      FILTERS.map((name) => [name, h("select", { "aria-label": `Filter by ${name}`, onchange: () => this.filter() })]),
+    );
+    this.seen = { model: new Set(), key: new Set() };
+    for (const [value, [word]] of Object.entries(OUTCOMES)) this.selects.outcome.append(h("option", { value }, word));
+    FILTERS.forEach((name) => this.selects[name].prepend(h("option", { value: "" }, `All ${name}s`)));
+    this.clear = button("Clear filters", () => router.go({ view: "requests", item: this.item }), { hidden: true });
+    this.pause = button("", () => this.togglePause(), { class: "button live-button" });
+    this.newest = button("Back to the newest", () => this.backToNewest(), { hidden: true });
+    this.more = button("Older requests", () => this.loadOlder(), { class: "button more" });
+    this.notice = h("div");
+    const head = h(
+      "div.view-head",
+      h("h1", "Requests"),
+      ...FILTERS.map((name) => this.selects[name]),
+      this.clear,
+      h("div.end", this.newest, " ", this.pause),
+    );
+    this.pane = h(
+      "section.panel.list-pane",
+      { "aria-label": "List of requests" },
+      this.list.element,
+      this.notice,
+      h("div.list-foot", this.more),
+    );
+    this.split = h("div.split", this.pane, this.detail.element);
+    this.element = h("div.requests", head, this.split);
+    this.pane.addEventListener("pointerleave", () => this.update());
+    this.pane.addEventListener("focusout", () => this.model.changed());
+  }
+
+  show({ item, options }) {
+    const isFiltered = FILTERS.some((name) => options[name] !== this.options[name]);
+    this.options = Object.fromEntries(FILTERS.filter((name) => options[name]).map((name) => [name, options[name]]));
+    this.clear.hidden = Object.keys(this.options).length === 0;
+    this.readFilters();
+    if (isFiltered) this.reload();
+    const isClosed = this.item !== null && item === null;
+    this.item = /^-?\d+$/.test(item ?? "") ? Number(item) : null;
+    this.split.classList.toggle("has-item", this.item !== null);
+    this.list.select(this.item);
+    this.detail.show(this.item, this.model);
+    if (isClosed) this.list.focus();
+    // On a narrow screen the detail takes the place of the list.
+    if (this.item !== null && this.pane.offsetParent === null) this.detail.title.focus();
+  }
+
+  readFilters() {
+    for (const name of FILTERS) {
+      const value = this.options[name] ?? "";
+      if (value && name !== "outcome") this.addOption(name, value);
+      this.selects[name].value = value;
+    }
+  }
+
+  filter() {
+    const chosen = FILTERS.map((name) => [name, this.selects[name].value]);
+    router.go({ view: "requests", item: this.item, options: Object.fromEntries(chosen) });
+  }
+
+  addOption(name, value) {
+    if (this.seen[name].has(value) || this.seen[name].size >= 200) return;
+    this.seen[name].add(value);
+    this.selects[name].append(h("option", { value }, value));
+  }
+
+  update() {
+    for (const row of [...this.model.rows.values(), ...this.model.running.values()]) {
+      if (row.model) this.addOption("model", row.model);
+      if (row.key) this.addOption("key", row.key);
+    }
+    const rows = this.rows();
+    const added = this.list.update(rows, this.model.now(), this.isHeld());
+    this.showPause(added);
+    this.showNotice(rows.length);
+    this.detail.update(this.model);
+  }
+
+  tick() {
+    this.list.tick(this.model.now());
+  }
+
+  rows() {
+    const known = [...this.model.running.values(), ...this.model.rows.values(), ...this.older.values()];
+    const byId = new Map(known.filter((row) => this.matches(row)).map((row) => [idOf(row), row]));
+    const rows = newestFirst(byId.values());
+    return this.older.size ? rows.slice(-MOST_ROWS) : rows.slice(0, MOST_ROWS);
+  }
+
+  matches(row) {
+    return FILTERS.every((name) => !this.options[name] || row[name] === this.options[name]);
+  }
+
+  isHeld() {
+    if (this.list.isEmpty) return false;
+    return this.isPaused || this.item !== null || this.pane.matches(":hover") || this.list.hasFocus();
+  }
+
+  togglePause() {
+    this.isPaused = !this.isPaused;
+    announce(this.isPaused ? "The list is paused." : "The list is live.");
+    this.update();
+  }
+
+  showPause(added) {
+    this.newest.hidden = this.older.size === 0 || Object.keys(this.options).length > 0;
+    this.pause.setAttribute("aria-pressed", String(this.isPaused));
+    const state = this.isPaused ? "Paused" : added ? "Held" : "Live";
+    setText(this.pause, added ? `${state} · ${added} new` : state);
+    this.pause.classList.toggle("is-held", state !== "Live");
+    this.pause.title = this.isPaused ? "Let the list run (p)" : "Pause the list (p)";
+  }
+
+  showNotice(count) {
+    const hasFilter = Object.keys(this.options).length > 0;
+    const state = !this.model.hasRows || this.isLoading ? "loading" : count > 0 ? "rows" : hasFilter ? "none" : "empty";
+    this.more.hidden = state !== "rows" || !this.hasOlder;
+    if (state === this.state) return;
+    this.state = state;
+    const notices = {
+      loading: () => (count ? null : loading(8)),
+      rows: () => null,
+      none: () => empty("No request matches these filters", "Requests that match appear here as they come."),
+      empty: () => firstSteps(this.model.stats?.base_url ?? ""),
+    };
+    this.notice.replaceChildren(...[notices[state]()].filter(Boolean));
+  }
+
+  // With filters, what matches may be far back: the proxy searches.
+  async reload() {
+    this.older.clear();
+    this.hasOlder = true;
+    this.list.clear();
+    if (Object.keys(this.options).length > 0) await this.load(null);
+  }
+
+  loadOlder() {
+    const oldest = this.rows().at(-1);
+    this.load(oldest ? idOf(oldest) : null);
+  }
+
+  async load(before) {
+    const asked = this.options;
+    this.isLoading = true;
+    this.more.disabled = true;
+    try {
+      const page = await getJson(`/api/requests${query({ ...asked, before, limit: PAGE })}`);
+      if (asked !== this.options) return;
+      page.requests.forEach((row) => this.older.set(idOf(row), row));
+      this.hasOlder = page.next_before !== null;
+      this.state = null;
+    } catch (error) {
+      this.notice.replaceChildren(failure(error, () => this.load(before)));
+    } finally {
+      this.isLoading = false;
+      this.more.disabled = false;
+    }
+    this.list.release();
+    this.update();
+  }
+
+  backToNewest() {
+    this.reload();
+    this.update();
+    window.scrollTo(0, 0);
+  }
+
+  open(id) {
+    router.go({ view: "requests", item: id, options: this.options });
+  }
+
+  move(step) {
+    const id = this.list.move(step);
+    if (id !== null && this.item !== null) this.open(id);
+  }
+
+  onKey(key) {
+    if (key === "j" || (key === "ArrowDown" && this.list.hasFocus())) this.move(1);
+    else if (key === "k" || (key === "ArrowUp" && this.list.hasFocus())) this.move(-1);
+    else if (key === "p") this.togglePause();
+    else if (key === "/") (this.detail.searchField() ?? this.selects.model).focus();
+    else if (key === "Escape" && this.item !== null) this.open(null);
+    else if (this.list.hasFocus() && this.list.jump(key)) return true;
+    else return false;
+    return true;
+  }
+}

@@ -1,0 +1,129 @@
+// The view Store and settings: the store's file and its rows, the process, and every setting with the place its value
+// comes from. Secrets arrive hidden.
+
+import { getJson } from "../api.js";
+import { h, setText } from "../dom.js";
+import * as format from "../format.js";
+import { factList, meter, panel, searchField, table } from "../parts.js";
+import { empty, failure, loading } from "../states.js";
+import { chip } from "../words.js";
+
+const ORIGINS = {
+  default: ["default", "quiet plain"],
+  file: ["file", "live plain"],
+  environment: ["environment", "warn plain"],
+  flag: ["flag", "good plain"],
+};
+
+export class StoreView {
+  constructor(model) {
+    this.model = model;
+    this.config = null;
+    this.store = h("div.panel-body", loading(4));
+    this.process = h("div.panel-body", loading(4));
+    this.field = searchField("Filter settings", () => this.fillSettings());
+    this.changed = h("input", { type: "checkbox", onchange: () => this.fillSettings() });
+    this.settings = h("div.settings");
+    this.files = h("p.quiet.table-note");
+    const label = h("label.field", this.changed, "changed only");
+    const tools = h("div.setting-tools", label, this.field);
+    this.element = h(
+      "div.store",
+      h("div.view-head", h("h1", "Store and settings")),
+      h("div.grid.store-grid", panel("Store", {}, this.store), panel("Process", {}, this.process)),
+      panel("Settings", { class: "settings-panel", aside: tools }, this.files, this.settings),
+    );
+  }
+
+  show() {
+    this.load();
+  }
+
+  async load() {
+    if (!this.config) this.settings.replaceChildren(loading(6));
+    try {
+      this.config = await getJson("/api/config");
+      this.fillSettings();
+    } catch (error) {
+      this.settings.replaceChildren(failure(error, () => this.load()));
+    }
+  }
+
+  update() {
+    const { stats } = this.model;
+    if (!stats || this.element.querySelector(".store-grid:hover")) return;
+    this.store.replaceChildren(storeFacts(stats.store));
+    this.process.replaceChildren(processFacts(stats));
+  }
+
+  fillSettings() {
+    const wanted = this.field.value.trim().toLowerCase();
+    const shown = this.config.settings.filter(
+      (each) =>
+        (!this.changed.checked || each.origin !== "default") &&
+        `${each.name} ${each.help} ${each.value}`.toLowerCase().includes(wanted),
+    );
+    const path = this.config.config_path;
+    setText(
+      this.files,
+      path ? `Settings file: ${path}` : `No settings file is used. It would be config.toml in ${this.config.data_dir}.`,
+    );
+    this.settings.replaceChildren(shown.length ? settingsTable(shown) : empty("No setting matches"));
+  }
+
+  onKey(key) {
+    if (key !== "/") return false;
+    this.field.focus();
+    return true;
+  }
+}
+
+function storeFacts({ state, path, bytes, faults, rows }) {
+  const most = Math.max(1, ...Object.values(rows));
+  return factList([
+    ["State", chip(state === "usable" ? ["Usable", "good"] : [state, "bad"])],
+    ["File", h("code", path)],
+    ["Size", format.bytes(bytes)],
+    ["Faults", faults ? h("span.bad", `${format.plural(faults, "fault")} since the start`) : "none since the start"],
+    ...Object.entries(rows).map(([name, count]) => [name.replaceAll("_", " "), rowCount(count, most)]),
+  ]);
+}
+
+// The bars have a logarithmic scale: one table has most of the rows.
+function rowCount(count, most) {
+  const bar = meter("", 1);
+  bar.set(Math.log10(1 + count) / Math.log10(1 + most));
+  return h("span.row-count", h("span.number", format.plural(count, "row")), bar.element);
+}
+
+function processFacts({ version, uptime_seconds: uptime, started_at: start, process, connections, tracing }) {
+  return factList([
+    ["Version", version],
+    ["Running for", `${format.uptime(uptime)}, since ${format.dateTime(start)}`],
+    ["Process", `${process.pid}, Python ${process.python}`],
+    ["CPU time", format.seconds(process.cpu_seconds)],
+    ["Memory", format.bytes(process.memory_bytes)],
+    ["Open files", format.count(process.open_files)],
+    ["Connections", format.count(connections)],
+    ["Tracing", tracing ? "on: bodies are written to the trace folder" : "off"],
+  ]);
+}
+
+function settingsTable(settings) {
+  const columns = [
+    ["Setting", "w-setting"],
+    ["Value", ""],
+    ["From", "w-origin"],
+  ];
+  return table("Settings", columns, h("tbody", settings.map(settingRow)));
+}
+
+function settingRow({ name, value, origin, help, is_secret: isSecret }) {
+  const shown = h(isSecret ? "code.quiet" : "code", String(value ?? "–"));
+  return h(
+    "tr",
+    h("td", h("code", name)),
+    h("td", shown, h("small.quiet", help)),
+    h("td", chip(ORIGINS[origin] ?? [origin, "plain"])),
+  );
+}
