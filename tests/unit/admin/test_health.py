@@ -12,12 +12,12 @@ class FakeUpstream:
     def __init__(self) -> None:
         self.reached_at = float("-inf")
         self.probes = 0
-        self.is_down = False
+        self.down: tuple[str, ...] = ()
 
     def probe(self, destination: str) -> None:
         self.probes += 1
-        if self.is_down:
-            raise UpstreamDropped("host cannot be reached.")
+        if destination in self.down:
+            raise UpstreamDropped(f"{destination} cannot be reached.")
 
 
 class ReadinessTest(unittest.TestCase):
@@ -25,9 +25,9 @@ class ReadinessTest(unittest.TestCase):
         self.now = 1000.0
         self.upstream = FakeUpstream()
         self.database = SimpleNamespace(fault=None)
-        chosen = SimpleNamespace(destination=lambda path: f"http://host{path}")
+        self.upstreams = SimpleNamespace(all=(SimpleNamespace(destination=lambda path: f"one{path}"),))
         self.services: Any = SimpleNamespace(
-            upstreams=SimpleNamespace(choose=lambda: chosen),
+            upstreams=self.upstreams,
             upstream=self.upstream,
             reasoning_store=SimpleNamespace(database=self.database),
         )
@@ -43,13 +43,21 @@ class ReadinessTest(unittest.TestCase):
         self.assertEqual(([], 1), (self.reasons(), self.upstream.probes))
 
     def test_a_probe_counts_for_ten_seconds_good_or_bad(self) -> None:
-        self.upstream.is_down = True
+        self.upstream.down = ("one",)
         for _ in range(5):
-            self.assertEqual(["host cannot be reached."], self.reasons())
+            self.assertEqual(["one cannot be reached."], self.reasons())
         self.assertEqual(1, self.upstream.probes)
-        self.upstream.is_down = False
+        self.upstream.down = ()
         self.now += 10
         self.assertEqual(([], 2), (self.reasons(), self.upstream.probes))
+
+    def test_of_several_upstreams_one_is_enough(self) -> None:
+        self.upstreams.all += (SimpleNamespace(destination=lambda path: f"two{path}"),)
+        self.upstream.down = ("one",)
+        self.assertEqual(([], 2), (self.reasons(), self.upstream.probes))
+        self.upstream.down = ("one", "two")
+        self.now += 10
+        self.assertEqual(["one cannot be reached. two cannot be reached."], self.reasons())
 
     def test_a_fault_of_the_store_is_a_reason(self) -> None:
         self.database.fault = ValueError("the disk is full; free some space")
