@@ -46,6 +46,9 @@ def has_server_blocks(blocks: Any) -> bool:
 
 def _is_server_block(block: Any) -> bool:
     kind = block.get("type") if isinstance(block, dict) else None
+    if kind in ("text", "thinking", "tool_use", None):
+        # Nearly all are one of these.
+        return False
     if kind == "server_tool_use":
         is_whole = isinstance(block.get("id"), str) and isinstance(block.get("input"), dict)
         return is_whole and not _FOREIGN_TOOL.fullmatch(str(block.get("name")))
