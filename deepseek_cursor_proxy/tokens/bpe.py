@@ -62,6 +62,18 @@ class Tokenizer:
                     found += self._merge(word)
         return found
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The tokens of a text, each with the number of its bytes."""
+        found: list[tuple[int, int]] = []
+        for part, is_special in self._parts(text):
+            if is_special:
+                found.append((self._added[part], len(part.encode("utf-8", "replace"))))
+            else:
+                for word in self._words(part):
+                    sizes: list[int] = []
+                    found += zip(self._merge(word, sizes), sizes, strict=True)
+        return found
+
     def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
         """Yield special tokens and the texts between them."""
         end = 0
@@ -99,15 +111,22 @@ class Tokenizer:
                 self._lengths = {}
             self._lengths[word] = length
 
-    def _merge(self, word: str) -> list[int]:
-        """The word's tokens: the pair of lowest rank is merged first, the leftmost of equals before others."""
+    def _merge(self, word: str, sizes: list[int] | None = None) -> list[int]:
+        """The word's tokens: the pair of lowest rank is merged first, the leftmost of equals before others.
+
+        An empty list of `sizes` gets the number of bytes of each.
+        """
         merges, shift = self._merges, self._shift
         mask = (1 << shift) - 1
         tokens = [self._bytes[byte] for byte in word.encode("utf-8", "replace")]
+        if sizes is not None:
+            sizes += [1] * len(tokens)
         ranks = [merges.get(left << shift | right, _NO_MERGE) for left, right in pairwise(tokens)]
         while ranks and (best := min(ranks)) != _NO_MERGE:
             position = ranks.index(best)
             tokens[position : position + 2] = (best & mask,)
+            if sizes is not None:
+                sizes[position : position + 2] = (sizes[position] + sizes[position + 1],)
             del ranks[position]
             for changed in (position - 1, position):
                 if 0 <= changed < len(ranks):

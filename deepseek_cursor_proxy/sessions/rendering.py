@@ -1,0 +1,104 @@
+"""A trajectory as one text: ChatML with the tags that most open models with tools are trained on ("hermes").
+
+    <|im_start|>system        the prompt, then the tools, one JSON object per line between <tools> and </tools>
+    <|im_start|>assistant     <think>…</think>, the text, one <tool_call>…</tool_call> with a JSON object per call
+    <|im_start|>tool          <tool_response>…</tool_response>
+
+Each piece of the text says which message the model wrote it in, if it wrote it: everything from <think> to
+<|im_end|>. A text of a message that contains such a tag stays as it is: the rendering is for training, not for parsing
+back. Messages are in the form of chat completions, with `reasoning_content`. This file knows no tokens and no store.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import as_list, as_object, object_in
+
+HERMES = "hermes"
+_TOOLS_BEFORE = "You can call these functions; each line describes one:\n<tools>\n"
+_TOOLS_AFTER = (
+    '\n</tools>\nTo call one, write {"name": its name, "arguments": an object} between <tool_call> and </tool_call>.'
+)
+
+Json = Mapping[str, Any]
+
+
+class Piece(NamedTuple):
+    """A part of the text, and the index of the message that a model wrote it in; None for template and other roles."""
+
+    text: str
+    author: int | None = None
+
+
+def check_parser(name: str) -> str:
+    """The name of a rendering; BadRequest for one that cannot be had."""
+    if name == HERMES:
+        return name
+    if name == "deepseek":
+        raise BadRequest(
+            "tool_parser deepseek: the encoding of DeepSeek's own models is not part of this proxy. Use hermes.",
+            param="tool_parser",
+        )
+    raise BadRequest("tool_parser is hermes; there is no other.", param="tool_parser")
+
+
+def render(messages: Sequence[Json], tools: Sequence[Json] = (), *, for_answer: bool = False) -> list[Piece]:
+    """The pieces of a trajectory; with `for_answer` it ends where the model goes on."""
+    pieces = list(_system(messages, tools))
+    begins = 1 if messages and messages[0].get("role") == "system" else 0
+    for index, message in enumerate(messages[begins:], begins):
+        pieces += _message(message, index)
+    return [*pieces, Piece("<|im_start|>assistant\n")] if for_answer else pieces
+
+
+def text_of(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def _system(messages: Sequence[Json], tools: Sequence[Json]) -> Iterator[Piece]:
+    prompt = _text(messages[0].get("content")) if messages and messages[0].get("role") == "system" else ""
+    lines = "\n".join(_compact(as_object(tool.get("function"))) for tool in tools)
+    about_tools = f"{_TOOLS_BEFORE}{lines}{_TOOLS_AFTER}" if tools else ""
+    if text := "\n\n".join(filter(None, (prompt, about_tools))):
+        yield Piece(f"<|im_start|>system\n{text}<|im_end|>\n")
+
+
+def _message(message: Json, index: int) -> Iterator[Piece]:
+    role, content = message.get("role"), _text(message.get("content"))
+    if role == "assistant":
+        yield Piece("<|im_start|>assistant\n")
+        yield Piece(f"{_answer(message, content)}<|im_end|>", index)
+        yield Piece("\n")
+    elif role == "tool":
+        yield Piece(f"<|im_start|>tool\n<tool_response>\n{content}\n</tool_response><|im_end|>\n")
+    else:
+        yield Piece(f"<|im_start|>{role}\n{content}<|im_end|>\n")
+
+
+def _answer(message: Json, content: str) -> str:
+    reasoning = message.get("reasoning_content")
+    thoughts = f"<think>\n{reasoning}\n</think>\n\n" if reasoning else ""
+    calls = [_call(as_object(as_object(call).get("function"))) for call in as_list(message.get("tool_calls"))]
+    return thoughts + "\n".join([content, *calls] if content else calls)
+
+
+def _call(function: Json) -> str:
+    arguments = function.get("arguments")
+    # Arguments that are no object stay the text that the model wrote.
+    found = object_in(arguments) if isinstance(arguments, str) else None
+    call = {"name": function.get("name"), "arguments": arguments if found is None else found}
+    return f"<tool_call>\n{_compact(call)}\n</tool_call>"
+
+
+def _text(content: object) -> str:
+    """Content as text; a picture or file is named by its type."""
+    if isinstance(content, str):
+        return content
+    parts = map(as_object, as_list(content))
+    return "\n".join(str(part["text"]) if part.get("type") == "text" else f"[{part.get('type')}]" for part in parts)
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

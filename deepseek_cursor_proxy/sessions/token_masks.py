@@ -1,0 +1,102 @@
+"""The tokens of a rendered trajectory, which of them a model wrote, and the log probabilities that are known.
+
+Three lists of one length:
+
+    tokens           of the whole text
+    masked_tokens    the same, with MASKED for every token that the model did not write alone, in this session
+    logprobs         1.0 where masked; a number only if the upstream sent one for exactly these bytes; None otherwise
+
+A token that is partly template counts as template. Nothing is interpolated: a value without evidence is None.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
+
+from deepseek_cursor_proxy.sessions.rendering import Piece, text_of
+
+MASKED = -100
+_MASKED_LOGPROB = 1.0
+
+
+class Encoder(Protocol):
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The tokens of a text, each with its number of bytes."""
+        ...
+
+
+class TokenLists(NamedTuple):
+    tokens: list[int]
+    masked_tokens: list[int]
+    logprobs: list[float | None]
+
+
+# By message: where its text begins among the bytes of its piece, and the tokens that the upstream sent for it.
+Evidence = Mapping[int, Sequence[Mapping[str, Any]]]
+
+
+def mask(pieces: Sequence[Piece], own: Collection[int], encoder: Encoder, evidence: Evidence) -> TokenLists:
+    """The lists for a rendering; `own` are the indexes of the messages that were written in this session."""
+    spans = encoder.spans(text_of(pieces))
+    ends = list(accumulate(length for _, length in spans))
+    authors = _authors(pieces, own)
+    known = _known_logprobs(pieces, own, evidence)
+    lists = TokenLists([], [], [])
+    for (token, length), end in zip(spans, ends, strict=True):
+        begin = end - length
+        is_own = authors.covers(begin, end)
+        lists.tokens.append(token)
+        lists.masked_tokens.append(token if is_own else MASKED)
+        lists.logprobs.append(known.get((begin, end)) if is_own else _MASKED_LOGPROB)
+    return lists
+
+
+class _Ranges:
+    """Ranges of bytes in rising order; `covers` is called with rising ranges too."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._ranges = ranges
+        self._at = 0
+
+    def covers(self, begin: int, end: int) -> bool:
+        while self._at < len(self._ranges) and self._ranges[self._at][1] < end:
+            self._at += 1
+        if self._at == len(self._ranges):
+            return False
+        first, last = self._ranges[self._at]
+        return first <= begin and end <= last
+
+
+def _authors(pieces: Sequence[Piece], own: Collection[int]) -> _Ranges:
+    """The bytes that the model wrote in this session."""
+    ranges, at = [], 0
+    for piece in pieces:
+        end = at + _size(piece.text)
+        if piece.author is not None and piece.author in own:
+            ranges.append((at, end))
+        at = end
+    return _Ranges(ranges)
+
+
+def _known_logprobs(pieces: Sequence[Piece], own: Collection[int], evidence: Evidence) -> dict[tuple[int, int], float]:
+    """The log probabilities that the upstream sent, by the bytes they are for."""
+    known: dict[tuple[int, int], float] = {}
+    at = 0
+    for piece in pieces:
+        tokens = evidence.get(piece.author) if piece.author is not None and piece.author in own else None
+        if tokens:
+            sent = b"".join(bytes(token["bytes"]) for token in tokens)
+            offset = piece.text.encode("utf-8", "replace").find(sent)
+            # The same words may come twice, in the thoughts and in the text: then it is not known which are meant.
+            if offset >= 0 and piece.text.encode("utf-8", "replace").find(sent, offset + 1) < 0:
+                begin = at + offset
+                for token in tokens:
+                    end = begin + len(token["bytes"])
+                    known[begin, end] = token["logprob"]
+                    begin = end
+        at += _size(piece.text)
+    return known
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))

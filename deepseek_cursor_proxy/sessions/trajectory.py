@@ -1,0 +1,90 @@
+"""The values of a session: its head, a turn to record, and a node as it is read.
+
+A message is in the form of chat completions, as DeepSeek saw it, with the reasoning of the turn as
+`reasoning_content`; a filler in place of an unknown reasoning is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.conversation import Message, is_blank
+from deepseek_cursor_proxy.json_codec import as_object
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a client asks for when it creates a session."""
+
+    name: str = ""
+    tags: tuple[str, ...] = ()
+    # Every step is a node, and not only the ends of trajectories.
+    track_tree: bool = False
+    tool_parser: str = "hermes"
+    ttl_seconds: float | None = None
+
+
+class Session(NamedTuple):
+    uuid: str
+    options: SessionOptions
+    model: str
+    created_at: float
+    used_at: float
+    requests: int = 0
+    nodes: int = 0
+    tokens: int = 0
+    cost: float | None = None
+
+
+class RecordedTurn(NamedTuple):
+    """One answered request: what was sent, the answer, and what is known about both."""
+
+    # Prompts before the first other message take no part in deciding where the turn belongs.
+    messages: Sequence[Message]
+    tools: Sequence[Json]
+    answer: Message
+    info: Json
+    model: str = ""
+    tokens: int = 0
+    cost: float | None = None
+    # Of the answer's text, if the request asked for them.
+    logprobs: Sequence[Json] = ()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One trajectory. `own` are the indexes of the messages that the model wrote in this session."""
+
+    id: int
+    parent: int | None
+    messages: tuple[Json, ...]
+    tools: tuple[Json, ...]
+    own: frozenset[int]
+    info: Json
+    # By the index of a message.
+    logprobs: Mapping[int, Sequence[Json]] = field(default_factory=dict)
+
+
+def message_json(message: Message) -> dict[str, Any]:
+    """A message in the form of chat completions."""
+    found: dict[str, Any] = {"role": message.role}
+    if message.role == "tool":
+        found["tool_call_id"] = message.tool_call_id
+    found["content"] = message.content if isinstance(message.content, str) else list(message.content)
+    if message.name is not None:
+        found["name"] = message.name
+    if not is_blank(message.reasoning):
+        found["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    return found
+
+
+def reasoning_of(message: object) -> str:
+    found = as_object(message).get("reasoning_content")
+    return found if isinstance(found, str) else ""

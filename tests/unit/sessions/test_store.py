@@ -1,0 +1,234 @@
+import random
+import unittest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
+from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, SessionOptions
+from tests.support.width import width
+
+ME, OTHER = b"me", b"other"
+WORDS = [f"{one}{other}" for one in ("read", "file", "test", "run", "fix") for other in ("s", "ing", "ed", " it", "")]
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def answer(text: str, reasoning: str | None = None, *calls: ToolCall) -> Message:
+    return Message("assistant", text, reasoning, calls)
+
+
+def turn(*messages: Message, tools: tuple[dict[str, Any], ...] = (), **details: Any) -> RecordedTurn:
+    *history, last = messages
+    return RecordedTurn(tuple(history), tools, last, {"n": len(messages)}, **details)
+
+
+class StoreTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now = 1000.0
+        place = TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.path = Path(place.name) / "sessions.sqlite3"
+        self.store = self.open()
+
+    def open(self, limits: Limits = Limits()) -> SessionStore:  # noqa: B008
+        store = SessionStore(self.path, limits, clock=lambda: self.now)
+        store.open()
+        self.addCleanup(store.close)
+        return store
+
+    def create(self, caller: bytes = ME, **options: Any) -> str:
+        return self.store.create(caller, SessionOptions(**options), "deepseek-v4-pro").uuid
+
+    def nodes(self, session: str, caller: bytes = ME) -> list[Node]:
+        return list(self.store.nodes(session, caller))
+
+
+class TestSessions(StoreTestCase):
+    def test_a_session_is_there_for_its_caller_alone(self) -> None:
+        session = self.create(name="Try 1 / ✓", tags=("a", "b"))
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual(("Try 1 / ✓", ("a", "b")), (found.options.name, found.options.tags))
+        self.assertIsNone(self.store.get(OTHER, session))
+        self.assertEqual([], self.store.list(OTHER))
+        self.assertFalse(self.store.delete(OTHER, session))
+        self.assertFalse(self.store.record(OTHER, session, turn(user("a"), answer("b"))))
+        self.assertEqual([], self.nodes(session, OTHER))
+        self.assertEqual(1, len(self.store.list(ME)))
+
+    def test_a_session_counts_its_requests_tokens_and_money(self) -> None:
+        session = self.create()
+        self.store.record(ME, session, turn(user("a"), answer("b"), tokens=10, cost=0.5, model="m"))
+        self.store.record(ME, session, turn(user("c"), answer("d"), tokens=5, cost=None, model="m"))
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual((2, 2, 15, 0.5, "m"), (found.requests, found.nodes, found.tokens, found.cost, found.model))
+
+    def test_a_deleted_session_leaves_no_byte_in_the_file(self) -> None:
+        secret = "".join(random.Random(1).choices("abcdefghijklmnop", k=400))
+        session, kept = self.create(), self.create()
+        self.store.record(ME, session, turn(user("a"), answer("b", secret)))
+        self.store.record(ME, kept, turn(user("a"), answer("c")))
+        packed = self._rows("SELECT body FROM messages")
+        self.assertTrue(self.store.delete(ME, session))
+        self.assertFalse(self.store.delete(ME, session))
+        left = self._rows("SELECT body FROM messages")
+        gone = [body for body in packed if body not in left]
+        self.assertEqual(1, len(gone))
+        data = b"".join(each.read_bytes() for each in self.path.parent.iterdir())
+        self.assertNotIn(gone[0], data)
+        self.assertEqual(1, len(self.nodes(kept)))
+
+    def _rows(self, statement: str) -> list[bytes]:
+        with self.store.database.reader() as connection:
+            return [row[0] for row in connection.execute(statement)]
+
+    def test_old_surplus_and_expired_sessions_are_pruned(self) -> None:
+        for limits, ages, options, kept in (
+            (Limits(age_seconds=100), (200, 50), {}, 1),
+            (Limits(sessions=2), (3, 2, 1), {}, 2),
+            (Limits(), (10,), {"ttl_seconds": 5}, 0),
+            (Limits(bytes=0), (1,), {}, 0),
+        ):
+            with self.subTest(limits):
+                self.store.close()
+                self.path.unlink()
+                self.store = self.open(limits)
+                for age in ages:
+                    self.now = 1000.0 - age
+                    self.store.record(ME, self.create(**options), turn(user(f"{age}"), answer("b")))
+                self.now = 1000.0
+                self.store.prune()
+                self.assertEqual(kept, self.store.count())
+
+    def test_each_chat_has_one_session_when_all_are_recorded(self) -> None:
+        first = self.store.of_chat(ME, b"chat", "m")
+        self.assertEqual(first, self.store.of_chat(ME, b"chat", "m"))
+        self.assertNotEqual(first, self.store.of_chat(OTHER, b"chat", "m"))
+
+
+class TestNodes(StoreTestCase):
+    def test_a_chat_that_only_grows_is_one_node_with_the_reasoning_of_every_turn(self) -> None:
+        session = self.create()
+        call = ToolCall("call_1", "read", '{"path": "a"}')
+        prompt, result = Message("system", "Be brief."), Message("tool", "text", tool_call_id="call_1")
+        first = answer("", "I read.", call)
+        self.store.record(ME, session, turn(prompt, user("q"), first))
+        stripped = first._replace(reasoning=None)
+        self.store.record(ME, session, turn(prompt, user("q"), stripped, result, answer("Done.", "It is a.")))
+        (node,) = self.nodes(session)
+        self.assertEqual(["system", "user", "assistant", "tool", "assistant"], [each["role"] for each in node.messages])
+        self.assertEqual(["I read.", "It is a."], [node.messages[at]["reasoning_content"] for at in (2, 4)])
+        self.assertEqual({2, 4}, set(node.own))
+        self.assertEqual({"n": 5}, node.info)
+
+    def test_a_changed_prompt_and_changed_tools_continue_the_node(self) -> None:
+        session = self.create()
+        tools = ({"type": "function", "function": {"name": "read"}},)
+        self.store.record(ME, session, turn(Message("system", "Monday."), user("q"), answer("a")))
+        later = turn(Message("system", "Tuesday."), user("q"), answer("a"), user("r"), answer("b"), tools=tools)
+        self.store.record(ME, session, later)
+        (node,) = self.nodes(session)
+        self.assertEqual(("Tuesday.", tools), (node.messages[0]["content"], node.tools))
+
+    def test_an_answer_that_is_generated_again_is_a_branch(self) -> None:
+        session = self.create()
+        for text in ("one", "two", "two"):
+            self.store.record(ME, session, turn(user("q"), answer(text)))
+        first, second = self.nodes(session)
+        self.assertEqual((None, first.id), (first.parent, second.parent))
+
+    def test_a_message_of_the_history_is_not_the_models_unless_it_wrote_it_here(self) -> None:
+        session = self.create()
+        self.store.record(ME, session, turn(user("q"), answer("from elsewhere", "theirs"), user("r"), answer("b")))
+        (node,) = self.nodes(session)
+        self.assertEqual({3}, set(node.own))
+        self.assertEqual("theirs", node.messages[1]["reasoning_content"])
+
+    def test_every_step_is_a_node_when_the_tree_is_tracked(self) -> None:
+        session = self.create(track_tree=True)
+        chat = [user("q"), answer("a"), user("r"), answer("b")]
+        self.store.record(ME, session, turn(*chat[:2]))
+        self.store.record(ME, session, turn(*chat))
+        first, second = self.nodes(session)
+        self.assertEqual((2, 4, first.id), (len(first.messages), len(second.messages), second.parent))
+
+    def test_a_filler_is_no_reasoning(self) -> None:
+        session = self.create()
+        self.store.record(ME, session, turn(user("q"), answer("a", " ")))
+        self.assertNotIn("reasoning_content", self.nodes(session)[0].messages[1])
+
+    def test_log_probabilities_are_kept_with_their_answer(self) -> None:
+        session = self.create()
+        logprobs = [{"token": "a", "logprob": -0.1, "bytes": [97]}]
+        self.store.record(ME, session, turn(user("q"), answer("a"), logprobs=logprobs))
+        self.assertEqual({1: logprobs}, self.nodes(session)[0].logprobs)
+
+    def test_a_long_chat_costs_its_own_size_once(self) -> None:
+        session, rng = self.create(), random.Random(2)
+        chat: list[Message] = []
+        for number in range(100):
+            text, thought = (" ".join(rng.choices(WORDS, k=250)) for _ in range(2))
+            chat += [user(f"step {number}"), answer(text, thought)]
+            self.store.record(ME, session, turn(*chat))
+        self.store.close()
+        size = sum(len(each.content) + len(each.reasoning or "") for each in chat)
+        self.assertLess(self.path.stat().st_size, size)
+
+    def test_generated_chats_with_branches_have_the_nodes_of_the_reference(self) -> None:
+        for seed in range(width(60, 1000)):
+            with self.subTest(seed=seed):
+                self._compare(random.Random(seed))
+
+    def _compare(self, rng: random.Random) -> None:
+        session, reference = self.create(), _Reference()
+        chats: list[list[Message]] = [[]]
+        for _ in range(rng.randint(1, 12)):
+            begin = rng.choice(chats)
+            cut = rng.choice([len(begin), len(begin), rng.randrange(len(begin) + 1)])
+            # A history ends with a question: an answer at the cut is asked again.
+            history = begin[: cut - 1 if cut and begin[cut - 1].role == "user" else cut]
+            history = [*history, user(f"q{rng.randrange(3)}")]
+            last = answer(f"a{rng.randrange(3)}", rng.choice((None, "", " ", "thought")))
+            self.store.record(ME, session, turn(*history, last))
+            reference.record(history, last)
+            chats.append([*history, last])
+        found = self.nodes(session)
+        ids = {node.id: at for at, node in enumerate(found)}
+        self.assertEqual(
+            reference.nodes(),
+            [(None if n.parent is None else ids[n.parent], [m["content"] for m in n.messages]) for n in found],
+        )
+
+
+class _Reference:
+    """The rules for nodes, without a store: chains of texts."""
+
+    def __init__(self) -> None:
+        self._nodes: list[tuple[int | None, list[str]]] = []
+        # The node that each beginning of a chat was added for.
+        self._added_for: dict[tuple[str, ...], int] = {}
+
+    def nodes(self) -> list[tuple[int | None, list[str]]]:
+        return self._nodes
+
+    def record(self, history: list[Message], last: Message) -> None:
+        texts = [str(each.content) for each in (*history, last)]
+        before = [at for at, (_, chain) in enumerate(self._nodes) if chain == texts[: len(chain)] and chain != texts]
+        same = [at for at, (_, chain) in enumerate(self._nodes) if chain == texts]
+        if same:
+            node = same[0]
+        elif before:
+            node = max(before, key=lambda at: len(self._nodes[at][1]))
+            self._nodes[node] = (self._nodes[node][0], texts)
+        else:
+            known = [end for end in range(1, len(texts)) if tuple(texts[:end]) in self._added_for]
+            parent = self._added_for[tuple(texts[: known[-1]])] if known else None
+            node = len(self._nodes)
+            self._nodes.append((parent, texts))
+        for end in range(1, len(texts) + 1):
+            self._added_for.setdefault(tuple(texts[:end]), node)
