@@ -190,6 +190,22 @@ class ProxyConfig:
     response_max_bytes: int = _amount(
         1024**3, "how much they may take up, packed; the oldest go first", needs_restart=True
     )
+    record: str = setting(
+        "sessions",
+        "which requests are recorded as trajectories: those to a session's own URL, or all, in a session of each chat",
+        choices=("sessions", "all"),
+        group="sessions",
+    )
+    sessions_path: Path | None = setting(
+        None, "where sessions are kept (by default sessions.sqlite3 beside the reasoning)", needs_restart=True
+    )
+    session_max_age_seconds: int = _amount(
+        90 * 24 * 3600, "seconds after its last use that a session is forgotten", needs_restart=True
+    )
+    max_sessions: int = _amount(10_000, "how many sessions are kept; the longest unused go first", needs_restart=True)
+    session_max_bytes: int = _amount(
+        4 * 1024**3, "how much they may take up, packed; the longest unused go first", needs_restart=True
+    )
     background_workers: int = setting(
         4,
         "responses that are generated in the background at once",
@@ -278,7 +294,7 @@ class ProxyConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("reasoning_content_path", "trace_dir", "tokenizer"):
+        for name in ("reasoning_content_path", "trace_dir", "tokenizer", "sessions_path"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Path(value))

@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
+from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
@@ -111,6 +112,7 @@ class Exchange:
         # The id of a forced call that DeepSeek writes as text.
         self._tool_call_id = f"call_{secrets.token_hex(12)}" if rules.is_forced(self._request.tool_choice) else ""
         self._reply = Reply()
+        self._logprobs = TokenLogprobs() if self._request.params.get("logprobs") else None
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id, context.namespace)
         # Whether anything of a stream was handed on, if only a heartbeat.
         self._has_output = False
@@ -137,6 +139,8 @@ class Exchange:
         for item in events.batch:
             if isinstance(item, Delta):
                 reply.add(item)
+                if self._logprobs is not None:
+                    self._logprobs.add(item)
                 if self._first_delta is None:
                     self._first_delta = time.monotonic() - self._started
         if reply.is_too_long and not reply.is_finished:
@@ -207,6 +211,9 @@ class Exchange:
             divergence=upstream_call.divergence,
             mixed_names=self._reply.foreign_names if self._reply.is_foreign and self._reply.has_mixed_names else (),
             retry_reasons=tuple(upstream_call.retries.reasons),
+            caller=self._report.caller,
+            recorded_in=self._report.session,
+            logprobs=self._logprobs,
         )
 
 

@@ -27,8 +27,8 @@ class RequestReport:
     """Used by one thread at a time: the client's, and after it that of a background job."""
 
     __slots__ = (
-        "_number", "_numbers", "_observers", "api", "body_bytes", "has_ended", "key", "requested_model", "started",
-        "started_at", "stream",
+        "_number", "_numbers", "_observers", "api", "body_bytes", "caller", "has_ended", "key", "requested_model",
+        "session", "started", "started_at", "stream",
     )  # fmt: skip
 
     def __init__(self, observers: Observer, numbers: Iterator[int], api: str) -> None:
@@ -39,6 +39,9 @@ class RequestReport:
         self.started_at = time.time()
         self.started = time.monotonic()
         self.key = ""
+        # The caller's namespace, and the session in the request's path.
+        self.caller = b""
+        self.session = ""
         self.requested_model = ""
         self.stream = False
         self.body_bytes = 0
@@ -56,6 +59,7 @@ class RequestReport:
         return time.monotonic() - self.started
 
     def add_caller(self, namespace: bytes) -> None:
+        self.caller = namespace
         self.key = namespace.hex()[:DIGEST_LENGTH]
 
     def add_body(self, body: Mapping[str, Any], size: int) -> None:
@@ -68,7 +72,7 @@ class RequestReport:
         """All that is known by now."""
         if request is None:
             facts = RequestFacts(self.number, self.started_at, self.api, self.key, self.requested_model)
-            return facts._replace(stream=self.stream, body_bytes=self.body_bytes)
+            return facts._replace(stream=self.stream, body_bytes=self.body_bytes, session=self.session)
         return RequestFacts(
             self.number,
             self.started_at,
@@ -80,6 +84,7 @@ class RequestReport:
             len(request.messages),
             len(request.tools),
             self.body_bytes,
+            self.session,
         )
 
     def copy_for(self, observer: Observer) -> "RequestReport":

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
 from deepseek_cursor_proxy.errors import (
     ClientGone,
     InternalError,
@@ -88,12 +89,12 @@ class RequestFacts(NamedTuple):
     messages: int = 0
     tools: int = 0
     body_bytes: int = 0
-    # Twelve hexadecimal digits that all requests of a chat have in common.
+    # The session that records the request, else twelve hexadecimal digits that all requests of a chat have in common.
     session: str = ""
 
     def with_session(self, conversation: bytes) -> "RequestFacts":
-        """With the session of the chat that has this digest."""
-        return self._replace(session=conversation.hex()[:DIGEST_LENGTH])
+        """With the session of the chat that has this digest, unless it is recorded in one."""
+        return self if self.session else self._replace(session=conversation.hex()[:DIGEST_LENGTH])
 
 
 class Progress(NamedTuple):
@@ -175,6 +176,11 @@ class Finished(NamedTuple):
     other_messages: tuple[Message, ...] = ()
     # A word for each retry: http_ and a status, or dropped.
     retry_reasons: tuple[str, ...] = ()
+    # For whom the request is recorded, the root of the caller's digests, and the session that it named, if it did.
+    caller: bytes = b""
+    recorded_in: str = ""
+    # Those of the answer's tokens, if the request asked for them.
+    logprobs: TokenLogprobs | None = None
 
     @property
     def number(self) -> int:

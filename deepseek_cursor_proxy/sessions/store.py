@@ -28,6 +28,7 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     RecordedTurn,
     Session,
     SessionOptions,
+    merge_info,
     message_json,
     reasoning_of,
 )
@@ -293,7 +294,9 @@ class _TurnWriter:
                     )
                 )
             node = heads[last]
-        self._connection.execute("UPDATE nodes SET info = ? WHERE id = ?", (_pack(info), node))
+        (before,) = self._connection.execute("SELECT info FROM nodes WHERE id = ?", (node,)).fetchone()
+        merged = _pack(merge_info(_unpack(before), info))
+        self._connection.execute("UPDATE nodes SET info = ? WHERE id = ?", (merged, node))
         return int(node)
 
     def _node_of(self, path: Sequence[int]) -> int | None:

@@ -31,8 +31,8 @@ class TokenLists(NamedTuple):
     logprobs: list[float | None]
 
 
-# By message: where its text begins among the bytes of its piece, and the tokens that the upstream sent for it.
-Evidence = Mapping[int, Sequence[Mapping[str, Any]]]
+# By message: lists of tokens that the upstream sent for a part of it, its text or its reasoning.
+Evidence = Mapping[int, Sequence[Sequence[Mapping[str, Any]]]]
 
 
 def mask(pieces: Sequence[Piece], own: Collection[int], encoder: Encoder, evidence: Evidence) -> TokenLists:
@@ -83,19 +83,25 @@ def _known_logprobs(pieces: Sequence[Piece], own: Collection[int], evidence: Evi
     known: dict[tuple[int, int], float] = {}
     at = 0
     for piece in pieces:
-        tokens = evidence.get(piece.author) if piece.author is not None and piece.author in own else None
-        if tokens:
-            sent = b"".join(bytes(token["bytes"]) for token in tokens)
-            offset = piece.text.encode("utf-8", "replace").find(sent)
-            # The same words may come twice, in the thoughts and in the text: then it is not known which are meant.
-            if offset >= 0 and piece.text.encode("utf-8", "replace").find(sent, offset + 1) < 0:
-                begin = at + offset
-                for token in tokens:
-                    end = begin + len(token["bytes"])
-                    known[begin, end] = token["logprob"]
-                    begin = end
+        parts = evidence.get(piece.author, ()) if piece.author is not None and piece.author in own else ()
+        for tokens in parts:
+            _add_part(known, piece.text.encode("utf-8", "replace"), at, tokens)
         at += _size(piece.text)
     return known
+
+
+def _add_part(known: dict[tuple[int, int], float], text: bytes, at: int, tokens: Sequence[Mapping[str, Any]]) -> None:
+    """Add the tokens that were sent for a part of a text that begins at a byte."""
+    sent = b"".join(bytes(token["bytes"]) for token in tokens)
+    offset = text.find(sent)
+    # The same words may come twice, in the thoughts and in the text: then it is not known which are meant.
+    if not sent or offset < 0 or text.find(sent, offset + 1) >= 0:
+        return
+    begin = at + offset
+    for token in tokens:
+        end = begin + len(token["bytes"])
+        known[begin, end] = token["logprob"]
+        begin = end
 
 
 def _size(text: str) -> int:

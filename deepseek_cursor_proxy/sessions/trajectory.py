@@ -49,8 +49,8 @@ class RecordedTurn(NamedTuple):
     model: str = ""
     tokens: int = 0
     cost: float | None = None
-    # Of the answer's text, if the request asked for them.
-    logprobs: Sequence[Json] = ()
+    # Lists of tokens, of the answer's text and of its reasoning, if the request asked for them.
+    logprobs: Sequence[Sequence[Json]] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Node:
     own: frozenset[int]
     info: Json
     # By the index of a message.
-    logprobs: Mapping[int, Sequence[Json]] = field(default_factory=dict)
+    logprobs: Mapping[int, Sequence[Sequence[Json]]] = field(default_factory=dict)
 
 
 def message_json(message: Message) -> dict[str, Any]:
@@ -83,6 +83,35 @@ def message_json(message: Message) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     return found
+
+
+def merge_info(before: Json, after: Json) -> dict[str, Any]:
+    """What is known about a node that a turn continued: the beginning of the first, the end of the last, the sums."""
+    costs = [info["cost"] for info in (before, after) if info.get("cost") is not None]
+    earlier, later = as_object(before.get("metadata")), as_object(after.get("metadata"))
+    return {
+        **after,
+        "usage": _add_usage(as_object(before.get("usage")), as_object(after.get("usage"))) or None,
+        "cost": sum(costs) if costs else None,
+        "started": before.get("started"),
+        "metadata": {
+            **later,
+            "request_numbers": [*earlier.get("request_numbers", ()), *later.get("request_numbers", ())],
+            "recovered": earlier.get("recovered", 0) + later.get("recovered", 0),
+        },
+    }
+
+
+def _add_usage(one: Json, other: Json) -> dict[str, Any]:
+    """The sums of the numbers of two usages, also of those inside objects."""
+    total = dict(one)
+    for name, value in other.items():
+        if isinstance(value, dict):
+            total[name] = _add_usage(as_object(total.get(name)), value)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            known = total.get(name)
+            total[name] = value + known if isinstance(known, (int, float)) else value
+    return total
 
 
 def reasoning_of(message: object) -> str:

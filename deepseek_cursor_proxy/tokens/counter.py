@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
@@ -23,6 +23,9 @@ from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
 from deepseek_cursor_proxy.threads import start_thread
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.tokens.bpe import Tokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +50,8 @@ class TokenCounter:
         self._ratios = TokenRatios(database, clock=clock)
         self._clock = clock
         self._lock = threading.Lock()
-        # The tokenizer's `count`, once its file is read.
-        self._count_text: Callable[[str], int] | None = None
+        # Once its file is read.
+        self._tokenizer: Tokenizer | None = None
         self._loader: threading.Thread | None = None
         self._texts: Memo[bytes, int] = Memo(_MAX_BYTES_OF_TEXTS, lambda key, count: _BYTES_PER_TEXT)
         # By model: the number of samples and the time of the last.
@@ -103,7 +106,16 @@ class TokenCounter:
         with self._lock:
             if self._loader is None:
                 self._loader = start_thread(lambda: self._load(path), "tokenizer-load")
-        return self._count_text is not None
+        return self._tokenizer is not None
+
+    def load_tokenizer(self) -> "Tokenizer | None":
+        """The tokenizer of the settings; waits until its file is read. None if there is none that can be used."""
+        if self._path is None:
+            return None
+        if not self._is_loaded(self._path):
+            assert self._loader is not None
+            self._loader.join()
+        return self._tokenizer
 
     def _load(self, path: Path) -> None:
         # Imported here because most proxies have no tokenizer file and are smaller without.
@@ -111,7 +123,7 @@ class TokenCounter:
         from deepseek_cursor_proxy.tokens.regex import UnsupportedTokenizer
 
         try:
-            self._count_text = Tokenizer(json.loads(path.expanduser().read_bytes())).count
+            self._tokenizer = Tokenizer(json.loads(path.expanduser().read_bytes()))
             return
         except UnsupportedTokenizer as problem:
             why = f"it has {problem}, which this proxy does not know"
@@ -120,12 +132,12 @@ class TokenCounter:
         _log.warning("tokenizer: %s cannot be used (%s); tokens are estimated", path, why)
 
     def _count_exactly(self, text: str) -> int:
-        assert self._count_text is not None
+        assert self._tokenizer is not None
         if len(text) < _SHORTEST_REMEMBERED:
-            return self._count_text(text)
+            return self._tokenizer.count(text)
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         count = self._texts.get(key)
         if count is None:
-            count = self._count_text(text)
+            count = self._tokenizer.count(text)
             self._texts.keep(key, count)
         return count

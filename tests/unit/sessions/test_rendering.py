@@ -93,18 +93,18 @@ class TestMasks(unittest.TestCase):
         for _, length in spans:
             tokens.append({"bytes": list(data[:length]), "logprob": -0.5, "token": ""})
             data = data[length:]
-        lists = token_masks.mask(self.pieces, {2, 4}, self.tokenizer, {4: tokens})
+        lists = token_masks.mask(self.pieces, {2, 4}, self.tokenizer, {4: [tokens]})
         known = [value for value in lists.logprobs if value not in (None, 1.0)]
         self.assertLessEqual(len(known), len(tokens))
         self.assertGreaterEqual(len(known), len(tokens) - 2)
         whole = [{"bytes": list(b"A one."), "logprob": -0.5, "token": ""}]
-        lists = token_masks.mask(self.pieces, {2, 4}, self.tokenizer, {4: whole})
+        lists = token_masks.mask(self.pieces, {2, 4}, self.tokenizer, {4: [whole]})
         self.assertEqual([], [value for value in lists.logprobs if value not in (None, 1.0)])
 
     def test_words_that_come_twice_get_no_log_probability(self) -> None:
         twice = rendering.render([{"role": "assistant", "content": "Yes", "reasoning_content": "Yes"}])
         tokens = [{"bytes": list(b"Yes"), "logprob": -0.5, "token": "Yes"}]
-        lists = token_masks.mask(twice, {0}, self.tokenizer, {0: tokens})
+        lists = token_masks.mask(twice, {0}, self.tokenizer, {0: [tokens]})
         self.assertEqual([], [value for value in lists.logprobs if value not in (None, 1.0)])
 
     def test_the_sizes_of_tokens_add_up_to_the_text(self) -> None:

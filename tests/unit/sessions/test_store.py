@@ -124,7 +124,7 @@ class TestNodes(StoreTestCase):
         self.assertEqual(["system", "user", "assistant", "tool", "assistant"], [each["role"] for each in node.messages])
         self.assertEqual(["I read.", "It is a."], [node.messages[at]["reasoning_content"] for at in (2, 4)])
         self.assertEqual({2, 4}, set(node.own))
-        self.assertEqual({"n": 5}, node.info)
+        self.assertEqual(5, node.info["n"])
 
     def test_a_changed_prompt_and_changed_tools_continue_the_node(self) -> None:
         session = self.create()
@@ -164,7 +164,7 @@ class TestNodes(StoreTestCase):
 
     def test_log_probabilities_are_kept_with_their_answer(self) -> None:
         session = self.create()
-        logprobs = [{"token": "a", "logprob": -0.1, "bytes": [97]}]
+        logprobs = [[{"token": "a", "logprob": -0.1, "bytes": [97]}]]
         self.store.record(ME, session, turn(user("q"), answer("a"), logprobs=logprobs))
         self.assertEqual({1: logprobs}, self.nodes(session)[0].logprobs)
 

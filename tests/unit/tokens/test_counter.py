@@ -82,7 +82,7 @@ class TestTokenizerFile(CounterTestCase):
         """Whether counts are exact once the tokenizer file is read, if that has begun."""
         if counter._loader is not None:
             counter._loader.join(PATIENCE)
-        return counter._count_text is not None
+        return counter._tokenizer is not None
 
     def test_the_token_count_is_exact_once_the_tokenizer_is_read(self) -> None:
         counter = self.counter(tokenizer=str(WIRE / "tokenizer.json"))
