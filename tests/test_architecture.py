@@ -30,9 +30,11 @@ DIRECTIONS = {
     "chats": "reasoning storage",
     "tokens": "deepseek storage",
     "upstream": "deepseek http1 net",
+    "sessions": "deepseek observers reasoning storage tokens",
     "observers": "chats deepseek reasoning",
-    "exchange": "access chats deepseek http1 net observers protocols.request reasoning storage tokens upstream",
-    "api": "access deepseek exchange http1 observers protocols.request reasoning storage upstream "
+    "exchange": "access chats deepseek http1 net observers protocols.request reasoning sessions storage tokens "
+    + "upstream",
+    "api": "access deepseek exchange http1 observers protocols.request reasoning sessions storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
     "admin": "access deepseek exchange http1 net observers own_hosts server storage upstream",

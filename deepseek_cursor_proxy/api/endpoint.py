@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughReq
 from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
-from deepseek_cursor_proxy.errors import Forbidden, Unauthorized, UpstreamRefused
+from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
@@ -29,6 +29,7 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
+from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
@@ -67,9 +68,15 @@ class Endpoint:
     def context(self, caller: Caller, peer: Peer | None) -> CallContext:
         namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
         self._report.add_caller(namespace)
+        if self._report.session and not self._services.sessions.knows(namespace, self._report.session):
+            raise unknown_session(self._report.session)
         held_key = self._services.access.held_key
         credential, is_held = held_key or caller.credential, held_key is not None
         return CallContext(namespace, credential, peer, is_held, report=self._report)
+
+
+def unknown_session(session: str) -> NotFound:
+    return NotFound(f"There is no session {safe_text(session, 60)} for this key. POST /sessions/create makes one.")
 
 
 class GenerationEndpoint(Endpoint):

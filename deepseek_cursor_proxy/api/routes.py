@@ -3,7 +3,7 @@
 A request is checked in this order: path, key, body, history. Every failure becomes a reply in the error shape of the
 client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.
 
-To add a route, add a line to `_TABLE`. A function there, such as `_health`, checks no key, has the configuration
+To add a route, add a line to `_TABLE`. A function there, such as `_refuse_websocket`, checks no key, has the configuration
 alone and imports little. All else, such as metrics, is a method of an Endpoint, which has `_services`; it calls
 `access.admit` first. Both get the request and the {} of the path.
 """
@@ -47,10 +47,6 @@ _CORS_HEADERS: Headers = (
 )
 
 
-def _health(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
-    return HttpReply.json({"status": "ok", "model": config.upstream_model})
-
-
 def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
     """Codex asks for a WebSocket first, and posts at once when it reads 426; anything else costs it seconds."""
     if (request.header("upgrade") or "").lower() != "websocket":
@@ -76,12 +72,27 @@ _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
     ("response",         "POST",   "[/v1]/responses/{}/cancel",      "stored_responses.StoredEndpoint.cancel"),
     ("messages",         "POST",   "[/v1]/messages",                 "messages.MessagesEndpoint.create"),
     ("messages",         "POST",   "[/v1]/messages/count_tokens",    "messages.MessagesEndpoint.count_tokens"),
+    ("session",          "POST",   "/sessions/create",               "sessions.SessionsEndpoint.create"),
+    ("session",          "POST",   "/v1/sessions",                   "sessions.SessionsEndpoint.create"),
+    ("sessions",         "GET",    "[/v1]/sessions",                 "sessions.SessionsEndpoint.list"),
+    ("session",          "GET",    "/{session}",                     "sessions.SessionsEndpoint.retrieve"),
+    ("session",          "DELETE", "/{session}",                     "sessions.SessionsEndpoint.delete"),
+    ("session",          "GET",    "/{session}/nodes",               "sessions.SessionsEndpoint.nodes"),
+    ("session",          "GET",    "/{session}/export",              "sessions.SessionsEndpoint.export"),
+    ("render",           "POST",   "[/v1]/chat/completions/render",  "sessions.SessionsEndpoint.render"),
     ("models",           "GET",    "[/v1]/models",                   list_models),
     ("model",            "GET",    "[/v1]/models/{}",                retrieve_model),
     ("health",           "GET",    "[/v1]/healthz",                  lambda *_: HttpReply.json({"ok": True})),
-    ("health",           "GET",    "/health",                        _health),
+    ("health",           "GET",    "/health",                        "health.HealthEndpoint.show"),
 )
 # fmt: on
+
+
+# A session's own URL, with its id; the second form for clients of other recorders.
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_SESSION = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
+# Any path of an API below it.
+_RECORDED = re.compile(rf"{_SESSION}(/v1(?:/.*)?)", re.DOTALL)
 
 
 class Route(NamedTuple):
@@ -98,7 +109,7 @@ class Route(NamedTuple):
 
 
 def _route(name: str, method: str, path: str, endpoint: str | SmallEndpoint) -> Route:
-    pattern = re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)"))
+    pattern = re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)").replace("/{session}", _SESSION))
     api = next((api for api in ("chat", "responses", "messages") if f"/{api}" in path), "other")
     return Route(name, method, pattern, endpoint, api)
 
@@ -118,6 +129,7 @@ class App:
 
     def __call__(self, request: HttpRequest) -> HttpReply:
         name, report = None, None
+        session, request = _split_session(request)
         try:
             if request.method == "OPTIONS":
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
@@ -131,7 +143,7 @@ class App:
                 # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
                 services = self._services()
                 endpoint_class, method = _load_endpoint(endpoint)
-                report = services.open_report(found.route.api)
+                report = services.open_report(found.route.api, session)
                 reply = method(endpoint_class(services, report), request, found.group)
             else:
                 reply = endpoint(self._config, request, found.group)
@@ -181,6 +193,12 @@ def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpRep
 def _error_reply(error: ProxyError, request: HttpRequest) -> HttpReply:
     """In the shape of the API that the request is meant for, also where it has no route."""
     return anthropic_error(error) if _speaks_messages(request) else openai_error(error)
+
+
+def _split_session(request: HttpRequest) -> tuple[str, HttpRequest]:
+    """The session in the path of a request, "" if there is none, and the request for the rest of the path."""
+    found = _RECORDED.fullmatch(request.path)
+    return (found[1], request._replace(path=found[2])) if found is not None else ("", request)
 
 
 class _Match(NamedTuple):

@@ -31,7 +31,7 @@ class RequestReport:
         "session", "started", "started_at", "stream",
     )  # fmt: skip
 
-    def __init__(self, observers: Observer, numbers: Iterator[int], api: str) -> None:
+    def __init__(self, observers: Observer, numbers: Iterator[int], api: str, session: str = "") -> None:
         self._observers = observers
         self._numbers = numbers
         self._number = 0
@@ -41,7 +41,7 @@ class RequestReport:
         self.key = ""
         # The caller's namespace, and the session in the request's path.
         self.caller = b""
-        self.session = ""
+        self.session = session
         self.requested_model = ""
         self.stream = False
         self.body_bytes = 0

@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.observers.events import Observer, Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
@@ -52,6 +53,7 @@ class Services:
     # New ones after SIGHUP. One that an endpoint reads, or that must survive, is also a field, created like a store.
     observers: Observers
     request_log: RequestLog
+    sessions: SessionService
     # Seals the reasoning that clients hold for us.
     secret: InstallationSecret
     # Numbers requests for the log; next() on a count is atomic.
@@ -75,6 +77,10 @@ class Services:
                 config.pictures,
                 safe_text(config.upstream_base_url, 200),
             )
+        store_path = Path(reasoning_store.database.path)
+        sessions = former.sessions if former is not None else SessionService(config, store_path)
+        sessions.reconfigure(config)
+        observers.append(sessions)
         access = Access(config, former.access if former is not None else None)
         client = UpstreamClient(config)
         if former is not None:
@@ -113,13 +119,14 @@ class Services:
             shared_calls=SharedCalls(),
             observers=Observers(observers),
             request_log=request_log,
-            secret=InstallationSecret(Path(reasoning_store.database.path)),
+            sessions=sessions,
+            secret=InstallationSecret(store_path),
             numbers=itertools.count(1),
         )
 
-    def open_report(self, api: str) -> RequestReport:
-        """The report of a new request, which came by this API."""
-        return RequestReport(self.observers, self.numbers, api)
+    def open_report(self, api: str, session: str = "") -> RequestReport:
+        """The report of a new request, which came by this API, perhaps to be recorded in a session."""
+        return RequestReport(self.observers, self.numbers, api, session)
 
     def close_upstream(self) -> None:
         """New services have taken over: running exchanges may finish, then their connections are closed."""
@@ -128,6 +135,7 @@ class Services:
     def close(self) -> None:
         # First, because jobs write into the stores that are closed next.
         self.jobs.stop(0)
+        self.sessions.close()
         self.responses.close()
         self.chats.close()
         self.picture_descriptions.close()

@@ -1,11 +1,10 @@
-"""SessionRecorder: the observer that writes the turns of sessions, on a thread of its own.
+"""SessionRecorder: writes the turns of sessions, on a thread of its own.
 
 A turn is queued when its request has ended, so no answer waits for the file; a file that cannot be written loses turns,
 with one warning now and then, and nothing else. `flush` waits until what was queued is written: whoever reads a session
 sees the turn that its client has just got.
 
-Recorded are the requests that name a session in their path and, with the setting record = all, every other one in a
-session of its chat.
+A request that named no session is recorded in one of its chat.
 """
 
 import logging
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.observers.events import Event, Finished, Result
+from deepseek_cursor_proxy.observers.events import Finished, Result
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
@@ -26,31 +25,21 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING = 1000
 _TURNS_BETWEEN_PRUNINGS = 256
 
-# The cost of a request in US dollars; None if it is not known.
-Price = Callable[[Finished], float | None]
-
 
 class SessionRecorder:
     """Called by handler threads; the lock protects `_thread`. Only its thread records into the store."""
 
-    def __init__(
-        self, store: Callable[[], SessionStore], *, records_all: bool, price: Price = lambda event: None
-    ) -> None:
+    def __init__(self, store: Callable[[], SessionStore]) -> None:
         """`store` opens the file with the first turn."""
         self._store = store
-        self.records_all = records_all
-        self._price = price
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._queue: queue.Queue[Finished | None] = queue.Queue(_MOST_WAITING)
         self._faults = FaultGuard(_log, "sessions")
         self._turns = 0
 
-    def emit(self, event: Event) -> None:
-        if not isinstance(event, Finished) or event.prepared is None or event.message is None:
-            return
-        if not (event.recorded_in or self.records_all):
-            return
+    def record(self, event: Finished) -> None:
+        """Queue the turn of a request that was sent and answered, if only in part."""
         try:
             self._queue.put_nowait(event)
         except queue.Full:
@@ -90,15 +79,16 @@ class SessionRecorder:
         store, prepared = self._store(), event.prepared
         assert prepared is not None
         session = event.recorded_in or store.of_chat(event.caller, prepared.history.conversation, event.facts.model)
-        for turn in _turns(event, self._price(event)):
+        for turn in _turns(event):
             store.record(event.caller, session, turn)
         self._turns += 1
         if self._turns % _TURNS_BETWEEN_PRUNINGS == 0:
             store.prune()
 
 
-def _turns(event: Finished, cost: float | None) -> Iterator[RecordedTurn]:
+def _turns(event: Finished) -> Iterator[RecordedTurn]:
     """The turns of a request: one for each answer; the first has the tokens and the cost of all."""
+    cost = event.cost
     assert event.prepared is not None
     assert event.message is not None
     request, usage = event.prepared.request, event.usage or {}

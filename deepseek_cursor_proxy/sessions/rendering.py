@@ -57,6 +57,12 @@ def text_of(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
+def message_texts(messages: Sequence[Json]) -> list[str]:
+    """Each message by itself: an answer with its thoughts and calls in tags, without the marks of the template."""
+    texts = ((message, _text(message.get("content"))) for message in messages)
+    return [_answer(message, text) if message.get("role") == "assistant" else text for message, text in texts]
+
+
 def _system(messages: Sequence[Json], tools: Sequence[Json]) -> Iterator[Piece]:
     prompt = _text(messages[0].get("content")) if messages and messages[0].get("role") == "system" else ""
     lines = "\n".join(_compact(as_object(tool.get("function"))) for tool in tools)

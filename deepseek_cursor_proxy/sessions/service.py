@@ -1,52 +1,103 @@
-"""SessionService: the store of sessions, opened when it is first needed, and the recorder that writes into it."""
+"""SessionService: the store of sessions and its recorder, both made when they are first needed.
+
+Most proxies record nothing, so this file imports the others of the folder late.
+"""
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.sessions.recorder import Price, SessionRecorder
-from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
+from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.observers.events import Event, Finished
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
 
-FILE_NAME = "sessions.sqlite3"
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
+    from deepseek_cursor_proxy.sessions.store import SessionStore
+
+_FILE_NAME = "sessions.sqlite3"
 
 
-def sessions_path(config: ProxyConfig) -> Path:
+def sessions_path(config: ProxyConfig, store_path: Path) -> Path:
     """Where sessions are kept: beside the reasoning, unless a setting says otherwise."""
     if config.sessions_path is not None:
         return config.sessions_path
-    beside = config.reasoning_content_path
-    return beside if str(beside) == ":memory:" else beside.with_name(FILE_NAME)
+    return store_path if str(store_path) == ":memory:" else store_path.with_name(_FILE_NAME)
 
 
 class SessionService:
-    """Called by handler threads. The lock protects `_store`, which the first call of `store` opens."""
+    """An observer, and the way to the store. Called by handler threads; the lock protects `_store` and `_recorder`."""
 
-    def __init__(self, config: ProxyConfig, price: Price = lambda event: None) -> None:
-        self._path = sessions_path(config)
-        self._limits = Limits(config.session_max_age_seconds, config.max_sessions, config.session_max_bytes)
+    def __init__(self, config: ProxyConfig, store_path: Path) -> None:
+        """`store_path` is that of the reasoning."""
+        self._config = config
+        self._path = sessions_path(config, store_path)
         self._lock = threading.Lock()
         self._store: SessionStore | None = None
-        self.recorder = SessionRecorder(self.store, records_all=config.record == "all", price=price)
+        self._recorder: SessionRecorder | None = None
 
     def reconfigure(self, config: ProxyConfig) -> None:
-        self.recorder.records_all = config.record == "all"
+        """Take over the settings that need no restart."""
+        self._config = config
 
-    def store(self) -> SessionStore:
+    def emit(self, event: Event) -> None:
+        """Record the turn of a request that named a session, or of any with record = all. Returns at once."""
+        if not isinstance(event, Finished) or event.prepared is None or event.message is None:
+            return
+        if event.recorded_in or self._config.record == "all":
+            self.recorder().record(event)
+
+    def recorder(self) -> "SessionRecorder":
+        from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
+
+        with self._lock:
+            if self._recorder is None:
+                self._recorder = SessionRecorder(self.store)
+            return self._recorder
+
+    def store(self) -> "SessionStore":
         """The store; raises Unusable when its file cannot be opened, and tries again with the next call."""
+        from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
+
         with self._lock:
             if self._store is None:
-                store = SessionStore(self._path.expanduser(), self._limits)
+                config = self._config
+                limits = Limits(config.session_max_age_seconds, config.max_sessions, config.session_max_bytes)
+                store = SessionStore(expand_home(self._path), limits)
                 try:
                     store.open()
+                    store.prune()
                 except BaseException:
                     store.close()
                     raise
-                store.prune()
                 self._store = store
             return self._store
 
+    def flush(self) -> None:
+        """Wait until the turns of ended requests are written, within bounds."""
+        if self._recorder is not None:
+            self._recorder.flush()
+
+    def knows(self, caller: bytes, session: str) -> bool:
+        """Whether the caller has this session; True where that cannot be found out, because no answer fails for it."""
+        try:
+            return self.store().get(caller, session) is not None
+        except Unusable:
+            return True
+
+    def count(self) -> int | None:
+        """How many sessions there are; None if that cannot be found out."""
+        if self._store is None and (str(self._path) == ":memory:" or not expand_home(self._path).exists()):
+            return 0
+        try:
+            return self.store().count()
+        except Unusable:
+            return None
+
     def close(self) -> None:
-        self.recorder.close()
-        with self._lock:
-            if self._store is not None:
-                self._store.close()
+        """Write what waits, and close the file."""
+        if self._recorder is not None:
+            self._recorder.close()
+        if self._store is not None:
+            self._store.close()

@@ -1,0 +1,149 @@
+"""Sessions: created, listed, read, exported and deleted; and the prompt that a chat request would send.
+
+Requests are recorded by their path: /s/{id} before the path of any API (see `routes`). To the caller of another key a
+session does not exist.
+"""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import parse_qs
+
+from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, unknown_session
+from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
+from deepseek_cursor_proxy.exchange.preview import prepare_request
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
+from deepseek_cursor_proxy.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field, optional, too_long
+from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.sessions import export, rendering
+from deepseek_cursor_proxy.sessions.node_json import node_json, prompt_json, session_json
+from deepseek_cursor_proxy.sessions.store import SessionStore
+from deepseek_cursor_proxy.sessions.trajectory import Session, SessionOptions, message_json
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+
+_LONGEST_NAME = 200
+_MOST_TAGS = 32
+# Host and port as clients send them; anything else would end up in a URL of ours.
+_HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?")
+
+
+class SessionsEndpoint(GenerationEndpoint):
+    def create(self, request: HttpRequest, _: str) -> HttpReply:
+        caller = self._caller(request)
+        raw = request.read_body()
+        options = _options(decode_json_object(raw) if raw.strip() else {})
+        session = self._store().create(caller, options, self._services.config.upstream_model)
+        return HttpReply.json(
+            {**session_json(session, _base_url(request, session)), "ttl_seconds": options.ttl_seconds}
+        )
+
+    def list(self, request: HttpRequest, _: str) -> HttpReply:
+        found = self._store(with_flush=True).list(self._caller(request))
+        return HttpReply.json({"sessions": [session_json(each, _base_url(request, each)) for each in found]})
+
+    def retrieve(self, request: HttpRequest, session: str) -> HttpReply:
+        found = self._find(request, session)
+        return HttpReply.json(session_json(found, _base_url(request, found)))
+
+    def delete(self, request: HttpRequest, session: str) -> HttpReply:
+        if not self._store(with_flush=True).delete(self._caller(request), session):
+            raise unknown_session(session)
+        return HttpReply.json({"status": "deleted"})
+
+    def nodes(self, request: HttpRequest, session: str) -> HttpReply:
+        found = self._find(request, session)
+        tokenizer = self._services.counter.load_tokenizer()
+        nodes = self._store().nodes(found.uuid)
+        pieces = (encode_json(node_json(node, tokenizer)) for node in nodes)
+        kind = (("Content-Type", "application/json"),)
+        return HttpReply(200, _Pieces(b'{"nodes":[', b",", pieces, b"]}"), kind)
+
+    def export(self, request: HttpRequest, session: str) -> HttpReply:
+        found = self._find(request, session)
+        (form,) = parse_qs(request.query).get("format", ["openai"])[-1:]
+        if form not in export.FORMATS:
+            raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
+        tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
+        lines = export.lines(self._store().nodes(found.uuid), form, export.Filter(), tokenizer)
+        return HttpReply(200, _Pieces(b"", b"", lines, b""), (("Content-Type", "application/jsonl; charset=utf-8"),))
+
+    def render(self, request: HttpRequest, _: str) -> HttpReply:
+        """The prompt of a chat request in a session; nothing is sent."""
+        if not self._report.session:
+            raise NotFound("Prompts are rendered in a session, at /s/{id}/v1/chat/completions/render.")
+        return self.serve(request, None, self._render)
+
+    def _render(self, request: ClientRequest) -> HttpReply:
+        services = self._services
+        chat = parse(request.body, services.config, services.memory)
+        prepared = prepare_request(request.context.namespace, chat, services)
+        messages = [message_json(each) for each in prepared.messages]
+        return HttpReply.json(prompt_json(messages, list(prepared.tools), services.counter.load_tokenizer()))
+
+    def _caller(self, request: HttpRequest) -> bytes:
+        return self.context(self._services.access.admit(request), None).namespace
+
+    def _find(self, request: HttpRequest, session: str) -> Session:
+        caller = self._caller(request)
+        found = self._store(with_flush=True).get(caller, session)
+        if found is None:
+            raise unknown_session(session)
+        return found
+
+    def _store(self, *, with_flush: bool = False) -> SessionStore:
+        """The store; with all turns of the past in it, if they could be written in time."""
+        try:
+            store = self._services.sessions.store()
+        except Unusable as fault:
+            raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
+        if with_flush:
+            self._services.sessions.flush()
+        return store
+
+
+class _Pieces:
+    """A body whose pieces are computed while it is sent."""
+
+    def __init__(self, before: bytes, between: bytes, pieces: Iterator[bytes], after: bytes) -> None:
+        self._before, self._between, self._pieces, self._after = before, between, pieces, after
+        self.is_finished = False
+
+    def __iter__(self) -> Iterator[bytes | Lull]:
+        yield BLOCKING
+        yield self._before
+        for index, piece in enumerate(self._pieces):
+            yield self._between + piece if index else piece
+        self.is_finished = True
+        yield self._after
+
+    def close(self) -> None:
+        self.is_finished = True
+
+
+def _options(body: Json) -> SessionOptions:
+    name = optional(body, "name", str, "a string") or ""
+    if len(name) > _LONGEST_NAME:
+        raise too_long("name", _LONGEST_NAME)
+    tags = optional(body, "tags", list, "a list of strings") or []
+    if len(tags) > _MOST_TAGS or not all(isinstance(tag, str) and len(tag) <= _LONGEST_NAME for tag in tags):
+        raise bad_field("tags", f"a list of at most {_MOST_TAGS} strings")
+    ttl = body.get("ttl_seconds")
+    if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < 10**10):
+        raise bad_field("ttl_seconds", "a number above 0")
+    return SessionOptions(
+        name,
+        tuple(tags),
+        optional(body, "track_tree", bool, "true or false") or False,
+        rendering.check_parser(optional(body, "tool_parser", str, "a string") or rendering.HERMES),
+        ttl,
+    )
+
+
+def _base_url(request: HttpRequest, session: Session) -> str:
+    """The base URL of a session, under the name that the client calls the proxy by."""
+    host = request.authority or request.header("host") or ""
+    if not _HOST.fullmatch(host):
+        host = "127.0.0.1"
+    scheme = "https" if request.header("x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{host}/s/{session.uuid}/v1"

@@ -1,0 +1,252 @@
+"""Sessions over real sockets: every API recorded by its path, and what comes out compared with what DeepSeek saw."""
+
+import json
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
+from tests.support.histories import TOOLS
+
+KEY, OTHER_KEY = "sk-of-the-owner", "sk-of-another"
+
+
+class SessionsTestCase(SocketTestCase):
+    def call(
+        self, method: str, path: str, body: Any = None, *, key: str = KEY, proxy: RunningProxy | None = None
+    ) -> RawReply:
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost:9\r\nAuthorization: Bearer {key}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+        return self.round_trip(proxy or self.running, head.encode() + data)
+
+    def json(self, method: str, path: str, body: Any = None, **details: Any) -> Any:
+        reply = self.call(method, path, body, **details)
+        self.assertEqual(200, reply.status, reply.body[:500])
+        return json.loads(reply.body)
+
+    def create(self, **options: Any) -> dict[str, Any]:
+        created: dict[str, Any] = self.json("POST", "/sessions/create", options)
+        return created
+
+    def chat(self, session: str, *messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        body = {"model": "deepseek-v4-pro", "messages": list(messages), **fields}
+        reply: dict[str, Any] = self.json("POST", f"/s/{session}/v1/chat/completions", body)
+        return reply
+
+    def nodes(self, session: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.json("GET", f"/s/{session}/nodes")["nodes"]
+        return found
+
+
+QUESTION = {"role": "user", "content": "What is in a?"}
+
+
+class TestSessions(SessionsTestCase):
+    def test_a_session_is_created_listed_read_and_deleted(self) -> None:
+        created = self.create(name="Try / 1 ✓", tags=["x"])
+        session = created["uuid"]
+        self.assertEqual(f"http://localhost:9/s/{session}/v1", created["base_url"])
+        self.assertEqual(("Try / 1 ✓", "hermes", ["x"]), (created["name"], created["tool_parser"], created["tags"]))
+        self.assertEqual([session], [each["uuid"] for each in self.json("GET", "/sessions")["sessions"]])
+        for path in (f"/s/{session}", f"/{session}"):
+            self.assertEqual(session, self.json("GET", path)["uuid"])
+        self.assertEqual(1, self.json("GET", "/health")["sessions"])
+        self.assertEqual({"status": "deleted"}, self.json("DELETE", f"/{session}"))
+        self.assertEqual([404, 404], [self.call(method, f"/s/{session}").status for method in ("GET", "DELETE")])
+        self.assertEqual(0, self.json("GET", "/health")["sessions"])
+
+    def test_a_session_belongs_to_its_key(self) -> None:
+        session = self.create()["uuid"]
+        self.chat(session, QUESTION)
+        self.assertEqual([], self.json("GET", "/sessions", key=OTHER_KEY)["sessions"])
+        for method, path in (
+            ("GET", f"/s/{session}"),
+            ("DELETE", f"/s/{session}"),
+            ("GET", f"/s/{session}/nodes"),
+            ("GET", f"/s/{session}/export"),
+        ):
+            with self.subTest(method, path=path):
+                self.assertEqual(404, self.call(method, path, key=OTHER_KEY).status)
+        self.assertEqual(1, len(self.nodes(session)))
+
+    def test_an_unknown_session_is_an_error_in_the_shape_of_the_api_and_calls_nobody(self) -> None:
+        body = {"model": "m", "messages": [QUESTION], "max_tokens": 5, "input": "x"}
+        for path in ("chat/completions", "responses", "messages"):
+            for prefix in ("/s/none", "/s/00000000-0000-0000-0000-000000000000"):
+                with self.subTest(path):
+                    reply = self.call("POST", f"{prefix}/v1/{path}", body)
+                    self.assertEqual(404, reply.status)
+                    self.assertEqual(path == "messages", json.loads(reply.body).get("type") == "error")
+        self.assertEqual([], self.fake.seen)
+
+    def test_odd_options_are_refused_by_name(self) -> None:
+        for name, value in (
+            ("name", 7),
+            ("name", "x" * 1000),
+            ("tags", "x"),
+            ("tags", [7]),
+            ("track_tree", "yes"),
+            ("tool_parser", "deepseek"),
+            ("tool_parser", 7),
+            ("ttl_seconds", -1),
+            ("ttl_seconds", True),
+        ):
+            with self.subTest(name, value=value):
+                reply = self.call("POST", "/v1/sessions", {name: value})
+                self.assertEqual(400, reply.status, reply.body)
+                self.assertEqual(name, json.loads(reply.body)["error"]["param"])
+
+    def test_an_expired_session_is_gone(self) -> None:
+        session = self.create(ttl_seconds=0.0001)["uuid"]
+        self.assertEqual(404, self.call("GET", f"/s/{session}").status)
+
+    def test_sessions_survive_a_restart(self) -> None:
+        first = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
+        session = self.json("POST", "/sessions/create", {}, proxy=first)["uuid"]
+        body = {"model": "deepseek-v4-pro", "messages": [QUESTION]}
+        self.json("POST", f"/s/{session}/v1/chat/completions", body, proxy=first)
+        first.server.server_close()
+        second = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
+        self.assertEqual(1, len(self.json("GET", f"/s/{session}/nodes", proxy=second)["nodes"]))
+
+
+class TestNodes(SessionsTestCase):
+    def test_a_chat_with_tools_is_one_node_with_the_reasoning_that_deepseek_saw(self) -> None:
+        session = self.create()["uuid"]
+        self.fake.answer(
+            Answer(
+                reasoning="I read it.", calls=(Call("call_00_abcdefghijklmnopqrstu", "read_file", '{"path": "a"}'),)
+            ),
+            Answer(reasoning="It says 1.", content="A one."),
+        )
+        first = self.chat(session, QUESTION, tools=TOOLS)["choices"][0]["message"]
+        echo = {"role": "assistant", "content": "", "tool_calls": first["tool_calls"]}
+        result = {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "1"}
+        self.chat(session, QUESTION, echo, result, tools=TOOLS)
+        (node,) = self.nodes(session)
+        sent = self.fake.seen[-1].payload["messages"]
+        self.assertEqual(
+            [message.get("reasoning_content") for message in sent],
+            [message.get("reasoning_content") for message in node["messages"][:-1]],
+        )
+        self.assertEqual(["user", "assistant", "tool", "assistant"], [message["role"] for message in node["messages"]])
+        self.assertEqual("It says 1.", node["messages"][-1]["reasoning_content"])
+        self.assertEqual([1, 2], node["metadata"]["request_numbers"])
+        self.assertEqual(
+            ("chat", "stop", True), tuple(node["metadata"][name] for name in ("api", "finish_reason", "is_complete"))
+        )
+        self.assertIn("<think>\nI read it.\n</think>", node["full_text"])
+        self.assertEqual([None] * 3, [node[name] for name in ("tokens", "masked_tokens", "logprobs")])
+        self.assertTrue(node["estimated"])
+        self.assertEqual(1, len(self.json("GET", "/sessions")["sessions"]))
+
+    def test_every_api_streamed_and_plain_is_recorded(self) -> None:
+        for path, body in (
+            ("chat/completions", {"messages": [QUESTION]}),
+            ("responses", {"input": "What is in a?"}),
+            ("messages", {"messages": [QUESTION], "max_tokens": 100}),
+        ):
+            for stream in (False, True):
+                with self.subTest(path, stream=stream):
+                    session = self.create()["uuid"]
+                    self.fake.answer(Answer(reasoning="Thought.", content="Text."))
+                    reply = self.call(
+                        "POST", f"/s/{session}/v1/{path}", {"model": "deepseek-v4-pro", "stream": stream, **body}
+                    )
+                    self.assertEqual(200, reply.status, reply.body[:300])
+                    (node,) = self.nodes(session)
+                    last = {"role": "assistant", "content": "Text.", "reasoning_content": "Thought."}
+                    self.assertEqual([QUESTION, last], node["messages"])
+
+    def test_a_chat_that_moves_between_the_apis_stays_one_node(self) -> None:
+        session = self.create()["uuid"]
+        self.fake.answer(Answer(reasoning="One.", content="First."), Answer(reasoning="Two.", content="Second."))
+        self.chat(session, QUESTION)
+        history = [QUESTION, {"role": "assistant", "content": "First."}, {"role": "user", "content": "Go on."}]
+        body = {"model": "deepseek-v4-pro", "messages": history, "max_tokens": 100}
+        self.json("POST", f"/{session}/v1/messages", body)
+        (node,) = self.nodes(session)
+        self.assertEqual(["One.", "Two."], [each["reasoning_content"] for each in node["messages"][1::2]])
+
+    def test_several_answers_are_branches(self) -> None:
+        session = self.create()["uuid"]
+        self.fake.answer(Answer(content="One."), Answer(content="Two."))
+        self.chat(session, QUESTION, n=2)
+        nodes = self.nodes(session)
+        self.assertEqual({"One.", "Two."}, {node["messages"][-1]["content"] for node in nodes})
+
+    def test_a_request_outside_of_sessions_is_recorded_only_if_all_are(self) -> None:
+        body = {"model": "deepseek-v4-pro", "messages": [QUESTION]}
+        self.json("POST", "/v1/chat/completions", body)
+        self.assertEqual([], self.json("GET", "/sessions")["sessions"])
+        proxy = self.proxy(record="all")
+        for _ in range(2):
+            self.json("POST", "/v1/chat/completions", body, proxy=proxy)
+        (session,) = self.json("GET", "/sessions", proxy=proxy)["sessions"]
+        self.assertEqual(2, session["num_requests"])
+
+    def test_a_refused_request_makes_no_node(self) -> None:
+        session = self.create()["uuid"]
+        self.assertEqual(400, self.call("POST", f"/s/{session}/v1/chat/completions", {"messages": 7}).status)
+        self.assertEqual([], self.nodes(session))
+
+    def test_a_session_that_is_deleted_while_it_streams_answers_and_stays_deleted(self) -> None:
+        session = self.create()["uuid"]
+        self.fake.answer(Answer(content="Slow words", stall_after=1))
+        body = {"model": "deepseek-v4-pro", "messages": [QUESTION], "stream": True}
+        with self.connect(
+            self.running,
+            request_bytes(body, path=f"/s/{session}/v1/chat/completions", headers=("Connection: close",), key=KEY),
+        ) as sock:
+            sock.recv(100)
+            self.assertEqual(200, self.call("DELETE", f"/s/{session}").status)
+            self.fake.release.set()
+            while sock.recv(65536):
+                pass
+        self.assertEqual(404, self.call("GET", f"/s/{session}").status)
+
+
+class TestRender(SessionsTestCase):
+    def test_the_prompt_is_that_of_the_request_with_its_reasoning_and_nothing_is_sent(self) -> None:
+        session = self.create()["uuid"]
+        self.fake.answer(Answer(reasoning="It says 1.", content="A one."))
+        self.chat(session, QUESTION, tools=TOOLS)
+        history = [QUESTION, {"role": "assistant", "content": "A one."}, {"role": "user", "content": "Sure?"}]
+        body = {"model": "deepseek-v4-pro", "messages": history, "tools": TOOLS}
+        found = self.json("POST", f"/s/{session}/v1/chat/completions/render", body)
+        self.assertEqual(1, len(self.fake.seen))
+        self.assertEqual(1, len(self.nodes(session)))
+        self.assertIn("<think>\nIt says 1.\n</think>\n\nA one.<|im_end|>", found["prompt_text"])
+        self.assertTrue(found["prompt_text"].endswith("Sure?<|im_end|>\n<|im_start|>assistant\n"))
+        self.assertEqual((None, True), (found["token_ids"], found["estimated"]))
+        self.assertGreater(found["num_tokens"], 10)
+
+    def test_an_invalid_body_and_a_render_outside_of_a_session_are_refused(self) -> None:
+        session = self.create()["uuid"]
+        self.assertEqual(400, self.call("POST", f"/s/{session}/v1/chat/completions/render", {"messages": 7}).status)
+        self.assertEqual(404, self.call("POST", "/v1/chat/completions/render", {"messages": [QUESTION]}).status)
+
+
+class TestExport(SessionsTestCase):
+    def test_each_format_has_a_line_for_each_node(self) -> None:
+        session = self.create()["uuid"]
+        self.fake.answer(Answer(reasoning="Thought.", content="Text."))
+        self.chat(session, QUESTION)
+        (line,) = self.call("GET", f"/s/{session}/export").body.splitlines()
+        self.assertEqual("Thought.", json.loads(line)["messages"][1]["reasoning_content"])
+        for form, expected in (
+            ("sharegpt", {"from": "gpt", "value": "<think>\nThought.\n</think>\n\nText."}),
+            ("hermes", "<think>\nThought.\n</think>\n\nText.<|im_end|>"),
+            ("nodes", "full_text"),
+        ):
+            with self.subTest(form):
+                (line,) = self.call("GET", f"/s/{session}/export?format={form}").body.splitlines()
+                found = json.loads(line)
+                if form == "sharegpt":
+                    self.assertEqual(expected, found["conversations"][1])
+                elif form == "hermes":
+                    self.assertIn(expected, found["text"])
+                else:
+                    self.assertIn(expected, found)
+        self.assertEqual(400, self.call("GET", f"/s/{session}/export?format=other").status)
