@@ -6,6 +6,7 @@ A request passes this list from the top, its reply from the bottom; no folder im
     server      accept connections, read requests, send replies
     api         routes and endpoints: chat completions, Responses, Messages, models, passthrough
     exchange    one generation: restore the reasoning, call DeepSeek, store the new reasoning, yield deltas
+    sessions    trajectories, recorded and exported
     observers   events of a request; console, traces
     protocols   the JSON of clients <-> the canonical conversation
     chats       memory of a chat between requests: tool order, divergence

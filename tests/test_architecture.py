@@ -39,7 +39,7 @@ DIRECTIONS = {
     "server": "api exchange http1 net storage",
     "admin": "access deepseek exchange http1 net observers own_hosts server storage upstream",
     "lab": "reasoning server storage upstream",
-    "cli": "access admin deepseek lab net observers server storage",
+    "cli": "access admin deepseek lab net observers server sessions storage",
     # Files of the top level that are not open to all.
     "access": "http1 own_hosts",
     "own_hosts": "http1",

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     serve, signals                        the running proxy and its signals
     tunnel, child_process, windows_job    ngrok as a child process
     dashboard                             the link to the dashboard, printed and opened
+    sessions                              recorded trajectories: listed, shown and exported
     local_address                         the host to print for a wildcard address
 
 Other folders import only `main`.
@@ -143,6 +144,27 @@ def _access_key(options: dict[str, Any]) -> None:
         print("This key is so short that it can be guessed; `access-key --new` makes a better one.", file=sys.stderr)
 
 
+def _sessions_list(options: dict[str, Any]) -> None:
+    from deepseek_cursor_proxy.cli import sessions
+
+    sessions.list_sessions(_load(options).config)
+
+
+def _sessions_show(options: dict[str, Any]) -> None:
+    from deepseek_cursor_proxy.cli import sessions
+
+    session = options.pop("session")
+    sessions.show_session(_load(options).config, session)
+
+
+def _sessions_export(options: dict[str, Any]) -> None:
+    from deepseek_cursor_proxy.cli import sessions
+
+    names = ("sessions", "format", "since", "min_turns", "only_complete", "output")
+    chosen = {name: options.pop(name) for name in names}
+    sessions.export_sessions(_load(options).config, chosen)
+
+
 def _demo(options: dict[str, Any]) -> int:
     from deepseek_cursor_proxy.lab import demo
 
@@ -241,6 +263,33 @@ def _add_dashboard(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_dashboard)
 
 
+def _add_sessions(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_subparsers(metavar="WHAT", required=True)
+    _add_settings(lists := what.add_parser("list", help="all sessions, newest first"))
+    lists.set_defaults(command=_sessions_list)
+    show = what.add_parser("show", help="the trajectories of one session, with their thinking")
+    show.add_argument("session", metavar="ID", help="the id of a session, or its beginning")
+    _add_settings(show)
+    show.set_defaults(command=_sessions_show)
+    export = what.add_parser("export", help="trajectories as lines of JSON, for training")
+    export.add_argument("sessions", metavar="ID", nargs="*", help="sessions, by default all")
+    export.add_argument("--format", choices=("openai", "sharegpt", "hermes", "nodes"), default="openai")
+    export.add_argument("--since", type=_moment, metavar="DATE", help="trajectories that ended on this day or later")
+    export.add_argument("--min-turns", type=int, default=0, metavar="N", help="with at least so many answers")
+    export.add_argument("--only-complete", action="store_true", help="without those that were broken off")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: print)")
+    _add_settings(export)
+    export.set_defaults(command=_sessions_export)
+
+
+def _moment(text: str) -> float:
+    from datetime import datetime
+
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).timestamp()
+    raise argparse.ArgumentTypeError(f"{text!r} is no date, such as 2026-11-17 or 2026-11-17T08:00")
+
+
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file that --trace-dir left")
     parser.set_defaults(command=_explain)
@@ -307,6 +356,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...
     ("config", "look at the settings", partial(_add_subcommands, _CONFIG_COMMANDS)),
     ("explain", "tell what a trace says about the reasoning of each turn", _add_explain),
     ("access-key", "print the digest of a key, or a new key, for access_keys", _add_access_key),
+    ("sessions", "look at recorded trajectories, or export them", _add_sessions),
     ("store", "look after the stored reasoning and responses", partial(_add_subcommands, _STORE_COMMANDS)),
 )
 

@@ -1,9 +1,11 @@
 """Sessions: what passed through the proxy as trajectories, with the true reasoning of every turn.
 
+    service          the observer, and the way to the others, which it imports when they are needed
+    trajectory       the values: Session, Node, RecordedTurn
     store            sessions, their nodes and messages in a file of their own; schema: its tables
-    recorder         the observer that records, on its own thread
+    recorder         writes turns, on a thread of its own
     rendering        a trajectory as one text; token_masks: its tokens, masks and log probabilities
-    export           nodes as JSON lines, for training
+    node_json        sessions and nodes as the API has them; export: nodes as lines of a file, for training
 
-Other folders import store, recorder, export and rendering.
+Other folders import all but schema, recorder and token_masks.
 """

@@ -9,6 +9,7 @@ nodes       everything that the API has
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.sessions import rendering
@@ -42,6 +43,18 @@ def lines(nodes: Iterable[Node], format: str, chosen: Filter, tokenizer: Tokeniz
         if chosen.accepts(node):
             line = node_json(node, tokenizer) if write is None else write(node)
             yield json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in a file; raises OSError or ValueError."""
+    # Only here: reading the merges takes a second and 13 MB.
+    from deepseek_cursor_proxy.tokens.bpe import Tokenizer as Bpe
+    from deepseek_cursor_proxy.tokens.regex import UnsupportedTokenizer
+
+    try:
+        return Bpe(json.loads(path.read_bytes()))
+    except UnsupportedTokenizer as problem:
+        raise ValueError(f"it has {problem}, which this program does not know") from None
 
 
 def _openai(node: Node) -> Json:

@@ -66,8 +66,8 @@ class SessionStore:
         self._paths: dict[str, _KnownPath] = {}
         self.database = Database(path, tables=SESSIONS)
 
-    def open(self) -> None:
-        self.database.open()
+    def open(self, *, may_set_aside: bool = True) -> None:
+        self.database.open(may_set_aside=may_set_aside)
 
     def close(self) -> None:
         self.database.close()
@@ -184,6 +184,13 @@ class SessionStore:
         while len(self._paths) >= _MOST_PATHS:
             self._paths.pop(next(iter(self._paths)))
         self._paths[session] = path
+
+    def node_count(self, session: str) -> int:
+        with self.database.reader() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM nodes JOIN sessions ON sessions.id = session WHERE uuid = ?", (session,)
+            ).fetchone()
+        return int(row[0])
 
     def nodes(self, session: str, caller: bytes | None = None) -> Iterator[Node]:
         """The nodes of a session, oldest first, one at a time; None as the caller is the owner."""

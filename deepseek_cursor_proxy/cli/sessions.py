@@ -1,0 +1,154 @@
+"""`sessions list | show | export`: the recorded trajectories of all callers, for the owner of the machine.
+
+The file is read while the proxy runs or not; nothing in it is changed. An export is written node by node, so its memory
+does not grow with the number of nodes; on a terminal it says how far it is.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from deepseek_cursor_proxy import private_files
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.sessions import export
+from deepseek_cursor_proxy.sessions.node_json import Tokenizer
+from deepseek_cursor_proxy.sessions.service import sessions_path
+from deepseek_cursor_proxy.sessions.store import SessionStore
+from deepseek_cursor_proxy.sessions.trajectory import Node, Session, reasoning_of
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+
+# Nodes between two updates of the progress on a terminal.
+_NODES_PER_UPDATE = 20
+_LONGEST_TEXT = 200
+
+
+def list_sessions(config: ProxyConfig) -> None:
+    with _open(config) as store:
+        sessions = store.list(None)
+    if not sessions:
+        print('No sessions yet. POST /sessions/create makes one, and record = "all" records every chat.')
+        return
+    print(f"{'session':<36}  {'last use':<16}  {'requests':>8}  {'nodes':>5}  {'tokens':>11}  name")
+    for each in sessions:
+        used = _time(each.used_at)
+        counts = f"{each.requests:>8,}  {each.nodes:>5,}  {each.tokens:>11,}"
+        print(f"{each.uuid}  {used}  {counts}  {safe_text(each.options.name, 60)}")
+
+
+def show_session(config: ProxyConfig, session: str) -> None:
+    with _open(config) as store:
+        found = _find(store, session)
+        print(f"session {found.uuid}  {safe_text(found.options.name, 200)}")
+        print(f"created {_time(found.created_at)}, last used {_time(found.used_at)}, {found.requests:,} requests")
+        for node in store.nodes(found.uuid):
+            _show_node(node)
+
+
+def export_sessions(config: ProxyConfig, options: dict[str, Any]) -> None:
+    """Write the nodes of the named sessions, or of all, to a file or to standard output."""
+    chosen = export.Filter(options["since"], options["min_turns"], options["only_complete"])
+    form = options["format"]
+    tokenizer = _tokenizer(config) if form == "nodes" else None
+    with _open(config) as store:
+        names = [_find(store, each).uuid for each in options["sessions"]]
+        sessions = names or [each.uuid for each in reversed(store.list(None))]
+        with _output(options["output"]) as file:
+            progress = _Progress(sum(store.node_count(each) for each in sessions))
+            nodes = (progress.count(node) for session in sessions for node in store.nodes(session))
+            written = sum(1 for line in export.lines(nodes, form, chosen, tokenizer) if file.write(line))
+            file.flush()
+            progress.end()
+    print(f"{written:,} trajectories written.", file=sys.stderr)
+
+
+class _Progress:
+    """A line on standard error that says how far it is, if that is a terminal."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._is_shown = sys.stderr.isatty() and total > _NODES_PER_UPDATE
+
+    def count(self, node: Node) -> Node:
+        self._done += 1
+        if self._is_shown and self._done % _NODES_PER_UPDATE == 0:
+            sys.stderr.write(f"\r{self._done:,} of {self._total:,} nodes")
+            sys.stderr.flush()
+        return node
+
+    def end(self) -> None:
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+
+
+@contextlib.contextmanager
+def _open(config: ProxyConfig) -> Iterator[SessionStore]:
+    path = expand_home(sessions_path(config, config.reasoning_content_path))
+    if str(path) == ":memory:" or not path.exists():
+        raise StartupError(
+            f"there are no sessions at {path}; the proxy makes that file when the first one is created, "
+            "and --sessions-path names another"
+        )
+    store = SessionStore(path)
+    try:
+        with contextlib.closing(store):
+            store.open(may_set_aside=False)
+            yield store
+    except Unusable as fault:
+        raise StartupError(f"cannot read {path}: {fault}") from None
+
+
+def _find(store: SessionStore, session: str) -> Session:
+    """A session by its id, or by the beginning of it."""
+    found = [each for each in store.list(None) if each.uuid.startswith(session)]
+    if len(found) == 1:
+        return found[0]
+    reason = "several sessions begin" if found else "no session begins"
+    raise StartupError(f"{reason} with {safe_text(session, 60)}; `sessions list` shows their ids")
+
+
+@contextlib.contextmanager
+def _output(path: Path | None) -> Iterator[BinaryIO]:
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    try:
+        # Prompts and answers: for the owner alone.
+        private_files.create(expand_home(path))
+        with expand_home(path).open("wb") as file:
+            yield file
+    except OSError as error:
+        raise StartupError(f"cannot write {path}: {error.strerror}; choose another file with -o") from None
+
+
+def _tokenizer(config: ProxyConfig) -> Tokenizer | None:
+    try:
+        return None if config.tokenizer is None else export.load_tokenizer(expand_home(config.tokenizer))
+    except (OSError, ValueError) as error:
+        raise StartupError(f"cannot use the tokenizer {config.tokenizer}: {error}") from None
+
+
+def _show_node(node: Node) -> None:
+    parent = "" if node.parent is None else f", branch of {node.parent}"
+    print(f"\nnode {node.id}{parent}: {len(node.messages)} messages")
+    for message in node.messages:
+        thoughts = reasoning_of(message)
+        if thoughts:
+            print(f"  {'thinking':<10} {safe_text(thoughts, _LONGEST_TEXT)}")
+        content = message.get("content")
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        print(f"  {message['role']:<10} {safe_text(text, _LONGEST_TEXT)}")
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            print(f"  {'call':<10} {safe_text(function['name'], 60)} {safe_text(function['arguments'], _LONGEST_TEXT)}")
+
+
+def _time(moment: float) -> str:
+    return datetime.fromtimestamp(moment).isoformat(" ", "minutes")
