@@ -66,6 +66,9 @@ class TestRendering(unittest.TestCase):
 
 
 class TestMasks(unittest.TestCase):
+    tokenizer: Tokenizer
+    pieces: list[rendering.Piece]
+
     @classmethod
     def setUpClass(cls) -> None:
         cls.tokenizer = Tokenizer(json.loads((WIRE / "tokenizer.json").read_text(encoding="utf-8")))
