@@ -50,6 +50,9 @@ class FakeStream:
 
     def advance(self) -> WaitHandle | None:
         self.threads.add(threading.get_ident())
+        if not select.select([self.sock], [], [], 0)[0]:
+            # It is due, and nothing has arrived.
+            return None
         self.received += self.sock.recv(100)
         return None if self.received.endswith(b".") else self.source
 
