@@ -44,10 +44,11 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DE
 
 
 def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> list[bytes]:
-    # The host by its name and form: its options are not part of a message.
+    # The host by what makes its messages: its options are not part of one.
     names = tuple(request.sent_names.items())
     with_items = bool(request.server_tools)
-    conditions = (request.thinking, can_see_images(request.model), names, with_items, host.name, host.form)
+    of_host = (host.name, host.form, host.requires_reasoning)
+    conditions = (request.thinking, can_see_images(request.model), names, with_items, of_host)
     lookup = memory.look_up(_ENCODE, request.messages, conditions)
     new = [encode_json(chat_api.message_fields(each, request, host)) for each in request.messages[lookup.count :]]
     size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))

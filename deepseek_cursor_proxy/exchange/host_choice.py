@@ -1,9 +1,10 @@
 """HostChoice: the API to call an upstream with, as its host has it.
 
 For a host that is not known by name (`hosts.choose`) the answers decide: the form in which reasoning came is learned by
-base URL, kept in the store, and the next requests send reasoning back in it. A form of fields is
-never unlearned in favour of <think> in the text, because a model may write that tag about anything. Which models refuse
-tools that DeepSeek runs itself is known until the proxy is started or configured anew.
+base URL, kept in the store, and the next requests send reasoning back in it. A form of fields is never unlearned in
+favour of <think> in the text, because a model may write that tag about anything. A host that has sent no reasoning is
+learned as such until it sends some: what it leaves out is not known to be empty. Which models refuse tools that
+DeepSeek runs itself is known until the proxy is started or configured anew.
 """
 
 from collections.abc import Mapping
@@ -24,9 +25,7 @@ class HostChoice:
         self._forms = forms
         self._host = host
         self._default = chat_of(host)
-        self._apis: Mapping[str | None, UpstreamApi] = {
-            form.value: chat_of(_with_form(host, form)) for form in Form if form is not Form.NONE
-        }
+        self._apis: Mapping[str | None, UpstreamApi] = {form.value: chat_of(_with_form(host, form)) for form in Form}
         # Paths and models that refused tools that DeepSeek runs itself. A set's own operations are atomic.
         self._refused: set[tuple[str, str]] = set()
 
@@ -51,14 +50,16 @@ class HostChoice:
         """Send no more of these tools to a model at this path, until the proxy is started again."""
         self._refused.add((refused.path, model))
 
-    def learn(self, reply: Reply) -> None:
-        """Learn the form of the reasoning in an answer; without effect if the host is known."""
+    def learn(self, reply: Reply, *, has_thinking: bool = True) -> None:
+        """Learn the form of the reasoning in an answer with thinking or without; no effect if the host is known."""
         if not self._host.is_learning:
             return
         known = self._forms.get(self._base_url)
         # Most answers teach nothing: they are as the last one was.
         if (reply.is_foreign or known != _CONTENT) and (form := self._form_of(reply, known)) is not None:
             self._forms.learn(self._base_url, form.value)
+        elif known is None and has_thinking and not (reply.message().reasoning or reply.has_empty_reasoning(0)):
+            self._forms.learn(self._base_url, _NONE)
 
     def _form_of(self, reply: Reply, known: str | None) -> Form | None:
         if Form.DETAILS.value in reply.foreign_names:
@@ -69,16 +70,22 @@ class HostChoice:
         if message.reasoning:
             # In THINK it came from the content.
             return None if known == Form.THINK.value else Form.CONTENT
-        if known is None and isinstance(message.content, str) and begins_with_block(message.content):
+        if known in (None, _NONE) and isinstance(message.content, str) and begins_with_block(message.content):
             return Form.THINK
         return None
 
 
-_CONTENT = Form.CONTENT.value
+_CONTENT, _NONE = Form.CONTENT.value, Form.NONE.value
 
 
 def _with_form(host: Host, form: Form) -> Host:
-    """The host with a form; only DeepSeek's own makes an upstream of unknown kind as strict and able as DeepSeek."""
+    """The host with a form; only DeepSeek's own makes an upstream of unknown kind as strict and able as DeepSeek.
+
+    One that has shown no reasoning gets no fillers; one that has shown it in the field of DeepSeek and sends none has
+    none.
+    """
+    if form is Form.NONE:
+        return replace(host, requires_reasoning=False)
     if form is host.form:
-        return host
+        return replace(host, is_silence_empty=True)
     return replace(host, form=form, requires_reasoning=False, runs_server_tools=False)

@@ -114,9 +114,14 @@ class UpstreamCall:
     def host(self) -> Host:
         return self._upstream_api.host
 
+    @property
+    def is_silence_empty(self) -> bool:
+        """Whether an answer without reasoning means that the model thought nothing."""
+        return self.host.is_silence_empty or (self.host.requires_reasoning and not self._request.thinking)
+
     def learn(self, reply: Reply) -> None:
         """Learn from a complete answer how its upstream writes reasoning."""
-        self._upstream.host_choice.learn(reply)
+        self._upstream.host_choice.learn(reply, has_thinking=self._request.thinking)
 
     @property
     def credential(self) -> str:

@@ -41,6 +41,8 @@ class Host:
     domains: tuple[str, ...] = ()
     # It refuses a history without `reasoning_content`, so a filler is sent where none is known.
     requires_reasoning: bool = False
+    # Its answers without reasoning mean that the model thought nothing, and not that the host leaves reasoning out.
+    is_silence_empty: bool = False
     # It takes DeepSeek's own `prefix` and `user_id`; elsewhere the latter is OpenAI's `user`.
     has_extensions: bool = False
     # It may run DeepSeek's own tools, as web search.
@@ -108,11 +110,12 @@ DEEPSEEK = Host(
     _deepseek_words,
     ("deepseek.com",),
     requires_reasoning=True,
+    is_silence_empty=True,
     has_extensions=True,
     runs_server_tools=True,
 )
 # Whatever answers at a base URL that no other host has: asked in DeepSeek's words, as gateways to it expect.
-UNKNOWN = replace(DEEPSEEK, name="auto", domains=(), is_learning=True)
+UNKNOWN = replace(DEEPSEEK, name="auto", domains=(), is_silence_empty=False, is_learning=True)
 HOSTS = (
     DEEPSEEK,
     Host("openrouter", Form.DETAILS, _openrouter_words, ("openrouter.ai",)),

@@ -295,6 +295,32 @@ class TestOddAnswers(HostTestCase):
         self.assertIn("0 filled · 1 missing", "\n".join(logged.output))
         self.assertNotIn("reasoning", self.assistant())
 
+    def test_an_unknown_host_that_sends_no_reasoning_is_not_said_to_think_nothing(self) -> None:
+        called = {"tool_calls": [{"index": 0, **tool_calls([CALL])[0]}]}
+        self.fake.answer(self.stream({"content": "Looking."}, called))
+        self.chat(self.running, QUESTION, stream=True)
+        with self.assertLogs(CONSOLE, logging.INFO) as logged:
+            self.fake.answer(self.stream({"content": "Done."}))
+            self.chat(self.running, QUESTION, TURN, RESULT, stream=True)
+        self.assertIn("0 filled · 1 missing", "\n".join(logged.output))
+        # Neither a transcript nor a filler: it does not insist on reasoning.
+        self.assertEqual(["user", "assistant", "tool"], [each["role"] for each in self.sent()["messages"]])
+        self.assertNotIn("reasoning_content", self.assistant())
+
+    def test_once_it_sends_reasoning_it_is_treated_as_deepseek(self) -> None:
+        self.fake.answer(self.stream({"content": "Hi."}))
+        self.chat(self.running, QUESTION, stream=True)
+        self.fake.answer(CALLING)
+        self.chat(self.running, {"role": "user", "content": "q2"})
+        self.chat(self.running, {"role": "user", "content": "q2"}, TURN, RESULT)
+        self.assert_upstream_saw(THOUGHT)
+        self.fake.answer(self.stream({"content": "Hi."}))
+        self.chat(self.running, {"role": "user", "content": "q3"}, stream=True)
+        with self.assertLogs(CONSOLE, logging.INFO) as logged:
+            answer = {"role": "assistant", "content": "Hi."}
+            self.chat(self.running, {"role": "user", "content": "q3"}, answer, QUESTION)
+        self.assertIn("0 filled · 1 empty · 0 missing", "\n".join(logged.output))
+
     def test_the_log_never_calls_a_filler_filled(self) -> None:
         self.fake.answer(Answer(reasoning="", content="Hi."))
         self.chat(self.running, QUESTION)

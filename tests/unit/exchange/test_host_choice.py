@@ -88,3 +88,20 @@ class TestHostChoice(DatabaseTestCase):
     def test_an_unreadable_form_in_the_file_is_ignored(self) -> None:
         self.execute("INSERT INTO reasoning_forms VALUES ('http://127.0.0.1:1', 'nonsense')")
         self.assertIs(Form.CONTENT, self.choice().chat_api().host.form)
+
+    def test_an_unknown_host_without_reasoning_gets_no_fillers_until_it_sends_some(self) -> None:
+        choice = self.choice()
+        before = choice.chat_api().host
+        self.assertEqual((True, False), (before.requires_reasoning, before.is_silence_empty))
+        silent = Delta(text="a")
+        for answer, has_thinking in ((silent, False), (Delta(text="a", reasoning=""), True)):
+            choice.learn(reply(answer), has_thinking=has_thinking)
+            self.assertEqual(before, choice.chat_api().host, "it was not asked to think, or said that it did not")
+        choice.learn(reply(silent))
+        learned = choice.chat_api().host
+        self.assertEqual((False, False), (learned.requires_reasoning, learned.is_silence_empty))
+        choice.learn(reply(ANSWERS[Form.CONTENT]))
+        after = choice.chat_api().host
+        self.assertEqual((True, True), (after.requires_reasoning, after.is_silence_empty))
+        choice.learn(reply(silent))
+        self.assertEqual(after, choice.chat_api().host)
