@@ -184,7 +184,10 @@ def _finish(fields: Mapping[str, Any], counted: Mapping[str, Any] | None) -> Del
 
 def _failure(body: Mapping[str, Any]) -> UpstreamFailed:
     message = chat_api.error_message(body) or _string(body.get("message")) or "no reason given"
-    return UpstreamFailed(f"DeepSeek broke the answer off: {message}")
+    is_busy = as_object(body.get("error")).get("type") == "overloaded_error"
+    # The word of chat completions for the same, which clients of every API get in their own.
+    code = "insufficient_system_resource" if is_busy else None
+    return UpstreamFailed(f"DeepSeek broke the answer off: {message}", code=code)
 
 
 def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
@@ -229,13 +232,16 @@ class MessageStreamReader(EventReader):
         self._last_key = -1
         # The type of the last event.
         self._kind: object = None
+        self._has_pinged = False
 
     def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
         self._kind = None
         deltas = super()._read_event(events, data)
         if self._kind == "ping":
-            # A sign of life, as the comments of a queue are.
-            events.batch.append(Heartbeat("ping"))
+            # A sign of life, as the comments of a queue are. The first one comes with the beginning of every stream
+            # and counts as nothing: the call can still be made again.
+            events.batch += [Heartbeat("ping")] if self._has_pinged else []
+            self._has_pinged = True
         events.is_done = events.is_done or self._kind == "message_stop"
         return deltas
 

@@ -314,10 +314,9 @@ class TestFaults(SearchTestCase):
         for stream in (True, False):
             self.fake.answer(Answer("Hm.", "x", finish_reason="aborted", searches=(Search(),)))
             reply = self.create(self.proxy(), tools=[SEARCH], stream=stream)
-            if stream:
-                self.assertIn("Ended with aborted.", events(reply.body)[-1]["error"]["message"])
-            else:
-                self.assertIn("Ended with aborted.", reply.error["message"])
+            error = events(reply.body)[-1]["error"] if stream else reply.error
+            self.assertIn("Ended with aborted.", error["message"])
+            self.assertEqual("overloaded_error", error["type"])
 
     def test_a_client_that_leaves_ends_the_search(self) -> None:
         self.fake.answer(Answer("Hm.", "x" * 1000, searches=(Search(),), stall_after=8))
@@ -331,6 +330,12 @@ class TestFaults(SearchTestCase):
         message = self.complete(self.proxy(retry_budget=5), tools=[SEARCH], stream=True)
         self.assertEqual(ALL_KINDS, kinds(message))
         self.assertEqual([OWN, OWN], self.paths())
+
+    def test_an_answer_that_breaks_before_anything_is_said_is_asked_for_again(self) -> None:
+        # After message_start and ping.
+        self.fake.answer(Answer("Hm.", "x", cut_after=2), SEARCHED)
+        message = self.complete(self.proxy(retry_budget=5), tools=[SEARCH], stream=True)
+        self.assertEqual(ALL_KINDS, kinds(message))
 
     def test_lost_thinking_is_replaced_by_a_filler_or_told_as_a_transcript(self) -> None:
         said = {"role": "assistant", "content": [USE, RESULT, {"type": "text", "text": "Found."}]}

@@ -209,9 +209,11 @@ class TestEnds(unittest.TestCase):
             with self.assertRaises(UpstreamFailed):
                 message_deltas(body)
 
-    def test_a_ping_is_a_sign_of_life(self) -> None:
-        events = MessageStreamReader().read(event({"type": "ping"}))
-        self.assertEqual(([Heartbeat("ping")], False), (events.batch, events.is_progress))
+    def test_a_ping_is_a_sign_of_life_but_not_that_of_the_beginning(self) -> None:
+        reader, ping = MessageStreamReader(), event({"type": "ping"})
+        for expected in ([], [Heartbeat("ping")], [Heartbeat("ping")]):
+            events = reader.read(ping)
+            self.assertEqual((expected, False), (events.batch, events.is_progress))
 
     def test_usage_has_its_names_in_chat_completions(self) -> None:
         found = {
