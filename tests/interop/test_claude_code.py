@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Citation, Search
-from tests.interop import npm
+from tests.interop import npm, sessions
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
 from tests.test_readme import block
@@ -58,6 +58,14 @@ class TaskTest(ClaudeCodeCase):
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
         self.assertEqual({payload["model"] for payload in self.fake.accepted}, {MODEL})
+
+    def test_a_recorded_task_is_exported_as_deepseek_saw_it(self) -> None:
+        session = sessions.create(self.proxy_with_a_memory())
+        self.point_at(session)
+        self.assert_task_done(self.ask(QUESTION))
+        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
+        self.assert_whole_chat()
+        sessions.assert_exported(self, session, self.fake.accepted[-1]["messages"], self.said[-1])
 
     def test_the_chat_goes_on_through_a_proxy_that_has_nothing_but_its_secret(self) -> None:
         self.point_at(self.proxy_with_a_memory())

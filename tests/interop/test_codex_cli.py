@@ -18,7 +18,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Failure, Search
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.interop import npm
+from tests.interop import npm, sessions
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.test_readme import block
@@ -69,6 +69,8 @@ class CodexCase(ClientCase):
         self.addCleanup(self.stop_proxy)
         # What the second step runs, besides listing the files.
         self.pause = "git status --short"
+        # The session that records it, if one does.
+        self.session = ""
 
     def start_proxy(self, port: int = 0) -> None:
         store = ReasoningStore(self.place / "reasoning.sqlite3")
@@ -91,10 +93,10 @@ class CodexCase(ClientCase):
 
     def codex(self, *arguments: str, config: str | None = None, may_fail: bool = False) -> str:
         assert self.proxy is not None
-        written = block("toml", f'model = "{MODEL}"') if config is None else config
+        written = block("toml", f'model = "{MODEL}"\nmodel_provider') if config is None else config
         place = self.home / ".codex"
         place.mkdir(exist_ok=True)
-        here = written.replace("http://127.0.0.1:9000/v1", self.proxy.url)
+        here = written.replace("http://127.0.0.1:9000/v1", f"{self.session}/v1" if self.session else self.proxy.url)
         (place / "config.toml").write_text(here, encoding="utf-8")
         environment = {"CODEX_HOME": str(place), "DEEPSEEK_API_KEY": KEY, "CODEX_API_KEY": KEY}
         program = Program((str(_commands / "codex"),), tuple(environment.items()), RUN_SECONDS)
@@ -170,6 +172,15 @@ class CodexTest(CodexCase):
     def test_the_task(self) -> None:
         self.assert_session()
         self.assertIn("multi_agent_v1__close_agent", [call.name for call in self.said[3].calls])
+
+    def test_a_recorded_task_is_exported_as_deepseek_saw_it(self) -> None:
+        self.start_proxy()
+        assert self.proxy is not None
+        self.session = sessions.create(self.proxy.url.removesuffix("/v1"))
+        self.assert_task_done(self.ask("Put Brötchen on my list instead of bread."))
+        self.assertIn("Done with step 6.", self.ask_again("How many lines are these?"))
+        self.assert_whole_session()
+        sessions.assert_exported(self, self.session, self.fake.accepted[-1]["messages"], self.said[-1])
 
     def test_the_task_with_the_tool_for_patches(self) -> None:
         self.assert_session("--model", PATCHING_MODEL)
