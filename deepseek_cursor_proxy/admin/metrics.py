@@ -48,6 +48,8 @@ def _counted(counts: Statistics) -> Iterator[Family]:
     yield Family(
         "dcp_upstream_queue_seconds", "histogram", "Time that calls waited for a slot.", counts.queue_seconds.samples()
     )
+    help = "Calls that another upstream got because this one failed."
+    yield Family("dcp_reroutes_total", "counter", help, counts.reroutes.samples())
     yield Family("dcp_retries_total", "counter", "Calls made again, by what had failed.", counts.retries.samples())
     yield Family(
         "dcp_reasoning_turns_total",
@@ -75,6 +77,8 @@ def _current(context: AdminContext, services: Services) -> Iterator[Family]:
     limits = services.upstream.call_limits.snapshot()
     calls = sum(limit.running_calls for limit in limits.values())
     yield _gauge("dcp_upstream_calls", "Calls to upstreams that are running.", calls)
+    states = [Sample(int(each.state == "closed"), {"upstream": each.name}) for each in services.upstreams.all]
+    yield Family("dcp_upstream_up", "gauge", "1 if the upstream is asked, 0 while others are asked first.", states)
     help = "Calls that wait for a slot, by model."
     yield Family("dcp_upstream_waiting", "gauge", help, _waiting_calls(limits).samples())
     yield _gauge("dcp_connections", "Connections of clients.", len(context.server.connections))

@@ -49,6 +49,7 @@ class Statistics:
         self.requests = Counter("api", "model", "outcome")
         self.tokens = Counter("model", "kind")
         self.retries = Counter("reason")
+        self.reroutes = Counter("upstream")
         self.turns = Counter("source")
         self.recoveries = Counter()
         self.divergences = Counter("where")
@@ -66,6 +67,8 @@ class Statistics:
             self._add_history(record)
             for reason in record.retry_reasons:
                 self.retries.add(1, reason)
+            for upstream in record.rerouted:
+                self.reroutes.add(1, upstream)
             minute = self._minute_of(self._now())
             minute.requests += 1
             minute.failed += record.result is Result.FAILED

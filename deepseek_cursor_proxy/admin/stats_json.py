@@ -55,7 +55,7 @@ def _upstream(upstream: Upstream, services: Services) -> dict[str, Any]:
     return {
         "name": upstream.name,
         "host": urlsplit(upstream.base_url).hostname,
-        "state": upstream.breaker.state if upstream.breaker is not None else "closed",
+        "state": upstream.state,
         "calls": sum(limit.running_calls for limit in own),
         "waiting": sum(limit.queued_calls for limit in own),
     }

@@ -252,6 +252,7 @@ class _Outcome:
             usage=usage or None,
             retries=sum(each.retries for each in self.finished),
             retry_reasons=tuple(reason for each in self.finished for reason in each.retry_reasons),
+            rerouted=tuple(name for each in self.finished for name in each.rerouted),
         )
 
 

@@ -211,6 +211,7 @@ class Exchange:
             divergence=upstream_call.divergence,
             mixed_names=self._reply.foreign_names if self._reply.is_foreign and self._reply.has_mixed_names else (),
             retry_reasons=tuple(upstream_call.retries.reasons),
+            rerouted=tuple(upstream_call.rerouted),
             caller=self._report.caller,
             recorded_in=self._report.session,
             logprobs=self._logprobs,

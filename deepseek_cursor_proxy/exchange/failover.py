@@ -35,7 +35,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import MODEL_SECONDS, Candidate, ChatRoute, Upstreams
-from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
+from deepseek_cursor_proxy.observers.events import Event, UpstreamChanged
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
 from deepseek_cursor_proxy.upstream import retry
@@ -106,18 +106,18 @@ class Failover:
     """The upstreams of one exchange. Used by the thread that runs it; must be released."""
 
     def __init__(
-        self, number: int, upstreams: Upstreams, emit: Callable[[Event], None], chat: bytes, candidates: list[Candidate]
+        self, upstreams: Upstreams, emit: Callable[[Event], None], chat: bytes, candidates: list[Candidate]
     ) -> None:
         """Turn to the first of the candidates that has a key."""
-        self._number = number
         self._upstreams = upstreams
         self._emit = emit
         self._chat = chat
         self._route = upstreams.route(chat)
         self._untried = list(candidates)
-        # Those that may succeed after a pause, and how many seconds each asks for.
-        self._waiting: list[tuple[Candidate, int]] = []
-        self._failures: dict[str, str] = {}
+        # Those that may succeed after a pause, and how they failed.
+        self._waiting: list[tuple[Candidate, ProxyError]] = []
+        # By name of upstream, why it failed; the last one last.
+        self.failures: dict[str, str] = {}
         self._has_stayed = False
         # Whether the current upstream has accepted the call.
         self._is_accepted = False
@@ -136,7 +136,7 @@ class Failover:
         self._has_stayed |= stays
         return stays
 
-    def move(self, error: ProxyError, pause: Callable[[int], bool]) -> bool:
+    def move(self, error: ProxyError, pause: Callable[[ProxyError], bool]) -> bool:
         """Turn to the next upstream or key after a failure; False if there is none, or the failure is the answer.
 
         When all have failed, those that may recover are asked once more after the pause, if it grants one.
@@ -149,19 +149,17 @@ class Failover:
         if cause in _OF_KEYS and failed.lease is not None and failed.candidate.upstream.is_ready:
             self._untried.insert(0, failed.candidate)
         elif retry.is_temporary(error):
-            self._waiting.append((failed.candidate, error.retry_after or 0))
+            self._waiting.append((failed.candidate, _without_traceback(error)))
         attempt = self._next() or (self._next() if self._start_again(pause) else None)
         if attempt is None:
             return False
         self.current, self._is_accepted = attempt, False
-        if attempt.name != failed.name:
-            self._emit(Rerouted(self._number, failed.name, self._failures[failed.name], attempt.name))
         return True
 
-    def _start_again(self, pause: Callable[[int], bool]) -> bool:
+    def _start_again(self, pause: Callable[[ProxyError], bool]) -> bool:
         if not self._waiting:
             return False
-        if not pause(min(seconds for _, seconds in self._waiting)):
+        if not pause(min((error for _, error in self._waiting), key=lambda error: error.retry_after or 0)):
             return False
         self._untried, self._waiting = [candidate for candidate, _ in self._waiting], []
         return True
@@ -172,9 +170,8 @@ class Failover:
         cause = cause_of(error, is_owner_key=attempt.lease is not None)
         if cause is None:
             return None
-        # The last one last.
-        self._failures.pop(attempt.name, None)
-        self._failures[attempt.name] = reason = self._words(error)
+        self.failures.pop(attempt.name, None)
+        self.failures[attempt.name] = reason = self._words(error)
         if cause in (Cause.UNREACHABLE, Cause.BROKEN) and upstream.breaker is not None:
             # An answer that cannot be read may be due to what was asked.
             is_sure = cause is Cause.UNREACHABLE and not (self._is_accepted and isinstance(error, UpstreamFailed))
@@ -210,7 +207,7 @@ class Failover:
 
     def final_error(self, error: ProxyError) -> ProxyError:
         """The last error as the client gets it: with the upstreams asked before, and without blame for its own key."""
-        failures = [f"{name} ({reason})" for name, reason in self._failures.items()]
+        failures = [f"{name} ({reason})" for name, reason in self.failures.items()]
         cause = cause_of(error, is_owner_key=self.current.lease is not None)
         if cause is None:
             return error
@@ -256,7 +253,7 @@ class Failover:
         return safe_text(redact_keys(text).partition(". ")[0].rstrip("."), 120)
 
 
-def open_failover(context: CallContext, generation: GenerationRequest, services: Services, number: int = 0) -> Failover:
+def open_failover(context: CallContext, generation: GenerationRequest, services: Services) -> Failover:
     """The way of a request through several upstreams; raises a ProxyError if none is for it."""
     request, upstreams = generation.request, services.upstreams
     upstreams.check(request.model, context.spend_refusal)
@@ -268,7 +265,7 @@ def open_failover(context: CallContext, generation: GenerationRequest, services:
         found = [each for each in found if each.upstream.keys is None]
     if request.server_tools or server_tools.is_forced(request):
         found = _prefer_server_tools(found, generation)
-    return Failover(number, upstreams, services.observers.emit, chat, found)
+    return Failover(upstreams, services.observers.emit, chat, found)
 
 
 def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequest) -> list[Candidate]:
@@ -297,6 +294,13 @@ def _seconds_aside(cause: Cause, error: ProxyError) -> float:
     if cause is Cause.KEY_REFUSED:
         return math.inf
     return _UNPAID_SECONDS if cause is Cause.UNPAID else float(error.retry_after or _BUSY_SECONDS)
+
+
+def _without_traceback(error: ProxyError) -> ProxyError:
+    """An error as temporary as this one, which holds no frames."""
+    if isinstance(error, UpstreamRefused):
+        return UpstreamRefused(error.status, "", None, error.retry_after)
+    return UpstreamDropped("", retry_after=error.retry_after)
 
 
 def _no_key(candidate: Candidate) -> UpstreamFailed:

@@ -103,7 +103,7 @@ class PictureDescriber(NamedTuple):
                     return self._ask_one(candidate.upstream, sent, reply, peer, key)
                 except (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull) as error:
                     error.hide(key)
-                    if not failover.move(error, partial(_pause, retries, peer)):
+                    if not failover.move(error, lambda soonest: retries.wait(soonest, peer)):
                         raise failover.final_error(error) from None
         finally:
             failover.end(was_complete=not reply.is_empty)
@@ -114,10 +114,6 @@ class PictureDescriber(NamedTuple):
         body = api.encode(request, NO_MEMORY)
         with closing(client.send(upstream.destination(api.path), body, key, peer, slot)) as response:
             _read(response, api, reply)
-
-
-def _pause(retries: Retries, peer: Peer, seconds: int) -> bool:
-    return retries.wait(UpstreamDropped("", retry_after=seconds), peer)
 
 
 def _read(response: UpstreamResponse, api: UpstreamApi, reply: Reply) -> None:

@@ -35,7 +35,7 @@ from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationR
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
-from deepseek_cursor_proxy.observers.events import Restored, Sent
+from deepseek_cursor_proxy.observers.events import Rerouted, Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare, prepare_second_attempt
@@ -66,11 +66,13 @@ class UpstreamCall:
             # Only here: most proxies have one upstream, and are smaller without.
             from deepseek_cursor_proxy.exchange.failover import open_failover
 
-            self._failover = open_failover(context, generation, services, report.number)
+            self._failover = open_failover(context, generation, services)
             self._use_current(self._failover)
         self._started = time.monotonic()
         self._slot = context.slot
         self.retries = Retries(services.config.retry_budget)
+        # The upstreams that failed, for which others were asked.
+        self.rerouted: list[str] = []
         self._history: History | None = None
         self._stored: StoredTexts = {}
         self._tracker: ChatTracker | None = None
@@ -165,14 +167,16 @@ class UpstreamCall:
     def _move(self, error: ProxyError) -> bool:
         """Turn to the next upstream after this error; whether there is one."""
         assert self._failover is not None
+        failed, peer = self._upstream.name, self._context.peer
         self.close()
-        if not self._failover.move(error, self._pause):
+        if not self._failover.move(error, lambda soonest: self.retries.wait(soonest, peer)):
             return False
         self._use_current(self._failover)
+        if self._upstream.name != failed:
+            self.rerouted.append(failed)
+            reason = self._failover.failures[failed]
+            self._report.emit(Rerouted(self._report.number, failed, reason, self._upstream.name))
         return True
-
-    def _pause(self, seconds: int) -> bool:
-        return self.retries.wait(UpstreamDropped("", retry_after=seconds), self._context.peer)
 
     def _send_here(self) -> None:
         assert self._history is not None

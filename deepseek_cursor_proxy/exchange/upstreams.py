@@ -80,6 +80,13 @@ class Upstream:
         return cls(name, f"base_url of [upstreams.{name}]", table.base_url, host, choice, table, keys, Breaker())
 
     @property
+    def state(self) -> str:
+        """Of its breaker: closed, open or half_open; open too while it has no key to be called with."""
+        if self.keys is not None and not self.keys.is_ready:
+            return "open"
+        return self.breaker.state if self.breaker is not None else "closed"
+
+    @property
     def is_ready(self) -> bool:
         """Whether it is worth asking now."""
         return (self.breaker is None or self.breaker.is_ready) and (self.keys is None or self.keys.is_ready)

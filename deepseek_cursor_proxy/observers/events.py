@@ -176,6 +176,8 @@ class Finished(NamedTuple):
     other_messages: tuple[Message, ...] = ()
     # A word for each retry: http_ and a status, or dropped.
     retry_reasons: tuple[str, ...] = ()
+    # The upstreams that failed, so that another was asked.
+    rerouted: tuple[str, ...] = ()
     # In US dollars, an estimate; None if it is not known.
     cost: float | None = None
     # For whom the request is recorded, the root of the caller's digests, and the session that it named, if it did.

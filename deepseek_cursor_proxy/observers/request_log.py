@@ -94,6 +94,8 @@ class RequestRecord(NamedTuple):
     packed_strip: bytes = b""
     # A word for each retry.
     retry_reasons: tuple[str, ...] = ()
+    # The upstreams that failed, so that another was asked.
+    rerouted: tuple[str, ...] = ()
 
     @property
     def number(self) -> int:
@@ -246,6 +248,7 @@ def make_record(event: Terminal) -> RequestRecord:
         event.retries,
         divergence=event.divergence.words() if event.divergence is not None else None,
         retry_reasons=event.retry_reasons,
+        rerouted=event.rerouted,
     )
     return _with_history(record, event.prepared) if event.prepared is not None else record
 

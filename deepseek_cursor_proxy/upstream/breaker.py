@@ -38,10 +38,10 @@ class Breaker:
 
     @property
     def state(self) -> str:
-        """Its state in the words of the head of this file."""
+        """Its state: closed, open or half_open."""
         if self._probe_at is None:
             return "closed"
-        return "half-open" if self._has_probe or self.is_ready else "open"
+        return "half_open" if self._has_probe or self.is_ready else "open"
 
     @property
     def seconds_left(self) -> float:

@@ -1,11 +1,12 @@
 """GET /metrics over real sockets: every name that is documented, the key of its own, and a store that fails."""
 
+import json
 import re
 import sqlite3
 from pathlib import Path
 
 from deepseek_cursor_proxy.admin import metrics
-from deepseek_cursor_proxy.lab.fake_deepseek import Failure
+from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.admin_client import AdminCase
 from tests.support.harness import chat_body
@@ -60,6 +61,22 @@ class MetricsTest(AdminCase):
         lines = self.get(admin, "/metrics").body.decode().splitlines()
         self.assertIn('dcp_retries_total{reason="http_503"} 1', lines)
         self.assertIn('dcp_retries_total{reason="http_429"} 1', lines)
+
+    def test_upstreams_that_fail_are_counted_and_shown(self) -> None:
+        with FakeDeepSeek() as dead:
+            pass
+        tables = {"dead": {"base_url": dead.url}, "spare": {"base_url": self.fake.url, "priority": 2}}
+        proxy = self.admin_proxy(upstreams=tables)
+        admin = self.admin(proxy)
+        with self.assertLogs("deepseek_cursor_proxy.observers.console", "WARNING"):
+            for text in ("one chat", "another"):
+                self.assertEqual(200, self.round_trip(proxy, chat_body(text)).status)
+        lines = self.get(admin, "/metrics").body.decode().splitlines()
+        self.assertIn('dcp_reroutes_total{upstream="dead"} 1', lines)
+        self.assertIn('dcp_upstream_up{upstream="dead"} 0', lines)
+        self.assertIn('dcp_upstream_up{upstream="spare"} 1', lines)
+        stats = json.loads(self.get(admin, "/api/stats").body)["upstreams"]
+        self.assertEqual([("dead", "open"), ("spare", "closed")], [(each["name"], each["state"]) for each in stats])
 
     def test_the_names_of_models_that_wait_are_bounded_and_printable(self) -> None:
         proxy = self.admin_proxy()

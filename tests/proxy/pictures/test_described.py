@@ -60,6 +60,15 @@ class TestPlace(DescribedTestCase):
                 self.assertTrue(message["content"].startswith("Done.\n[image: "))
                 self.assert_described(message["content"], api)
 
+    def test_another_upstream_describes_it_when_one_fails(self) -> None:
+        with FakeDeepSeek(responder=lambda _: Failure(503)) as busy:
+            tables = {"busy": {"base_url": busy.url}, "spare": {"base_url": self.fake.url, "priority": 2}}
+            proxy = self.describing(upstreams=tables)
+            api, body = next(iter(QUESTIONS.items()))
+            self.post(proxy, api, body("name"))
+            self.assert_described(self.sent()[-1][-1]["content"], "name")
+            self.assertEqual(2, len(busy.seen))
+
     def test_the_same_picture_is_described_once_on_all_apis(self) -> None:
         proxy = self.describing()
         for bodies in (QUESTIONS, RESULTS):

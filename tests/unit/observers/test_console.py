@@ -1,4 +1,5 @@
 import logging
+import math
 import unittest
 from typing import Any
 from unittest import mock
@@ -19,10 +20,12 @@ from deepseek_cursor_proxy.observers.events import (
     Received,
     Refused,
     RequestFacts,
+    Rerouted,
     Restored,
     Result,
     Sent,
     Timing,
+    UpstreamChanged,
 )
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
@@ -94,6 +97,29 @@ class TestConsole(unittest.TestCase):
                 "─ #8 gpt-9\\n passed on to other.example · 200 · 1.3 s",
             ],
             lines,
+        )
+
+    def test_upstreams_that_fail_and_come_back(self) -> None:
+        busy = UpstreamChanged("main", False, "answered 503", 10.0)
+        self.assertEqual(
+            [
+                "├ #7 rerouted   main: answered 503 · asking spare",
+                "├ #7 sent       231 kB · accepted by spare after 0.42 s",
+                "upstream main: answered 503; others are asked first for 10 s",
+                "upstream main: answered 402; its key sha256:12… is not used for 600 s",
+                "upstream main: answered 401; its key sha256:12… is not used until the proxy starts again",
+                "upstream main: answered 404; others are asked for odd\\n for 600 s",
+                "upstream main answers again",
+            ],
+            self.lines(
+                Rerouted(7, "main", "answered 503", "spare"),
+                Sent(7, dict, 231_000, 0.42, upstream="spare"),
+                busy,
+                busy._replace(reason="answered 402", seconds=600.0, key="sha256:12…"),
+                busy._replace(reason="answered 401", seconds=math.inf, key="sha256:12…"),
+                busy._replace(reason="answered 404", seconds=600.0, model="odd\n"),
+                UpstreamChanged("main", is_ready=True),
+            ),
         )
 
     def test_a_described_picture_has_one_line(self) -> None:

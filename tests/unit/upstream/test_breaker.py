@@ -48,9 +48,9 @@ class TestBreaker(unittest.TestCase):
         self.now += 9.9
         self.assertEqual((False, "open"), (self.breaker.is_ready, self.breaker.state))
         self.now += 0.1
-        self.assertEqual((True, "half-open"), (self.breaker.is_ready, self.breaker.state))
+        self.assertEqual((True, "half_open"), (self.breaker.is_ready, self.breaker.state))
         self.breaker.begin_call()
-        self.assertEqual((False, "half-open"), (self.breaker.is_ready, self.breaker.state))
+        self.assertEqual((False, "half_open"), (self.breaker.is_ready, self.breaker.state))
 
     def test_an_accepted_probe_closes_it_and_the_next_failure_opens_it_again(self) -> None:
         self.open()
