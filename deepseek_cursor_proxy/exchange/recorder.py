@@ -90,9 +90,6 @@ class TurnRecorder:
             for turn in turns
             if turn.details is not None and turn.reasoning
         ]
-        for turn in turns:
-            if turn.server_items is not None and (own := server_turns.record_keys(self._namespace, turn)):
-                extras.append((own, turn.server_items))
         converted = [forced_tools.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
         turns = [*turns, *filter(None, converted)]
         # Many clients send no search back.
@@ -103,6 +100,11 @@ class TurnRecorder:
         keys = [prepared.history.answer_keys(echo) for echo in echoes]
         entries: list[_Entry] = [
             (each.record_keys(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)
+        ]
+        extras += [
+            (server_turns.record_keys(self._namespace, echo, each), echo.server_items)
+            for each, echo in zip(keys, echoes, strict=True)
+            if echo.server_items is not None
         ]
         partial = [
             KeyAlias(each.exact, each.partial_key(part), reasoning)

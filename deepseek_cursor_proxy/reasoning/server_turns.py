@@ -3,8 +3,8 @@
 Codex drops the ids of searches, other clients drop fields of them or the reasoning between them. DeepSeek finds the
 results of a search by its item, and its prefix cache hits only on an equal beginning, so the turn shall go back as it
 came. The recorder stores the items of an answer with the places of its reasoning (see conversation.pack_items), under
-keys made of its words and calls. An item counts as a stored one if none of its fields says otherwise; if one of a turn
-does not, the turn stays as the client sent it.
+its exact key (see identity) and under keys made of its words and calls, for histories that have changed. An item counts
+as a stored one if none of its fields says otherwise; if one of a turn does not, the turn stays as the client sent it.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, is_blank
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
-from deepseek_cursor_proxy.reasoning.identity import is_unique_id
+from deepseek_cursor_proxy.reasoning.identity import TurnKeys, is_unique_id
 from deepseek_cursor_proxy.reasoning.message_digest import digest, text_bytes
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
 
@@ -23,9 +23,9 @@ _CHANGING_FIELD = "status"
 _ADDED_FIELDS = frozenset({"action", "query"})
 
 
-def record_keys(namespace: bytes, turn: Message) -> tuple[bytes, ...]:
-    """The keys to record the items of an answer under; a client may drop some of what they are made of."""
-    return tuple(_key(namespace, words) for words in _words(turn))
+def record_keys(namespace: bytes, turn: Message, keys: TurnKeys) -> tuple[bytes, ...]:
+    """The keys to record the items of an answer under, the strongest first."""
+    return _exact_key(keys), *(_key(namespace, words) for words in _words(turn))
 
 
 _COMPLETE: Stage[Message, tuple[Message, ...]] = Stage("items", lambda message: 2 * message.byte_size)
@@ -39,18 +39,38 @@ def complete(
     if not any(each.server_items is not None for each in messages):
         return prepared
     lookup = memory.look_up(_COMPLETE, messages, namespace)
-    new = list(messages[lookup.count :])
-    keys = {
-        at: _key(namespace, words[0])
-        for at, each in enumerate(new)
-        if each.server_items is not None and (words := _words(each))
-    }
+    completed = [*(lookup.result or ()), *messages[lookup.count :]]
+    exact_keys = _exact_keys(prepared)
+    turns = [at for at, each in enumerate(messages) if at >= lookup.count and each.server_items is not None]
+    missing = _complete_each(completed, {at: exact_keys[at] for at in turns if at in exact_keys}, find)
+    missing += [at for at in turns if at not in exact_keys]
+    # By its words only what is not found otherwise: many turns may have the same.
+    words = {at: found[0] for at in missing if (found := _words(messages[at]))}
+    _complete_each(completed, {at: _key(namespace, each) for at, each in words.items()}, find)
+    lookup.store(tuple(completed))
+    return prepared._replace(request=prepared.request._replace(messages=tuple(completed)))
+
+
+def _exact_keys(prepared: PreparedRequest) -> dict[int, bytes]:
+    """The keys of the turns by index, if the request still has all turns of the history."""
+    turns = [keys for keys in prepared.history.keys if keys is not None]
+    places = [at for at, each in enumerate(prepared.request.messages) if each.role == "assistant"]
+    if prepared.has_transcript or len(turns) != len(places):
+        return {}
+    return {at: _exact_key(keys) for at, keys in zip(places, turns, strict=True)}
+
+
+def _complete_each(messages: list[Message], keys: Mapping[int, bytes], find: FindTexts) -> list[int]:
+    """Complete the messages at these indexes in place; returns the indexes of those that nothing stored fits."""
     stored = find([*keys.values()]) if keys else {}
+    missing: list[int] = []
     for at, key in keys.items():
-        new[at] = _complete(new[at], stored.get(key, ()))
-    completed = (*(lookup.result or ()), *new)
-    lookup.store(completed)
-    return prepared._replace(request=prepared.request._replace(messages=completed))
+        message = _complete(messages[at], stored.get(key, ()))
+        if message is None:
+            missing.append(at)
+        else:
+            messages[at] = message
+    return missing
 
 
 def _words(turn: Message) -> list[str]:
@@ -66,7 +86,12 @@ def _key(namespace: bytes, words: str) -> bytes:
     return digest(namespace, b"server items", text_bytes(words))
 
 
-def _complete(message: Message, stored: Sequence[str]) -> Message:
+def _exact_key(keys: TurnKeys) -> bytes:
+    return digest(keys.exact, b"server items")
+
+
+def _complete(message: Message, stored: Sequence[str]) -> Message | None:
+    """The message with the stored items; None if none of them fit."""
     assert message.server_items is not None
     ((api, sent),) = json.loads(message.server_items).items()
     # Of several that fit the oldest: the one that was sent before.
@@ -75,7 +100,7 @@ def _complete(message: Message, stored: Sequence[str]) -> Message:
         if _is_same_turn(sent, whole):
             items = _put_in_places(sent, whole, has_thinking=_has_all_thinking(message, sent))
             return message._replace(server_items=json.dumps({api: items}, ensure_ascii=False, separators=(",", ":")))
-    return message
+    return None
 
 
 def _is_same_turn(sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> bool:

@@ -2,10 +2,15 @@
 
 import itertools
 import json
+import re
+import threading
+from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Failure, FakeDeepSeek, Search
 from tests.proxy.responses.test_background import BackgroundTestCase
+from tests.support.harness import PATIENCE, read_until
+from tests.support.polling import eventually
 from tests.support.responses_client import PATH, Json, ResponsesTestCase, check_stream, kinds, question
 
 TOOL = {"type": "web_search", "external_web_access": True}
@@ -232,6 +237,76 @@ class TestAnswers(SearchCase):
         form = {"format": {"type": "json_object"}}
         self.fake.answer(Answer("Hm.", '{"rain": true}', searches=(Search(text="I look in JSON."),)))
         self.complete(self.running, "Rain? JSON.", tools=[TOOL], text=form)
+
+
+class TestFaults(SearchCase):
+    def test_a_client_that_leaves_inside_a_search_cancels_it(self) -> None:
+        self.fake.answer(Answer("Hm.", "Rain.", searches=(Search(reasoning="Where? "),), stall_after=11))
+        with self.open_stream(self.running, "Rain?", tools=[TOOL]) as sock:
+            seen = read_until(sock, b"event: response.web_search_call.searching")
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        response = {"id": re.findall(rb"resp_[0-9a-f]{32}", seen)[0].decode()}
+        self.assertTrue(eventually(lambda: self.get(self.running, response).status == 200))
+        stored = self.get(self.running, response).value
+        self.assertEqual("cancelled", stored["status"])
+        self.assertEqual(
+            [("reasoning", "completed"), ("web_search_call", "failed")], list(map(state, stored["output"]))
+        )
+
+    def test_reasoning_that_nobody_has_becomes_a_transcript(self) -> None:
+        call = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "look", "{}")
+        self.fake.answer(Answer("So.", "I look.", (call,), searches=(Search(reasoning="Where? "),)), THIRD)
+        output = self.complete(self.running, "Rain?", tools=TOOLS, store=False)["output"]
+        told = {"type": "function_call_output", "call_id": call.id, "output": "wet"}
+        history = [question("Rain?"), *as_codex([item for item in output if item["type"] != "reasoning"]), told]
+        found = self.complete(self.proxy_with_new_store(), history, tools=TOOLS, store=False)
+        self.assertEqual([], self.fake.refused)
+        self.assertIn("You are welcome.", found["output_text"])
+        self.assertIn("I look.", json.dumps(self.sent()["input"]))
+
+    def test_no_caller_gets_the_searches_of_another(self) -> None:
+        for key in ("sk-one", "sk-two"):
+            self.fake.answer(replace(FIRST, searches=(Search(reasoning="Where? "),)))
+            output = self.complete(self.running, "Rain?", tools=TOOLS, store=False, key=key)["output"]
+            search = next(item for item in output if item["type"] == "web_search_call")
+            self.complete(self.running, [question("Rain?"), *as_codex(output), question("Sure?")], key=key)
+            self.assertEqual([search["id"]], [item["id"] for item in self.sent()["input"] if "id" in item])
+        self.complete(self.running, [question("Rain?"), *as_codex(output), question("Sure?")], key="sk-three")
+        self.assertEqual([], [item for item in self.sent()["input"] if "id" in item])
+
+    def test_many_chats_with_searches_at_once_keep_theirs(self) -> None:
+        self.fake = self.enterContext(FakeDeepSeek(responder=search_for))
+        proxy = self.proxy()
+        same: list[int] = []
+
+        def chat(number: int) -> None:
+            history = [question(f"Rain in {number}?")]
+            ids: list[str] = []
+            for _ in range(4):
+                output = self.complete(proxy, history, tools=TOOLS, stream=bool(number % 2), store=False)["output"]
+                ids += [item["id"] for item in output if item["type"] == "web_search_call"]
+                history += [*as_codex(output), question(f"Sure about {number}?")]
+            bodies = [json.loads(seen.body) for seen in self.fake.seen]
+            last = max((body["input"] for body in bodies if f" {number}?" in json.dumps(body["input"][0])), key=len)
+            if ids[:-1] == [item["id"] for item in last if item["type"] == "web_search_call"]:
+                same.append(number)
+
+        threads = [threading.Thread(target=chat, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.assertEqual((list(range(8)), []), (sorted(same), self.fake.refused))
+
+
+def state(item: Json) -> tuple[str, str]:
+    return item["type"], item["status"]
+
+
+def search_for(payload: Json) -> Answer:
+    """An answer whose words say nothing about the chat; only the search does."""
+    words = str(payload["messages"][0]["content"])
+    return Answer("So.", "It rains.", searches=(Search((words,), reasoning="Where? "),))
 
 
 class TestChoiceOfApi(SearchCase):

@@ -39,6 +39,11 @@ def answer(*pieces: str | dict[str, Any]) -> Message:
     return reply.message()
 
 
+def record_keys(turn: Message) -> tuple[bytes, ...]:
+    """The keys of an answer to another question than that of the tests."""
+    return server_turns.record_keys(CALLER, turn, identify(CALLER, [Message("user", "Else?")]).answer_keys(turn))
+
+
 ANSWER = answer("Where?", SEARCH, "There? ", PAGE, "So.", "RAIN!")
 
 
@@ -55,7 +60,7 @@ class TestComplete(unittest.TestCase):
         """The items of a message after one lookup; the stored answers are in the order they came."""
         texts: dict[bytes, list[str]] = {}
         for each in stored:
-            for key in server_turns.record_keys(CALLER, each):
+            for key in record_keys(each)[1:]:
                 texts.setdefault(key, []).insert(0, each.server_items or "")
         request = ChatRequest("m", "m", (Message("user", "Rain?"), message))
         prepared = PreparedRequest(request, identify(CALLER, request.messages), ())
@@ -104,7 +109,7 @@ class TestComplete(unittest.TestCase):
         self.assertEqual(items, self.complete(sent(*items, reasoning=None, content=""), ANSWER))
 
     def test_known_messages_are_looked_up_once_and_stay_the_same(self) -> None:
-        key, *_ = server_turns.record_keys(CALLER, ANSWER)
+        _, key, *_ = record_keys(ANSWER)
         memory, lookups = ChatMemory(), []
         turns = [Message("user", "Rain?"), sent(without(SEARCH, "id"), PAGE, TEXT)] * 6
 
@@ -117,9 +122,30 @@ class TestComplete(unittest.TestCase):
             request = ChatRequest("m", "m", tuple(turns[:end]))
             prepared = PreparedRequest(request, identify(CALLER, request.messages), ())
             found.append(server_turns.complete(prepared, CALLER, find, memory).request.messages)
-        self.assertEqual([5, 1], lookups)
+        # By the exact key, and by the words.
+        self.assertEqual([5, 5, 1, 1], lookups)
         self.assertTrue(all(one is other for one, other in zip(*found, strict=False)))
         self.assertEqual([WHERE, SEARCH, THERE, PAGE, SO, TEXT], self.items(found[1][-1]))
+
+    def test_the_exact_turn_wins_over_one_with_the_same_words(self) -> None:
+        question = Message("user", "Rain?")
+        turns = [answer("Where?", {**SEARCH, "id": f"ws_{number}"}, "RAIN!") for number in range(3)]
+        texts: dict[bytes, list[str]] = {}
+        history = [question]
+        for turn in turns:
+            for key in server_turns.record_keys(CALLER, turn, identify(CALLER, history).answer_keys(turn)):
+                texts.setdefault(key, []).insert(0, turn.server_items or "")
+            history += [sent(without(SEARCH, "id"), TEXT, reasoning="Where?"), question]
+        request = ChatRequest("m", "m", tuple(history))
+        prepared = PreparedRequest(request, identify(CALLER, history), ())
+        found = server_turns.complete(prepared, CALLER, lambda keys: {key: texts[key] for key in keys if key in texts})
+        ids = [self.items(message)[1]["id"] for message in found.request.messages if message.role == "assistant"]
+        self.assertEqual(["ws_0", "ws_1", "ws_2"], ids)
+        # As a transcript it is another history.
+        changed = prepared._replace(transcript_count=1)
+        found = server_turns.complete(changed, CALLER, lambda keys: {key: texts[key] for key in keys if key in texts})
+        ids = [self.items(message)[1]["id"] for message in found.request.messages if message.role == "assistant"]
+        self.assertEqual(["ws_0"] * 3, ids)
 
     def test_of_two_equal_turns_the_ids_decide_and_else_the_older_is_sent(self) -> None:
         later = answer("Where?", {**SEARCH, "id": "ws_8"}, "RAIN!")
