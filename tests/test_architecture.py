@@ -31,15 +31,17 @@ DIRECTIONS = {
     "tokens": "deepseek storage",
     "upstream": "deepseek http1 net",
     "sessions": "deepseek observers reasoning storage tokens",
-    "observers": "chats deepseek reasoning",
-    "exchange": "access chats deepseek http1 net observers protocols.request reasoning sessions storage tokens "
-    + "upstream",
+    "prices": "deepseek",
+    "observers": "chats deepseek prices reasoning",
+    "usage": "deepseek observers prices storage",
+    "exchange": "access chats deepseek http1 net observers prices protocols.request reasoning sessions storage tokens "
+    + "upstream usage",
     "api": "access deepseek exchange http1 observers protocols.request reasoning sessions storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
     "admin": "access deepseek exchange http1 net observers own_hosts server storage upstream",
     "lab": "reasoning server storage upstream",
-    "cli": "access admin deepseek lab net observers server sessions storage",
+    "cli": "access admin deepseek lab net observers prices server sessions storage upstream usage",
     # Files of the top level that are not open to all.
     "access": "http1 own_hosts",
     "own_hosts": "http1",
@@ -62,7 +64,7 @@ ROOT_FILES = {
     "conversation": "lull memo",
 }
 # Folders and files that do no I/O, keep no clock and start no thread.
-PURE = {"config", "http1", "deepseek", "reasoning", "protocols", "conversation"}
+PURE = {"config", "http1", "deepseek", "prices", "reasoning", "protocols", "conversation"}
 PURE |= {"errors", "redaction", "json_codec", "memo", "lull"}
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}
 # Splitting a URL is no I/O.

@@ -34,6 +34,7 @@ PRINT_SETTINGS = 'python -c "from deepseek_cursor_proxy.config.settings import s
 
 # Flags that are no settings.
 OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--new", "--version", "--help"}
+OTHER_FLAGS |= {"--today", "--week", "--month", "--since", "--by", "--csv"}
 OTHER_FLAGS |= {"--quick", "--soak", "--json", "--against", "--upstream-port"}
 OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}
 # Flags of other programs, as the pages name them.

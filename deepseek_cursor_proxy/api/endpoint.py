@@ -89,13 +89,13 @@ class GenerationEndpoint(Endpoint):
     ) -> HttpReply:
         """What `create` replies, or another upstream if the model has one for this API; `model` replaces the body's."""
         caller = self._services.access.admit(request)
+        context = self.context(caller, request.peer)
         raw = request.read_body()
         body = incremental_json.decode(raw, self._services.memory)
         if model is not None:
             body = {**body, "model": model}
         self._report.add_body(body, len(raw))
         key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
-        context = self.context(caller, request.peer)
         if api is None or key is None:
             return create(ClientRequest(request, caller, context, body, len(raw)))
         self._services.access.check_spender(caller)

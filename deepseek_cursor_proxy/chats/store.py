@@ -36,12 +36,33 @@ _WRITES_BETWEEN_PRUNINGS = 64
 _ROWS_PER_STEP = 200
 
 
+class PromptTokens(NamedTuple):
+    """The tokens of a prompt, and how many of them DeepSeek had cached."""
+
+    total: int
+    cached: int
+
+    @property
+    def share(self) -> float:
+        return self.cached / self.total if self.total else 0.0
+
+
+class LastPrompt:
+    """The prompt of a request in its branch; its tokens are None until the answer has ended, which its thread notes."""
+
+    __slots__ = ("tokens",)
+
+    def __init__(self) -> None:
+        self.tokens: PromptTokens | None = None
+
+
 class ChatBranch(NamedTuple):
     """One agent in a chat: the names of its tools as last accepted, and the outline of its last request if known."""
 
     order: tuple[str, ...] = ()
     last: RequestOutline | None = None
     written_at: float = float("-inf")
+    prompt: LastPrompt | None = None
 
 
 class ChatStore:
@@ -76,15 +97,19 @@ class ChatStore:
         bare = [branch for branch in branches if branch.last is None]
         return max(bare, key=lambda branch: -len(now.tools.keys() ^ set(branch.order)), default=None)
 
-    def record(self, conversation: bytes, found: ChatBranch | None, now: RequestOutline, order: Sequence[str]) -> None:
+    def record(
+        self, conversation: bytes, found: ChatBranch | None, now: RequestOutline, order: Sequence[str]
+    ) -> LastPrompt:
         """Record a request that DeepSeek accepted as the last one of its branch; `found` is the result of `find`."""
         before = found if found is not None and _continues(found, now) else None
         # A request without tools says nothing about their order.
-        branch = ChatBranch(tuple(order) or (found.order if found else ()), now)
+        prompt = LastPrompt()
+        branch = ChatBranch(tuple(order) or (found.order if found else ()), now, prompt=prompt)
         branch = self._write(conversation, before, branch)
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
             self._replace(conversation, (branch, *others)[:_BRANCHES_PER_CHAT])
+        return prompt
 
     def _branches(self, conversation: bytes) -> tuple[ChatBranch, ...]:
         with self._lock:

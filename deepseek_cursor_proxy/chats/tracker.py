@@ -1,7 +1,7 @@
 """One request in its chat: order its tools as the chat did before, and find where it diverged from the last request."""
 
 from deepseek_cursor_proxy.chats import divergence, tool_order
-from deepseek_cursor_proxy.chats.store import ChatBranch, ChatStore
+from deepseek_cursor_proxy.chats.store import ChatBranch, ChatStore, LastPrompt, PromptTokens
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
@@ -19,6 +19,18 @@ class ChatTracker:
         self._branch: ChatBranch | None = None
         # Known after `order_tools`.
         self.divergence: divergence.Divergence | None = None
+        self._prompt: LastPrompt | None = None
+
+    @property
+    def last_prompt(self) -> PromptTokens | None:
+        """The tokens of the last request of the chat, if they are known."""
+        prompt = self._branch.prompt if self._branch is not None else None
+        return prompt.tokens if prompt is not None else None
+
+    def record_tokens(self, tokens: PromptTokens) -> None:
+        """Record the tokens of this request, for the next one of the chat."""
+        if self._prompt is not None:
+            self._prompt.tokens = tokens
 
     def order_tools(self, prepared: PreparedRequest) -> PreparedRequest:
         """The request with its tools in the order of the chat."""
@@ -37,4 +49,4 @@ class ChatTracker:
         """Record the request in the store; before the client sees the end of the answer and sends the next one."""
         # The other modes need no recorded order.
         order = tuple(self._outline.tools) if self._mode == "sticky" else ()
-        self._store.record(self._conversation, self._branch, self._outline, order)
+        self._prompt = self._store.record(self._conversation, self._branch, self._outline, order)

@@ -3,9 +3,11 @@
 Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr gives the reason and the remedy).
 
     serve, signals                        the running proxy and its signals
+    usage                                 what was used and what it cost; the balance of the account
     tunnel, child_process, windows_job    ngrok as a child process
     dashboard                             the link to the dashboard, printed and opened
     sessions                              recorded trajectories: listed, shown and exported
+    flag_types                            the values of flags that are no settings
     local_address                         the host to print for a wildcard address
 
 Other folders import only `main`.
@@ -20,10 +22,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.cli import serve
+from deepseek_cursor_proxy.cli import flag_types, serve
 from deepseek_cursor_proxy.cli.signals import redirect_to_null
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
@@ -163,6 +164,18 @@ def _sessions_export(options: dict[str, Any]) -> None:
     names = ("sessions", "format", "since", "min_turns", "only_complete", "output")
     chosen = {name: options.pop(name) for name in names}
     sessions.export_sessions(_load(options).config, chosen)
+
+
+def _usage(options: dict[str, Any]) -> None:
+    from deepseek_cursor_proxy.cli import usage
+
+    usage.print_usage(_load_alone(options), options)
+
+
+def _balance(options: dict[str, Any]) -> int:
+    from deepseek_cursor_proxy.cli import usage
+
+    return usage.print_balance(_load_alone(options))
 
 
 def _demo(options: dict[str, Any]) -> int:
@@ -305,7 +318,7 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("--json", action="store_true", help="print JSON in place of the table")
     bench.add_argument(
         "--against",
-        type=_named_url,
+        type=flag_types.named_url,
         action="append",
         default=[],
         metavar="NAME=URL",
@@ -313,24 +326,43 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     )
     bench.add_argument(
         "--upstream-port",
-        type=_port,
+        type=flag_types.port,
         default=0,
         metavar="N",
         help="the port of the made-up DeepSeek (default: any free one); another proxy is started with "
         "http://127.0.0.1:N for DeepSeek's address before it is measured",
     )
     bench.add_argument(
-        "--soak", type=_minutes, metavar="MINUTES", help="mixed load for that long, then see whether anything leaked"
+        "--soak",
+        type=flag_types.minutes,
+        metavar="MINUTES",
+        help="mixed load for that long, then see whether anything leaked",
     )
     bench.set_defaults(command=_bench)
+
+
+def _add_usage(parser: argparse.ArgumentParser) -> None:
+    from deepseek_cursor_proxy.cli import usage
+
+    _add_config(parser)
+    usage.add_usage_flags(parser)
+    parser.set_defaults(command=_usage)
+
+
+def _add_balance(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser)
+    parser.set_defaults(command=_balance)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    help = f"configuration file (default {CONFIG_PATH})"
+    parser.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=help)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """Add one flag per declared setting; `config` checks the values."""
     default = argparse.SUPPRESS
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", default=default, help=f"configuration file (default {CONFIG_PATH})"
-    )
+    _add_config(parser)
     # Without it argparse prints two screens of flags before their explanations.
     parser.usage = f"{parser.prog} [settings]"
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in SETTINGS)}
@@ -354,36 +386,13 @@ _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...
     ("demo", "try it without a key, against a DeepSeek made up here", lambda demo: demo.set_defaults(command=_demo)),
     ("bench", "measure it against a DeepSeek made up here", _add_bench),
     ("config", "look at the settings", partial(_add_subcommands, _CONFIG_COMMANDS)),
+    ("usage", "print what was used and what it cost, an estimate", _add_usage),
+    ("balance", "ask DeepSeek what is left on the account", _add_balance),
     ("explain", "tell what a trace says about the reasoning of each turn", _add_explain),
     ("access-key", "print the digest of a key, or a new key, for access_keys", _add_access_key),
     ("sessions", "look at recorded trajectories, or export them", _add_sessions),
     ("store", "look after the stored reasoning and responses", partial(_add_subcommands, _STORE_COMMANDS)),
 )
-
-
-def _minutes(text: str) -> float:
-    """A number of minutes up to a week; more is a typing error."""
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) <= 7 * 24 * 60:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes, such as 10 or 0.5")
-
-
-def _named_url(text: str) -> tuple[str, str]:
-    """A column of the table and its base URL, which is plain http."""
-    name, _, url = text.partition("=")
-    with contextlib.suppress(ValueError):
-        address = urlsplit(url)
-        if name.strip() and address.scheme == "http" and address.hostname and address.port != 0:
-            return name.strip(), url
-    raise argparse.ArgumentTypeError(f"{text!r} is not NAME=URL, such as other=http://127.0.0.1:9001")
-
-
-def _port(text: str) -> int:
-    with contextlib.suppress(ValueError):
-        if 0 < int(text) < 65536:
-            return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no port: a whole number from 1 to 65535")
 
 
 def _flag_details(each: Setting) -> dict[str, Any]:
@@ -398,6 +407,11 @@ def _flag_details(each: Setting) -> dict[str, Any]:
 
 def _config_path(options: dict[str, Any]) -> Path:
     return options.get("config") or CONFIG_PATH
+
+
+def _load_alone(options: dict[str, Any]) -> ProxyConfig:
+    """The settings for a command that takes none of them as flags."""
+    return _load({name: value for name, value in options.items() if name == "config"}).config
 
 
 def _load(options: dict[str, Any]) -> LoadedConfig:

@@ -266,6 +266,40 @@ def _is_json(value: Any) -> bool:
     return isinstance(value, (str, int)) or (isinstance(value, float) and value - value == 0)
 
 
+def price_entry(key: str, value: Any, origin: str) -> Any:
+    """Parse an entry of prices: the list `holidays` as dates, or the prices of a model."""
+    if key == "prices.holidays":
+        return parse_items(key, value, origin, _day)
+    if not isinstance(value, dict) or not value:
+        raise refusal(key, value, "is not a table with miss and output, each the price of a million tokens", origin)
+    for name, amount in value.items():
+        if name not in _PRICE_KEYS:
+            near = nearest(name, _PRICE_KEYS)
+            hint = f'; did you mean "{near}"?' if near else f"; there are {', '.join(_PRICE_KEYS)}"
+            raise StartupError(f"config: unknown key {key}.{to_toml_key(name)} ({origin}){hint}")
+        is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
+        if not (is_number and 0 <= amount <= _HIGHEST_PRICE):
+            raise refusal(f"{key}.{name}", amount, f"is not a price from 0 to {_HIGHEST_PRICE}", origin)
+    return MappingProxyType({name: float(amount) for name, amount in value.items()})
+
+
+_PRICE_KEYS = ("hit", "miss", "output", "peak_hit", "peak_miss", "peak_output", "search")
+# More is a typing error, or the price of a token in place of a million.
+_HIGHEST_PRICE = 100_000
+
+
+def _day(key: str, value: Any, origin: str) -> str:
+    """A date as text; TOML has dates of its own."""
+    # Imported late: the start is faster without.
+    from datetime import date
+
+    text = str(value)
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise refusal(key, [text], "has an entry that is not a date such as 2027-02-09", origin) from None
+
+
 def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
     if not isinstance(value, dict):
         raise refusal(key, value, "is not a table with base_url and key_env", origin)

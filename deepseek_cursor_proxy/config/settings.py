@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.config.declaration import (
     model_name,
     parse_items,
     passthrough_route,
+    price_entry,
     public_host,
     raw_field,
     refusal,
@@ -206,6 +207,18 @@ class ProxyConfig:
     session_max_bytes: int = _amount(
         4 * 1024**3, "how much they may take up, packed; the longest unused go first", needs_restart=True
     )
+    currency: str = setting(
+        "USD",
+        "the currency of costs, which are estimates: that of your account at DeepSeek",
+        choices=("USD", "CNY"),
+        group="usage and cost",
+    )
+    usage_max_age_seconds: int = _amount(
+        90 * 24 * 3600,
+        "seconds after which the figures of a single request are forgotten; sums of days stay",
+        needs_restart=True,
+    )
+    usage_max_rows: int = _amount(200_000, "of how many requests figures are kept", needs_restart=True)
     background_workers: int = setting(
         4,
         "responses that are generated in the background at once",
@@ -285,6 +298,16 @@ class ProxyConfig:
         'models = { "deepseek-*" = "deepseek/deepseek-*" }',
         "priority = 2",
     )
+    prices: Mapping[str, Any] = table(
+        "what a million tokens of a model cost, in `currency`, where that is not built in or wrong; more `holidays`",
+        price_entry,
+        "[prices]",
+        'holidays = ["2027-02-09"]',
+        '[prices."deepseek/deepseek-v4-pro"]',
+        "hit = 0.022",
+        "miss = 0.66",
+        "output = 1.98",
+    )
     passthrough: Mapping[str, PassthroughRoute] = table(
         "models that are asked elsewhere, untouched, with the key that an environment variable holds",
         passthrough_route,
@@ -308,6 +331,7 @@ class ProxyConfig:
         object.__setattr__(self, "public_hosts", hosts)
         object.__setattr__(self, "models", freeze(self.models))
         object.__setattr__(self, "host_options", freeze(self.host_options))
+        object.__setattr__(self, "prices", freeze(self.prices))
         object.__setattr__(self, "passthrough", freeze(self.passthrough, PassthroughRoute))
         object.__setattr__(self, "upstreams", freeze(self.upstreams, UpstreamTable))
 

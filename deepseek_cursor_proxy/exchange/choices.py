@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run
+from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
@@ -28,6 +29,7 @@ from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
+from deepseek_cursor_proxy.prices.price_list import add_costs
 from deepseek_cursor_proxy.threads import start_thread
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, Slot
 
@@ -250,6 +252,8 @@ class _Outcome:
             message=messages[0] if messages else None,
             other_messages=tuple(messages[1:]),
             usage=usage or None,
+            tokens=read_usage(usage) if usage else None,
+            cost=add_costs([each.cost for each in self.finished if each.tokens is not None]),
             retries=sum(each.retries for each in self.finished),
             retry_reasons=tuple(reason for each in self.finished for reason in each.retry_reasons),
             rerouted=tuple(name for each in self.finished for name in each.rerouted),

@@ -11,6 +11,7 @@ import secrets
 import time
 from contextlib import closing
 
+from deepseek_cursor_proxy.chats.store import PromptTokens
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
@@ -18,6 +19,7 @@ from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
+from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
@@ -26,6 +28,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Finished, Progress, Received, Timing
+from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import look_up
 from deepseek_cursor_proxy.redaction import redact_keys
@@ -165,7 +168,7 @@ class Exchange:
     def _fail(self, error: BaseException) -> None:
         self._end = End.of(error)
         if isinstance(error, ProxyError):
-            name_upstream(error, self._upstream_call.upstream_name)
+            name_upstream(error, self._upstream_call.upstream.name)
             credential = self._upstream_call.credential
             # Upstream's own words may quote the key it was called with.
             if self._upstream_call.has_owner_key or len(credential) >= _SHORTEST_SECRET:
@@ -188,7 +191,10 @@ class Exchange:
                 # A bug of ours costs an answer, not a slot for the next one.
                 upstream_call.end(was_complete=is_complete)
             finally:
-                self._report.end(self._finished_event())
+                finished = self._finished_event()
+                self._report.end(finished)
+        if finished.tokens is not None and upstream_call.tracker is not None:
+            upstream_call.tracker.record_tokens(PromptTokens(finished.tokens.prompt, finished.tokens.hit))
         if is_complete:
             upstream_call.learn(self._reply)
         if is_complete and upstream_call.prepared is not None:
@@ -198,17 +204,23 @@ class Exchange:
         upstream_call, prepared = self._upstream_call, self._upstream_call.prepared
         queue, connect = upstream_call.queue_seconds, upstream_call.connect_seconds
         facts = self._report.facts(upstream_call.request)
+        seconds = time.monotonic() - self._started
+        tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
+        tracker = upstream_call.tracker
         return Finished(
             facts=facts.with_session(prepared.history.conversation) if prepared is not None else facts,
             end=self._end,
-            timing=Timing(time.monotonic() - self._started, self._first_delta, queue, connect),
+            timing=Timing(seconds, self._first_delta, queue, connect),
             message=None if self._reply.is_empty else self._reply.message(),
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
-            upstream=upstream_call.upstream_name,
+            upstream=upstream_call.upstream.name,
             prepared=prepared,
             retries=upstream_call.retries.count,
             divergence=upstream_call.divergence,
+            tokens=tokens,
+            last_prompt=tracker.last_prompt if tracker is not None else None,
+            cost=self._cost(tokens, facts.started_at + seconds) if tokens is not None else None,
             mixed_names=self._reply.foreign_names if self._reply.is_foreign and self._reply.has_mixed_names else (),
             retry_reasons=tuple(upstream_call.retries.reasons),
             rerouted=tuple(upstream_call.rerouted),
@@ -216,6 +228,15 @@ class Exchange:
             recorded_in=self._report.session,
             logprobs=self._logprobs,
         )
+
+    def _cost(self, tokens: Tokens, at: float) -> Cost | None:
+        """What the answer cost, which ended at that Unix time; None if the price is not known."""
+        upstream_call, lost = self._upstream_call, 0
+        last = upstream_call.tracker.last_prompt if upstream_call.tracker is not None else None
+        if last is not None and upstream_call.divergence is not None:
+            lost = max(0, min(last.total, tokens.prompt) - tokens.hit)
+        model, is_deepseek = upstream_call.request.model, upstream_call.upstream.may_be_deepseek
+        return self._services.prices.cost(model, tokens, at, is_deepseek=is_deepseek, lost_tokens=lost)
 
 
 def open_report(context: CallContext, generation: GenerationRequest, services: Services) -> RequestReport:

@@ -14,6 +14,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.pictures_in_words import Picture, clean_description, description_request
+from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import (
     ClientGone,
     ProxyError,
@@ -33,6 +34,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import PictureDescribed
+from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.redaction import redact_keys
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries
@@ -68,10 +70,18 @@ class PictureDescriber(NamedTuple):
             outcome, status = "client left", 499
         seconds = time.monotonic() - started
         event = PictureDescribed(
-            caller.hex()[:12], digest.hex()[:12], self.model, outcome, status, seconds, reply.usage
+            caller.hex()[:12], digest.hex()[:12], self.model, outcome, status, seconds, reply.usage, self._cost(reply)
         )
         self.services.observers.emit(event)
         return text
+
+    def _cost(self, reply: Reply) -> Cost | None:
+        if reply.usage is None:
+            return None
+        # With several upstreams, that of another host has another price.
+        only = self.services.upstreams.only
+        is_deepseek = only is not None and only.may_be_deepseek
+        return self.services.prices.cost(self.model, read_usage(reply.usage), time.time(), is_deepseek=is_deepseek)
 
     def _ask(self, picture: Picture, reply: Reply, peer: Peer) -> None:
         """Add the answer to the reply; raises a ProxyError or ClientGone."""

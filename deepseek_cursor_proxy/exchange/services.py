@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observer, Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
+from deepseek_cursor_proxy.prices.price_list import PriceList
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
@@ -28,6 +29,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
+from deepseek_cursor_proxy.usage.ledger import UsageLedger
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +52,13 @@ class Services:
     picture_descriptions: PictureDescriptions
     # The descriptions that are being made.
     shared_calls: SharedCalls
+    prices: PriceList
     # New ones after SIGHUP. One that an endpoint reads, or that must survive, is also a field, created like a store.
     observers: Observers
     request_log: RequestLog
     sessions: SessionService
+    # Has requests from the request log, and other calls as an observer.
+    ledger: UsageLedger
     # Seals the reasoning that clients hold for us.
     secret: InstallationSecret
     # Numbers requests for the log; next() on a count is atomic.
@@ -65,7 +70,8 @@ class Services:
     ) -> "Services":
         """New services, which take over from `former` ones whatever survives a change of the configuration."""
         request_log = former.request_log if former is not None else RequestLog()
-        observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours()), request_log]
+        ledger = former.ledger if former is not None else _open_ledger(config, reasoning_store, request_log)
+        observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours()), request_log, ledger]
         if config.trace_dir is not None:
             # Only here: most proxies write no trace, and are smaller without the module.
             from deepseek_cursor_proxy.observers.trace import Trace
@@ -92,6 +98,7 @@ class Services:
                 upstreams=Upstreams(
                     config, former.reasoning_forms, client.call_limits, access.held_key, former.upstreams
                 ),
+                prices=PriceList(config),
                 observers=Observers(observers),
             )
         forms = ReasoningForms(reasoning_store.database)
@@ -117,10 +124,12 @@ class Services:
                 clock=reasoning_store.clock,
             ),
             shared_calls=SharedCalls(),
+            prices=PriceList(config),
             observers=Observers(observers),
             request_log=request_log,
             sessions=sessions,
             secret=InstallationSecret(store_path),
+            ledger=ledger,
             numbers=itertools.count(1),
         )
 
@@ -136,11 +145,23 @@ class Services:
         # First, because jobs write into the stores that are closed next.
         self.jobs.stop(0)
         self.sessions.close()
+        self.ledger.close()
         self.responses.close()
         self.chats.close()
         self.picture_descriptions.close()
         self.counter.close()
         self.upstream.close()
+
+
+def _open_ledger(config: ProxyConfig, reasoning_store: ReasoningStore, request_log: RequestLog) -> UsageLedger:
+    ledger = UsageLedger(
+        reasoning_store.database,
+        max_age_seconds=config.usage_max_age_seconds,
+        max_rows=config.usage_max_rows,
+        clock=reasoning_store.clock,
+    )
+    request_log.subscribe(ledger.add)
+    return ledger
 
 
 def _open_responses(config: ProxyConfig, reasoning_store: ReasoningStore) -> ResponseStore:

@@ -75,7 +75,7 @@ class UpstreamCall:
         self.rerouted: list[str] = []
         self._history: History | None = None
         self._stored: StoredTexts = {}
-        self._tracker: ChatTracker | None = None
+        self.tracker: ChatTracker | None = None
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
         self.prepared: PreparedRequest | None = None
@@ -85,7 +85,7 @@ class UpstreamCall:
 
     def _use(self, upstream: Upstream, request: ChatRequest) -> None:
         """Send the request to this upstream from now on, without tools that it does not run."""
-        self._upstream, self._request, self._wanted_api = upstream, request, self._generation.upstream_api
+        self.upstream, self._request, self._wanted_api = upstream, request, self._generation.upstream_api
         # Types of tools that the upstream refused.
         self._refused_tools: tuple[str, ...] = ()
         self._is_second_attempt = False
@@ -110,7 +110,7 @@ class UpstreamCall:
     @property
     def divergence(self) -> Divergence | None:
         """Where the request parted from the last one of its chat, if it did."""
-        return self._tracker.divergence if self._tracker is not None else None
+        return self.tracker.divergence if self.tracker is not None else None
 
     @property
     def host(self) -> Host:
@@ -123,7 +123,7 @@ class UpstreamCall:
 
     def learn(self, reply: Reply) -> None:
         """Learn from a complete answer how its upstream writes reasoning."""
-        self._upstream.host_choice.learn(reply, has_thinking=self._request.thinking)
+        self.upstream.host_choice.learn(reply, has_thinking=self._request.thinking)
 
     @property
     def credential(self) -> str:
@@ -137,17 +137,13 @@ class UpstreamCall:
         return self._context.is_held or self.credential is not self._context.credential
 
     @property
-    def upstream_name(self) -> str:
-        return self._upstream.name
-
-    @property
     def is_accepted(self) -> bool:
         """Whether DeepSeek accepted the request, if only to break off the answer."""
         return self._response is not None
 
     def send(self, history: History, stored: StoredTexts, tracker: ChatTracker) -> None:
         """Have an upstream accept the request; raises a ProxyError or ClientGone otherwise."""
-        self._history, self._stored, self._tracker = history, stored, tracker
+        self._history, self._stored, self.tracker = history, stored, tracker
         if self._failover is not None:
             self._failover.check_key()
         self._send_anywhere()
@@ -167,15 +163,15 @@ class UpstreamCall:
     def _move(self, error: ProxyError) -> bool:
         """Turn to the next upstream after this error; whether there is one."""
         assert self._failover is not None
-        failed, peer = self._upstream.name, self._context.peer
+        failed, peer = self.upstream.name, self._context.peer
         self.close()
         if not self._failover.move(error, lambda soonest: self.retries.wait(soonest, peer)):
             return False
         self._use_current(self._failover)
-        if self._upstream.name != failed:
+        if self.upstream.name != failed:
             self.rerouted.append(failed)
             reason = self._failover.failures[failed]
-            self._report.emit(Rerouted(self._report.number, failed, reason, self._upstream.name))
+            self._report.emit(Rerouted(self._report.number, failed, reason, self.upstream.name))
         return True
 
     def _send_here(self) -> None:
@@ -192,7 +188,7 @@ class UpstreamCall:
             self._send_without_server_tools(prepared)
             # Without them it works; after an error of a server that may have been luck.
             if not isinstance(error, UpstreamRefused) or error.status not in (500, 502):
-                self._upstream.host_choice.record_refused_tools(refused, self._request.model)
+                self.upstream.host_choice.record_refused_tools(refused, self._request.model)
 
     def _send_or_recover(self, prepared: PreparedRequest) -> None:
         try:
@@ -257,7 +253,7 @@ class UpstreamCall:
 
     def _call_elsewhere(self, error: ProxyError, *, has_delta: bool) -> bool:
         assert self._failover is not None
-        name_upstream(error, self._upstream.name)
+        name_upstream(error, self.upstream.name)
         if has_delta:
             self._failover.record_failure(error)
             return False
@@ -271,9 +267,9 @@ class UpstreamCall:
 
     def record_sent(self) -> None:
         """Record and report that DeepSeek accepted, before the answer ends and the client goes on. Idempotent."""
-        if self._sent is not None and self._tracker is not None:
+        if self._sent is not None and self.tracker is not None:
             sent, self._sent = self._sent, None
-            self._tracker.record()
+            self.tracker.record()
             self._report.emit(sent)
 
     def end(self, *, was_complete: bool) -> None:
@@ -296,14 +292,14 @@ class UpstreamCall:
         return self.retries.wait(error, self._context.peer)
 
     def _send(self, prepared: PreparedRequest) -> None:
-        assert self._tracker is not None
+        assert self.tracker is not None
         find, memory = self._services.reasoning_store.find, self._services.memory
         if self.host.form is Form.DETAILS:
             prepared = add_details(prepared, self._context.namespace, find, memory)
         if self._upstream_api.runs_server_tools:
             prepared = server_turns.complete(prepared, self._context.namespace, find, memory)
         self._check_size(prepared)
-        self.prepared = self._tracker.order_tools(prepared)
+        self.prepared = self.tracker.order_tools(prepared)
         self._report.emit(
             Restored(
                 self._report.number,
@@ -342,13 +338,13 @@ class UpstreamCall:
         self._sent = Sent(self._report.number, payload, len(body), time.monotonic() - self._started, self.retries.count)
         if self._failover is not None:
             self._failover.record_acceptance()
-            self._sent = self._sent._replace(upstream=self._upstream.name)
+            self._sent = self._sent._replace(upstream=self.upstream.name)
 
     def _send_with_retries(self, body: bytes) -> UpstreamResponse:
         while True:
             try:
                 slot, api, peer = self._acquire_slot(), self._upstream_api, self._context.peer
-                destination = self._upstream.destination(api.path, is_unversioned=api.is_unversioned)
+                destination = self.upstream.destination(api.path, is_unversioned=api.is_unversioned)
                 return self._services.upstream.send(destination, body, self.credential, peer, slot)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._wait_for_retry(error):
@@ -359,7 +355,7 @@ class UpstreamCall:
 
     def _acquire_slot(self) -> Slot:
         slot, self._slot = self._slot, None
-        limit = self._services.upstream.call_limits.of(self._upstream.limit_name(self._request.model))
+        limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self._request.model))
         started = time.monotonic()
         try:
             if slot is not None and slot.limit is not limit:
@@ -380,20 +376,20 @@ class UpstreamCall:
                 "it again.",
                 code="held_key_refused",
             )
-        return explain(refusal, len(self._request.tools), self._upstream.name)
+        return explain(refusal, len(self._request.tools), self.upstream.name)
 
     def _is_refusal_of_tools(self, error: ProxyError) -> bool:
         """Whether a call may have failed because of tools that DeepSeek runs itself."""
         if not self._has_server_parts or isinstance(error, UpstreamDropped) or is_overflow_message(error.message):
             return False
-        is_unknown = self._upstream.host_choice.is_learning
+        is_unknown = self.upstream.host_choice.is_learning
         # An answer of another kind than a stream, as a web server gives for any path.
         status = error.status if isinstance(error, UpstreamRefused) else 200
         return server_tools.is_refusal(self._request, status, error.message, is_unknown=is_unknown)
 
     def _is_refusal_in_answer(self, error: ProxyError) -> bool:
         """The same for an error in place of an answer; from DeepSeek itself that is one of a tool that runs."""
-        is_unknown = self._has_server_parts and self._upstream.host_choice.is_learning
+        is_unknown = self._has_server_parts and self.upstream.host_choice.is_learning
         return is_unknown and server_tools.mentions_tools(error.message, self._request)
 
     def _send_without_server_tools(self, prepared: PreparedRequest) -> None:
@@ -403,7 +399,7 @@ class UpstreamCall:
         kinds = {tool["type"] for tool in self._request.server_tools} or {"searches"}
         self._refused_tools = tuple(sorted(kinds))
         self._leave_out_server_tools()
-        self._upstream_api = self._upstream.api(self._wanted_api, self._request)
+        self._upstream_api = self.upstream.api(self._wanted_api, self._request)
         self._send_or_recover(prepared._replace(request=server_tools.leave_out(prepared.request)))
 
     def _leave_out_server_tools(self) -> None:

@@ -91,9 +91,14 @@ class Upstream:
         """Whether it is worth asking now."""
         return (self.breaker is None or self.breaker.is_ready) and (self.keys is None or self.keys.is_ready)
 
+    @property
+    def may_be_deepseek(self) -> bool:
+        """Whether it is DeepSeek, or a gateway of unknown kind that may lead there."""
+        return self.host.name in (hosts.DEEPSEEK.name, hosts.UNKNOWN.name)
+
     def api(self, wanted: UpstreamApi, request: ChatRequest) -> UpstreamApi:
         """The API to call it with; of several upstreams only DeepSeek is known to have more than chat completions."""
-        is_deepseek = self.table is None or self.host.name in (hosts.DEEPSEEK.name, hosts.UNKNOWN.name)
+        is_deepseek = self.table is None or self.may_be_deepseek
         if wanted is not CHAT and is_deepseek:
             return wanted
         chat = self.host_choice.chat_api()

@@ -3,10 +3,11 @@
     ┌ #12 deepseek-v4-pro · stream · 34 messages · 18 tools · 212 kB
     ├ #12 reasoning  16 filled · 0 missing
     ├ #12 sent       231 kB · accepted after 0.42 s
-    └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s
+    └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s · $0.0061
 
 A picture that another model describes is a line of its own before them, an upstream that fails one after the second.
-The second line reports what was repaired or replayed as text, the last where a chat diverged from its previous request.
+The second line reports what was repaired or replayed as text. The last reports where a chat diverged from its previous
+request, what share of it was cached then if that fell by more than half, and the cost, an estimate.
 A new figure is a field of its event (see `events`), which `exchange` or `api` sets. Lines contain no prompt, answer or
 key; `verbose` logs the bodies, never a key. All goes to the log: a program that embeds the proxy can keep it quiet.
 """
@@ -16,7 +17,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, assert_never
 
-from deepseek_cursor_proxy.deepseek.usage import read_usage
+from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.observers.events import (
     COMPLETED,
     End,
@@ -33,6 +34,7 @@ from deepseek_cursor_proxy.observers.events import (
     UpstreamChanged,
 )
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
+from deepseek_cursor_proxy.prices.price_list import format_amount
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[
 
 # Names come from the network: so many are remembered as said once.
 _MAX_REPORTED = 1000
+# A chat with less of its prompt in the cache than this has little to lose.
+_LEAST_SHARE = 0.2
 
 
 class Console:
@@ -73,8 +77,9 @@ class Console:
                     self._print_body("sent to DeepSeek", event.payload())
             case Finished():
                 is_good = event.end is COMPLETED
+                colour = _RED if not is_good else _YELLOW if has_lost_cache(event) else _GREEN
                 self._report_mixed(event.mixed_names)
-                self._print("└", event.number, _format_finished(event), _GREEN if is_good else _RED)
+                self._print("└", event.number, _format_finished(event), colour)
                 for message in filter(None, (event.message, *event.other_messages)):
                     answer = {"reasoning": message.reasoning, "content": message.content}
                     self._print_body("DeepSeek said", answer)
@@ -108,7 +113,7 @@ class Console:
 
     def _report_picture(self, event: PictureDescribed) -> None:
         if event.status == 200:
-            tokens = [format_tokens(event.usage)] if event.usage else []
+            tokens = [format_tokens(read_usage(event.usage))] if event.usage else []
             parts = [f"picture described by {safe_text(event.model, 60)}", *tokens, f"{event.seconds:.1f} s"]
             self._write(safe_text(f"─ {' · '.join(parts)}", 1000))
             return
@@ -182,14 +187,20 @@ def _retries(count: int) -> list[str]:
 
 
 def _format_finished(event: Finished) -> str:
-    parts = [format_tokens(event.usage)] if event.usage else []
+    parts = [_format_prompt(event)] if event.tokens is not None else []
     if event.divergence is not None:
         parts.append(f"diverged at {event.divergence.words()}")
+    elif has_lost_cache(event):
+        parts.append("the chat is unchanged: DeepSeek forgot it")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
     if event.end is not COMPLETED:
         parts[:0] = [_format_end(event.end), *_retries(event.retries)]
     parts.append(f"{event.timing.total:.1f} s")
+    if event.cost is not None:
+        parts.append(format_amount(event.cost.amount, event.cost.currency))
+    elif event.tokens is not None:
+        parts.append("cost unknown")
     return f"{'completed' if event.end is COMPLETED else 'ended':<10} " + " · ".join(parts)
 
 
@@ -204,10 +215,24 @@ def format_repairs(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {safe_text(name, 40)}" for name, count in counts.items())
 
 
-def format_tokens(usage: Mapping[str, Any]) -> str:
+def has_lost_cache(event: Finished) -> bool:
+    """Whether the cached share of the chat fell by more than half."""
+    last, tokens = event.last_prompt, event.tokens
+    if last is None or tokens is None or last.share < _LEAST_SHARE or tokens.prompt < last.cached:
+        # A prompt that is shorter than what was cached is another one.
+        return False
+    return tokens.hit < tokens.prompt * last.share / 2
+
+
+def _format_prompt(event: Finished) -> str:
+    assert event.tokens is not None
+    before = f", was {100 * event.last_prompt.share:.0f} %" if has_lost_cache(event) and event.last_prompt else ""
+    return format_tokens(event.tokens, before)
+
+
+def format_tokens(tokens: Tokens, before: str = "") -> str:
     """The tokens of an answer: `12,345 in (98 % cached) · 812 out (600 thinking)`."""
-    tokens = read_usage(usage)
-    share = f" ({100 * tokens.hit // tokens.prompt} % cached)" if tokens.prompt else ""
+    share = f" ({100 * tokens.hit // tokens.prompt} % cached{before})" if tokens.prompt else ""
     thinking = f" ({tokens.thinking:,} thinking)" if tokens.thinking else ""
     return f"{tokens.prompt:,} in{share} · {tokens.output:,} out{thinking}"
 

@@ -17,9 +17,11 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
+from deepseek_cursor_proxy.chats.store import PromptTokens
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import (
     ClientGone,
     InternalError,
@@ -29,6 +31,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 
 _log = logging.getLogger(__name__)
@@ -170,6 +173,12 @@ class Finished(NamedTuple):
     retries: int = 0
     # The first difference from the previous request of the chat, if any: the reason for tokens that were not cached.
     divergence: Divergence | None = None
+    # Read from the usage.
+    tokens: Tokens | None = None
+    # The tokens of the previous request of the chat, if they are known.
+    last_prompt: PromptTokens | None = None
+    # None if nothing was used, or the price is not known.
+    cost: Cost | None = None
     # Names of reasoning that upstream used besides `reasoning_content`, if it used both.
     mixed_names: tuple[str, ...] = ()
     # The further answers of a request with n > 1; `usage` is the sum of all.
@@ -178,8 +187,6 @@ class Finished(NamedTuple):
     retry_reasons: tuple[str, ...] = ()
     # The upstreams that failed, so that another was asked.
     rerouted: tuple[str, ...] = ()
-    # In US dollars, an estimate; None if it is not known.
-    cost: float | None = None
     # For whom the request is recorded, the root of the caller's digests, and the session that it named, if it did.
     caller: bytes = b""
     recorded_in: str = ""
@@ -204,6 +211,8 @@ class PictureDescribed(NamedTuple):
     status: int
     seconds: float
     usage: Mapping[str, Any] | None = None
+    # None if nothing was used, or the price is not known.
+    cost: Cost | None = None
 
 
 class Refused(NamedTuple):

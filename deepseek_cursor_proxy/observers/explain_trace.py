@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.observers.console import format_repairs, format_tokens
@@ -57,7 +58,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _report(trace: Mapping[str, Any]) -> Iterator[str]:
     yield _title(trace)
     if usage := as_object(trace.get("usage")):
-        yield f"tokens      {format_tokens(usage)}"
+        yield f"tokens      {format_tokens(read_usage(usage))}"
     tries = [each for each in as_list(trace.get("restored")) if isinstance(each, dict)]
     if not tries:
         yield "The request was not prepared: it failed before that."

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
-from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import (
     Event,
     PassedThrough,
@@ -32,6 +32,7 @@ from deepseek_cursor_proxy.observers.events import (
     Timing,
     UpstreamChanged,
 )
+from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_RECORDS = 1000
 # Four bytes each; the oldest turns of a longer chat are left out.
-_MOST_TURNS = 700
+_MOST_TURNS = 600
 _MESSAGE_LENGTH = 200
 _NAME_LENGTH = 60
 _MOST_NAMES = 20
@@ -83,6 +84,8 @@ class RequestRecord(NamedTuple):
     # The upstream that was called; "" if none was.
     upstream: str = ""
     tokens: Tokens | None = None
+    # None if nothing was used, or the price is not known.
+    cost: Cost | None = None
     finish_reason: str | None = None
     retries: int = 0
     turns: TurnCounts = TurnCounts()
@@ -105,6 +108,13 @@ class RequestRecord(NamedTuple):
     def ended_at(self) -> float:
         """Unix time; counted from the start, so that no change of the clock makes it earlier."""
         return self.facts.started_at + self.timing.total
+
+    @property
+    def is_cost_unknown(self) -> bool:
+        """Whether it cost something that is not known: there is no price, or the answer ended before its usage came."""
+        if self.cost is not None:
+            return False
+        return self.tokens is not None or self.timing.connect is not None or self.result is Result.PASSED_THROUGH
 
     @property
     def strip(self) -> list[TurnMark]:
@@ -243,7 +253,8 @@ def make_record(event: Terminal) -> RequestRecord:
         message,
         event.timing,
         event.upstream,
-        read_usage(event.usage) if event.usage is not None else None,
+        event.tokens,
+        event.cost,
         safe_text(event.finish_reason, _NAME_LENGTH) if event.finish_reason is not None else None,
         event.retries,
         divergence=event.divergence.words() if event.divergence is not None else None,

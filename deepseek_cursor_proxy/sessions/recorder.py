@@ -88,7 +88,7 @@ class SessionRecorder:
 
 def _turns(event: Finished) -> Iterator[RecordedTurn]:
     """The turns of a request: one for each answer; the first has the tokens and the cost of all."""
-    cost = event.cost
+    cost = event.cost.amount if event.cost is not None else None
     assert event.prepared is not None
     assert event.message is not None
     request, usage = event.prepared.request, event.usage or {}

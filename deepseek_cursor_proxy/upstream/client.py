@@ -119,7 +119,8 @@ class _PoolHandler(urllib.request.BaseHandler):
 
     def http_open(self, request: _PooledRequest) -> UpstreamResponse:
         own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
-        data = heads.request_head("POST", request.selector, [*own, *_HEADERS, *request.header_items()]) + request.body
+        method = request.destination.method
+        data = heads.request_head(method, request.selector, [*own, *_HEADERS, *request.header_items()]) + request.body
         try:
             return self._send(data, request, is_new=False)
         except _StaleConnection:

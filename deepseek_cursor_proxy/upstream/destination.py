@@ -12,11 +12,12 @@ class Origin(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """The URL of a call, the name of the other side in error messages, and the setting that these point to."""
+    """The URL and method of a call, the name of the other side in error messages, the setting that these point to."""
 
     url: str
     name: str = "DeepSeek"
     setting: str = "--base-url"
+    method: str = "POST"
 
     @property
     def origin(self) -> Origin:

@@ -305,8 +305,14 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        if refused := self.server.fake.request_refusal(self.path, _versions("/models"), self._headers()):
+        is_balance = self.path.endswith("/user/balance")
+        expected = ("/user/balance",) if is_balance else _versions("/models")
+        if refused := self.server.fake.request_refusal(self.path, expected, self._headers()):
             self._fail(_to_failure(refused))
+        elif is_balance:
+            # As on the pricing pages of September 2026: amounts are text.
+            amounts = {"total_balance": "110.00", "granted_balance": "10.00", "topped_up_balance": "100.00"}
+            self._send(200, encode_json({"is_available": True, "balance_infos": [{"currency": "CNY", **amounts}]}))
         else:
             models = [model_entry("deepseek-flash"), model_entry("deepseek-v4-pro")]
             self._send(200, encode_json({"object": "list", "data": models}))

@@ -52,6 +52,24 @@ _PICTURE_DESCRIPTIONS = (
     "text BLOB NOT NULL, used_at REAL NOT NULL, UNIQUE (caller, picture)) STRICT",
     "CREATE INDEX picture_descriptions_by_use ON picture_descriptions (used_at)",
 )
+# One row per request, figures only; and the sums of each day, which stay when its rows are deleted.
+_USAGE = (
+    "CREATE TABLE usage (id INTEGER PRIMARY KEY, ended_at REAL NOT NULL, number INTEGER NOT NULL, api TEXT NOT NULL, "
+    "key TEXT NOT NULL, session TEXT NOT NULL, requested_model TEXT NOT NULL, model TEXT NOT NULL, "
+    "upstream TEXT NOT NULL, stream INTEGER NOT NULL, outcome TEXT NOT NULL, status INTEGER NOT NULL, hit INTEGER, "
+    "miss INTEGER, output INTEGER, thinking INTEGER, searches INTEGER NOT NULL, cost REAL, saved REAL, "
+    "divergence_cost REAL, currency TEXT NOT NULL, price_version TEXT NOT NULL, is_cost_unknown INTEGER NOT NULL, "
+    "seconds REAL NOT NULL, queue_seconds REAL, connect_seconds REAL, first_token_seconds REAL, "
+    "retries INTEGER NOT NULL, filled INTEGER NOT NULL, kept INTEGER NOT NULL, empty INTEGER NOT NULL, "
+    "missing INTEGER NOT NULL, recovered INTEGER NOT NULL, divergence TEXT, messages INTEGER NOT NULL, "
+    "tools INTEGER NOT NULL, body_bytes INTEGER NOT NULL) STRICT",
+    "CREATE INDEX usage_by_end ON usage (ended_at)",
+    "CREATE TABLE usage_days (day TEXT NOT NULL, model TEXT NOT NULL, key TEXT NOT NULL, api TEXT NOT NULL, "
+    "currency TEXT NOT NULL, requests INTEGER NOT NULL, failed INTEGER NOT NULL, unknown_costs INTEGER NOT NULL, "
+    "hit INTEGER NOT NULL, miss INTEGER NOT NULL, output INTEGER NOT NULL, thinking INTEGER NOT NULL, "
+    "searches INTEGER NOT NULL, cost REAL NOT NULL, saved REAL NOT NULL, divergence_cost REAL NOT NULL, "
+    "PRIMARY KEY (day, model, key, api, currency)) STRICT, WITHOUT ROWID",
+)
 MIGRATIONS: list[tuple[str, ...]] = [
     _REASONINGS,
     _TOOL_ORDERS,
@@ -59,6 +77,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
     _TOKEN_RATIOS,
     _REASONING_FORMS,
     _PICTURE_DESCRIPTIONS,
+    _USAGE,
 ]
 # The tables that each step adds; version 0 has none.
 _TABLES: tuple[set[str], ...] = (
@@ -69,6 +88,7 @@ _TABLES: tuple[set[str], ...] = (
     {"token_ratios"},
     {"reasoning_forms"},
     {"picture_descriptions"},
+    {"usage", "usage_days"},
 )
 
 
@@ -138,12 +158,13 @@ def newest_time(connection: sqlite3.Connection) -> float | None:
         ("used_at", "tool_orders"),
         ("created_at", "responses"),
         ("used_at", "picture_descriptions"),
+        ("ended_at", "usage"),
     )
     times = [connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] for column, table in columns]
     return max((time for time in times if time is not None), default=None)
 
 
 def delete_rows(connection: sqlite3.Connection) -> None:
-    """Delete all that was stored for callers; token ratios and reasoning forms stay."""
+    """Delete all that was stored for callers; figures stay: usage, token ratios and reasoning forms."""
     for table in ("keys", "tool_orders", "responses", "picture_descriptions", "reasonings"):
         connection.execute(f"DELETE FROM {table}")

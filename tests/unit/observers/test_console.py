@@ -5,8 +5,10 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
+from deepseek_cursor_proxy.chats.store import PromptTokens
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
+from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import (
     CLIENT_LEFT,
@@ -27,6 +29,7 @@ from deepseek_cursor_proxy.observers.events import (
     Timing,
     UpstreamChanged,
 )
+from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from tests.support.histories import TOOLS, user
@@ -38,6 +41,7 @@ TURNS = (
     Turn(3, ReasoningNeed.SOFT, Source.MISSING, True, False),
     Turn(5, ReasoningNeed.NONE, Source.MISSING, True, False),
 )
+COST = Cost(0.0061, 0.01, 0.0, "USD", "2026-09-10")
 FACTS = RequestFacts(7, 1000.0, "chat", "abc", body_bytes=1234)
 USAGE = {
     "prompt_tokens": 1000,
@@ -57,7 +61,10 @@ def received(**details: Any) -> Received:
 
 def finished(outcome: str = "completed", status: int = 200, **details: Any) -> Finished:
     answer = Message("assistant", "secret answer", "secret thought")
-    fields = {"message": answer, "finish_reason": "stop", "usage": USAGE, **details}
+    usage = details.pop("usage", USAGE)
+    tokens = read_usage(usage) if usage is not None else None
+    fields = {"message": answer, "finish_reason": "stop", "usage": usage, "tokens": tokens, "cost": COST, **details}
+    fields["cost"] = fields["cost"] if tokens is not None else None
     end = COMPLETED if status == 200 else End(Result.FAILED, status, outcome)
     return Finished(FACTS, end, Timing(8.26, 0.5), **fields)
 
@@ -76,7 +83,7 @@ class TestConsole(unittest.TestCase):
                 "┌ #7 deepseek-v4-pro · stream · 1 message · 1 tool · 1 kB",
                 "├ #7 reasoning  1 filled · 1 missing",
                 "├ #7 sent       231 kB · accepted after 0.42 s",
-                "└ #7 completed  1,000 in (98 % cached) · 50 out (30 thinking) · stop · 8.3 s",
+                "└ #7 completed  1,000 in (98 % cached) · 50 out (30 thinking) · stop · 8.3 s · $0.0061",
             ],
             self.lines(received(), restored(), Sent(7, dict, 231_000, 0.42), finished()),
         )
@@ -158,6 +165,31 @@ class TestConsole(unittest.TestCase):
         self.assertIn("(98 % cached) · 50 out (30 thinking) · diverged at message 12 (user content) · stop", line)
         (evil,) = self.lines(finished(divergence=Divergence(added=("\x1b[2J\n",))))
         self.assertNotIn("\x1b", evil)
+
+    def test_the_last_line_ends_with_the_cost_if_something_was_used(self) -> None:
+        (yuan,) = self.lines(finished(cost=COST._replace(amount=12.3, currency="CNY")))
+        self.assertTrue(yuan.endswith(" · 8.3 s · ¥12.30"), yuan)
+        (unknown,) = self.lines(finished(cost=None))
+        self.assertTrue(unknown.endswith(" · 8.3 s · cost unknown"), unknown)
+        (failed,) = self.lines(finished("broken", 502, usage=None))
+        self.assertTrue(failed.endswith(" · 8.3 s"), failed)
+
+    def test_a_cached_share_that_falls_by_more_than_half_is_named_with_the_reason(self) -> None:
+        divergence = Divergence(message=12, role="user", what="content")
+        for last, hit, expected in (
+            (PromptTokens(900, 882), 30, "1,000 in (3 % cached, was 98 %)"),
+            (PromptTokens(900, 882), 489, "1,000 in (48 % cached, was 98 %)"),
+            (PromptTokens(900, 882), 490, "1,000 in (49 % cached)"),
+            # Little to lose, nothing known, and another prompt.
+            (PromptTokens(900, 90), 0, "1,000 in (0 % cached)"),
+            (None, 0, "1,000 in (0 % cached)"),
+            (PromptTokens(90_000, 80_000), 0, "1,000 in (0 % cached)"),
+        ):
+            tokens = Tokens(hit, 1000 - hit, 50)
+            (line,) = self.lines(finished(tokens=tokens, last_prompt=last, divergence=divergence))
+            self.assertIn(f"{expected} · 50 out · diverged at message 12 (user content) · stop", line)
+            (unchanged,) = self.lines(finished(tokens=tokens, last_prompt=last))
+            self.assertEqual("was" in expected, "the chat is unchanged: DeepSeek forgot it" in unchanged)
 
     def test_the_console_prints_status_and_reason_of_a_failure(self) -> None:
         failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)

@@ -8,6 +8,7 @@ from typing import Any
 from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
+from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.observers.events import (
     COMPLETED,
     End,
@@ -40,7 +41,8 @@ def prepared(*turns: Turn, **fields: Any) -> PreparedRequest:
 
 
 def finished(number: int = 1, **fields: Any) -> Finished:
-    fields = {"message": None, "finish_reason": "stop", "usage": USAGE, **fields}
+    usage = fields.pop("usage", USAGE)
+    fields = {"message": None, "finish_reason": "stop", "usage": usage, "tokens": read_usage(usage), **fields}
     return Finished(facts(number), COMPLETED, Timing(2.5, 0.5, 0.0, 0.1), **fields)
 
 

@@ -1,0 +1,210 @@
+"""The commands `usage` and `balance`: what was asked and what it cost, and what is left on the account.
+
+Both only read, and work whether the proxy runs or not. All costs are estimates, and the text says so.
+"""
+
+import argparse
+import csv
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.access_keys import is_credential
+from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
+from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
+from deepseek_cursor_proxy.prices.price_list import format_amount
+from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.storage import usage_rows
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
+from deepseek_cursor_proxy.upstream.client import UpstreamClient
+from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.usage import balance
+from deepseek_cursor_proxy.usage.report import GROUPS, Period, UsageGroup, UsageReport, make_report
+
+_DEFAULT_DAYS = 30
+# A person waits for it, not for a model that thinks.
+_BALANCE_SECONDS = 20.0
+
+
+def add_usage_flags(parser: argparse.ArgumentParser) -> None:
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--today", dest="days", action="store_const", const=1, help="today")
+    when.add_argument("--week", dest="days", action="store_const", const=7, help="the last 7 days, with today")
+    when.add_argument("--month", dest="days", action="store_const", const=30, help="the last 30 days (the default)")
+    when.add_argument("--since", type=_day, metavar="DATE", help="from a day such as 2026-11-01 on")
+    parser.add_argument("--by", choices=GROUPS, default="day", help="what is added up in a line (default day)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    form.add_argument("--csv", action="store_true", help="print lines with commas, for a spreadsheet")
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day, such as 2026-11-01") from None
+
+
+# usage …
+
+
+def print_usage(config: ProxyConfig, options: Mapping[str, Any]) -> None:
+    today = date.today()
+    since = options["since"]
+    period = Period(since, max(since, today)) if since else Period.last_days(options["days"] or _DEFAULT_DAYS, today)
+    report, reason = _read(config, period, options["by"])
+    if options["json"]:
+        print(json.dumps(report.as_json(), indent=2))
+    elif options["csv"]:
+        _print_csv(report)
+    else:
+        print("\n".join(_lines(report, reason)))
+
+
+def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, str]:
+    """The report, and why it may be empty."""
+    path = expand_home(config.reasoning_content_path)
+    empty = UsageReport(period, by, config.currency, (), UsageGroup("", usage_rows.DaySums()), {})
+    if str(config.reasoning_content_path) == ":memory:":
+        return empty, "The store is in memory (reasoning_content_path), so usage is forgotten when the proxy stops."
+    try:
+        with open_read_only(Path(os.path.realpath(path))) as connection:
+            if not usage_rows.has_tables(connection):
+                return empty, f"{path} was last used by a version that kept none. Start the proxy once."
+            return make_report(connection, period, by, config.currency), "The proxy notes each request when it ends."
+    except FileNotFoundError:
+        return empty, f"There is no store at {path}: the proxy has not run yet, or with another one."
+    except Unusable as fault:
+        raise StartupError(f"cannot read {path}: {fault}") from None
+
+
+def _lines(report: UsageReport, reason: str) -> list[str]:
+    since, until = report.period
+    when = f"on {since}" if since == until else f"from {since} to {until}"
+    if not report.groups:
+        return [f"No usage {when}. {reason}"]
+    total = [report.total._replace(name="total")] if len(report.groups) > 1 else []
+    rows = [_cells(group, report) for group in (*report.groups, *total)]
+    table = _table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    return [f"Usage {when} by {report.by}; costs are estimates.", "", *table, *_notes(report)]
+
+
+def _cells(group: UsageGroup, report: UsageReport) -> dict[str, str]:
+    """A line of the table by the names of its columns."""
+    sums = group.sums
+    prompt = sums.hit + sums.miss
+    searches = {"searches": f"{sums.searches:,}"} if report.total.sums.searches else {}
+    return {
+        "API" if report.by == "api" else report.by: safe_text(group.name, 60),
+        "requests": f"{sums.requests:,}",
+        "failed": f"{sums.failed:,}",
+        "input": f"{prompt:,}",
+        "cached": f"{100 * sums.hit // prompt} %" if prompt else "-",
+        "output": f"{sums.output:,}",
+        "thinking": f"{sums.thinking:,}",
+        **searches,
+        "cost": "unknown" if group.cost is None else format_amount(group.cost, report.currency),
+        "saved": format_amount(sums.saved, report.currency),
+    }
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned lines: the first column to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = zip(cells, widths, strict=True)
+        return "  ".join([f"{first[0]:<{first[1]}}", *(f"{cell:>{width}}" for cell, width in others)])
+
+    return [line(head), *map(line, rows)]
+
+
+def _notes(report: UsageReport) -> list[str]:
+    sums, notes = report.total.sums, []
+    if sums.divergence_cost:
+        amount = format_amount(sums.divergence_cost, report.currency)
+        notes.append(f"Chats that diverged from what DeepSeek had cached cost {amount} more (in the sum).")
+    if count := sums.unknown_costs:
+        requests = "1 request has" if count == 1 else f"{count:,} requests have"
+        notes.append(
+            f"{requests} an unknown cost and {'is' if count == 1 else 'are'} not in the sum: no price is known "
+            '([prices."model"] names one), the answer was stopped, or it went elsewhere.'
+        )
+    return ["", *notes] if notes else []
+
+
+def _print_csv(report: UsageReport) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    groups: list[dict[str, Any]] = report.as_json()["groups"]
+    writer.writerow([report.by, *_CSV_FIELDS, "currency"])
+    for group in groups:
+        writer.writerow([group["name"], *(group[name] for name in _CSV_FIELDS), report.currency])
+
+
+_CSV_FIELDS = (
+    "requests", "failed", "hit_tokens", "miss_tokens", "output_tokens", "thinking_tokens", "searches", "cost",
+    "unknown_cost_requests", "saved", "divergence_cost",
+)  # fmt: skip
+
+
+# balance …
+
+
+def print_balance(config: ProxyConfig) -> int:
+    """Ask DeepSeek with the key of the environment, or one that is typed; the exit code. StartupError without a key."""
+    key = _key()
+    config = dataclasses.replace(config, request_timeout=min(config.request_timeout, _BALANCE_SECONDS))
+    host = config.upstream_base_url
+    destination = Destination(host.rstrip("/") + balance.PATH, method="GET")
+    try:
+        with closing(UpstreamClient(config)) as client, closing(client.send(destination, b"", key, None)) as response:
+            account = balance.read_account(as_object(decode_upstream_json(response.read())))
+    except (ProxyError, ValueError) as error:
+        print(f"deepseek-cursor-proxy: {safe_text(_failure(error, host).replace(key, '***'), 1000)}", file=sys.stderr)
+        return 1
+    print("\n".join(_balance_lines(account)))
+    return 0
+
+
+def _failure(error: Exception, host: str) -> str:
+    if not isinstance(error, ProxyError):
+        return f"{host} answered something that is not JSON; only DeepSeek's own API has a balance (base_url)"
+    if not isinstance(error, UpstreamRefused):
+        return error.message
+    if error.status == 401:
+        return f"DeepSeek does not know this key; check {HELD_KEY}, or the key that you typed"
+    if error.status in (404, 405):
+        return f"{host} has no balance; only DeepSeek's own API has one (base_url)"
+    return f"DeepSeek answered {error.status}: {error.message}"
+
+
+def _key() -> str:
+    key = os.environ.get(HELD_KEY, "").strip()
+    if not key:
+        from getpass import getpass
+
+        if not sys.stdin.isatty():
+            raise StartupError(f"no key: set {HELD_KEY}, or run this in a terminal and type it")
+        try:
+            key = getpass("DeepSeek API key: ").strip()
+        except EOFError:
+            key = ""
+    if not is_credential(key):
+        raise StartupError("that is not a key: one line of visible ASCII without blanks")
+    return key
+
+
+def _balance_lines(account: balance.Account) -> list[str]:
+    head = ("currency", "balance", "granted", "topped up")
+    state = "The account can be used." if account.is_available else "The account cannot be used: top it up."
+    return [*_table(head, account.balances), "", state] if account.balances else [state]

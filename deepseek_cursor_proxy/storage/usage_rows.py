@@ -1,0 +1,166 @@
+"""The rows of the usage ledger, and their SQL: table `usage`, one row per request, and `usage_days`, sums for ever.
+
+Both are written together, so that a process that dies leaves them in step. There is no text of a request in them: only
+figures, names of models, and digests. A day is one of this machine's own clock.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+# More groups of one day are added up under this name: clients may choose the names of models.
+OTHER = "other"
+_MAX_GROUPS_PER_DAY = 500
+
+
+class UsageRow(NamedTuple):
+    """A request that ended; None stands for what is not known."""
+
+    # Of the row; 0 before it is written.
+    id: int
+    ended_at: float
+    # Counts from 1 in every run of the proxy.
+    number: int
+    api: str
+    key: str
+    session: str
+    requested_model: str
+    model: str
+    upstream: str
+    stream: int
+    outcome: str
+    status: int
+    hit: int | None
+    miss: int | None
+    output: int | None
+    thinking: int | None
+    searches: int
+    cost: float | None
+    saved: float | None
+    divergence_cost: float | None
+    currency: str
+    price_version: str
+    # Whether it cost something that is not known.
+    is_cost_unknown: int
+    seconds: float
+    queue_seconds: float | None
+    connect_seconds: float | None
+    first_token_seconds: float | None
+    retries: int
+    filled: int
+    kept: int
+    empty: int
+    missing: int
+    recovered: int
+    divergence: str | None
+    messages: int
+    tools: int
+    body_bytes: int
+
+
+class DayGroup(NamedTuple):
+    """What the sums of a day are kept by."""
+
+    day: str
+    model: str
+    key: str
+    api: str
+    currency: str
+
+
+class DaySums(NamedTuple):
+    requests: int = 0
+    failed: int = 0
+    unknown_costs: int = 0
+    hit: int = 0
+    miss: int = 0
+    output: int = 0
+    thinking: int = 0
+    searches: int = 0
+    cost: float = 0.0
+    saved: float = 0.0
+    divergence_cost: float = 0.0
+
+    def plus(self, other: "DaySums") -> "DaySums":
+        return DaySums(*map(sum, zip(self, other, strict=True)))  # type: ignore[arg-type]
+
+
+_COLUMNS = UsageRow._fields[1:]
+_INSERT = f"INSERT INTO usage ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_SUMS = DaySums._fields
+_GROUP = DayGroup._fields
+_DAY_COLUMNS = (*_GROUP, *_SUMS)
+_ADD = (
+    f"INSERT INTO usage_days ({', '.join(_DAY_COLUMNS)}) VALUES ({', '.join('?' * len(_DAY_COLUMNS))}) "
+    f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
+)
+
+
+def insert(connection: sqlite3.Connection, rows: Iterable[UsageRow]) -> None:
+    connection.executemany(_INSERT, [row[1:] for row in rows])
+
+
+def add_sums(connection: sqlite3.Connection, sums: Mapping[DayGroup, DaySums]) -> None:
+    for group, added in sums.items():
+        connection.execute(_ADD, (*_bounded(connection, group), *added))
+
+
+def _bounded(connection: sqlite3.Connection, group: DayGroup) -> DayGroup:
+    """The group, or that of all others if the day has too many."""
+    where = " AND ".join(f"{name} = ?" for name in _GROUP)
+    if connection.execute(f"SELECT 1 FROM usage_days WHERE {where}", group).fetchone() is not None:
+        return group
+    count = connection.execute("SELECT count(*) FROM usage_days WHERE day = ?", (group.day,)).fetchone()[0]
+    return group if count < _MAX_GROUPS_PER_DAY else group._replace(model=OTHER, key=OTHER)
+
+
+def prune(connection: sqlite3.Connection, oldest: float, max_rows: int, limit: int) -> int:
+    """Delete some of the rows that are too old or too many, at most `limit` for each reason; how many."""
+    rows = connection.execute("SELECT count(*) FROM usage").fetchone()[0]
+    return connection.execute(
+        "DELETE FROM usage WHERE id IN (SELECT id FROM usage ORDER BY id LIMIT ?) OR id IN "
+        "(SELECT id FROM usage WHERE ended_at < ? ORDER BY ended_at LIMIT ?)",
+        (min(max(0, rows - max_rows), limit), oldest, limit),
+    ).rowcount
+
+
+# Reading …
+
+
+def has_tables(connection: sqlite3.Connection) -> bool:
+    """Whether the file has a ledger: those of older versions have none."""
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'usage_days'").fetchone() is not None
+
+
+def read_days(connection: sqlite3.Connection, since: str, until: str) -> list[tuple[DayGroup, DaySums]]:
+    """The sums of these days, both included, oldest first."""
+    found = connection.execute(
+        f"SELECT {', '.join(_DAY_COLUMNS)} FROM usage_days WHERE day BETWEEN ? AND ? ORDER BY day", (since, until)
+    )
+    return [(DayGroup(*row[: len(_GROUP)]), DaySums(*row[len(_GROUP) :])) for row in found]
+
+
+def read_rows(connection: sqlite3.Connection, since: float, until: float) -> Iterable[UsageRow]:
+    """The rows of requests that ended in this time, oldest first."""
+    names = ", ".join(UsageRow._fields)
+    found = connection.execute(
+        f"SELECT {names} FROM usage WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at", (since, until)
+    )
+    return map(UsageRow._make, found)
+
+
+def read_page(
+    connection: sqlite3.Connection, limit: int, before_id: int | None = None, ended_before: float | None = None
+) -> Sequence[UsageRow]:
+    """Rows newest first: those below an id, and of requests that ended before a time."""
+    names = ", ".join(UsageRow._fields)
+    found = connection.execute(
+        f"SELECT {names} FROM usage WHERE id < ? AND ended_at < ? ORDER BY id DESC LIMIT ?",
+        (before_id if before_id is not None else 2**62, ended_before if ended_before is not None else 1e300, limit),
+    )
+    return [UsageRow._make(row) for row in found]
+
+
+def count(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM usage").fetchone()[0])

@@ -1,0 +1,256 @@
+"""UsageLedger: one row for every request that ended, written about a second later by a thread of its own.
+
+A call that describes a picture has a row, too, with the API "picture". A request whose key was refused has none: it
+cost nothing, and strangers could fill the file with them. Rows wait in memory while the file cannot be used, up to a
+bound; beyond it the oldest are lost, with one warning. A process that is killed loses the rows of its last second.
+Nothing here delays or fails an answer.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+
+from deepseek_cursor_proxy.deepseek.usage import read_usage
+from deepseek_cursor_proxy.observers.events import Event, PictureDescribed, RequestFacts, Result, Timing
+from deepseek_cursor_proxy.observers.request_log import RequestRecord
+from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.storage import usage_rows
+from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
+from deepseek_cursor_proxy.threads import start_thread
+
+_log = logging.getLogger(__name__)
+
+# What a killed process loses; a batch costs about the same for one row as for many.
+_SECONDS_BETWEEN_BATCHES = 1.0
+# So short a transaction that no turn waits noticeably for the writer.
+_ROWS_PER_TRANSACTION = 64
+# A kilobyte each, while the file cannot be used.
+_MOST_ROWS_WAITING = 2000
+_ROWS_BETWEEN_PRUNINGS = 256
+_ROWS_PER_STEP = 200
+
+# A request, and when it ended.
+_Waiting = tuple[float, RequestRecord]
+
+
+class UsageLedger:
+    """`add` is called by handler threads, the rest by its own. `_changed` protects the fields."""
+
+    def __init__(
+        self, database: Database, *, max_age_seconds: float, max_rows: int, clock: Callable[[], float]
+    ) -> None:
+        """`clock` is protected against jumps: a clock that is set wrong must not make all rows old."""
+        self._database = database
+        self._max_age = max_age_seconds
+        self._max_rows = max_rows
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: deque[_Waiting] = deque()
+        self._lost = 0
+        self._has_warned = False
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._pruner = Pruner(lambda: self.prune(), every=_ROWS_BETWEEN_PRUNINGS, name="usage-prune")
+
+    def add(self, record: RequestRecord) -> None:
+        """Have a request written; returns at once."""
+        if not record.facts.key:
+            return
+        with self._changed:
+            self._waiting.append((self._clock(), record))
+            self._drop_excess()
+            if self._thread is None and not self._is_closed:
+                self._thread = start_thread(self._run, "usage-ledger")
+                self._changed.notify()
+            elif len(self._waiting) == 1:
+                self._changed.notify()
+
+    def emit(self, event: Event) -> None:
+        """Have a call written that is no request of a client."""
+        if isinstance(event, PictureDescribed):
+            self.add(_picture_record(event))
+
+    def close(self) -> None:
+        """Write what waits, if it can be written now; idempotent. The database is its owner's to close."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        self.flush()
+        self._pruner.close()
+
+    def flush(self) -> bool:
+        """Write what waits; whether all of it is in the file now."""
+        while batch := self._take_batch():
+            if not self._write(batch):
+                self._put_back(batch)
+                return False
+        return True
+
+    # By the thread …
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                # Others join the batch.
+                self._changed.wait_for(lambda: self._is_closed, _SECONDS_BETWEEN_BATCHES)
+                if self._is_closed:
+                    return
+            self.flush()
+
+    def _take_batch(self) -> list[_Waiting]:
+        with self._changed:
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), _ROWS_PER_TRANSACTION))]
+
+    def _put_back(self, batch: list[_Waiting]) -> None:
+        with self._changed:
+            self._waiting.extendleft(reversed(batch))
+            self._drop_excess()
+
+    def _drop_excess(self) -> None:
+        while len(self._waiting) > _MOST_ROWS_WAITING:
+            self._waiting.popleft()
+            self._lost += 1
+
+    def _write(self, batch: list[_Waiting]) -> bool:
+        """Whether the file has the batch now, or will never take it."""
+        try:
+            rows = [_row(ended_at, record) for ended_at, record in batch]
+            with self._database.transaction() as connection:
+                usage_rows.insert(connection, rows)
+                usage_rows.add_sums(connection, sum_by_day(rows))
+        except Unusable as error:
+            self._warn(error)
+            return False
+        except Exception as error:
+            # Figures that SQLite refuses would hold up all that follow.
+            self._warn(error)
+            return True
+        self._report_end()
+        self._pruner.count_writes(len(rows))
+        return True
+
+    def _warn(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            most = f"{_MOST_ROWS_WAITING:,} requests"
+            _log.warning("usage cannot be written (%s); the figures of more than %s until then are lost", error, most)
+
+    def _report_end(self) -> None:
+        with self._changed:
+            lost, self._lost = self._lost, 0
+        if self._has_warned:
+            self._has_warned = False
+            _log.warning("usage is written again; requests whose figures are lost: %d", lost)
+
+    def prune(self) -> int:
+        """Delete the rows that are too old or too many; how many. The sums of their days stay."""
+        deleted = 0
+        try:
+            while not self._pruner.is_closed and (step := self._delete_some()):
+                deleted += step
+                self._pruner.pause()
+        except (Unusable, sqlite3.Error, OSError) as error:
+            self._warn(error)
+        return deleted
+
+    def _delete_some(self) -> int:
+        with self._database.transaction() as connection:
+            return usage_rows.prune(connection, self._clock() - self._max_age, self._max_rows, _ROWS_PER_STEP)
+
+
+def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
+    sums: dict[DayGroup, DaySums] = {}
+    for row in rows:
+        # Whose key DeepSeek does not know is nobody: a stranger could send any number of keys.
+        key = row.key if row.status != 401 else ""
+        group = DayGroup(day_of(row.ended_at), row.model, key, row.api, row.currency)
+        sums[group] = sums.get(group, DaySums()).plus(sums_of(row))
+    return sums
+
+
+def sums_of(row: UsageRow) -> DaySums:
+    return DaySums(
+        1,
+        int(row.outcome in (Result.FAILED.value, Result.REFUSED.value)),
+        row.is_cost_unknown,
+        row.hit or 0,
+        row.miss or 0,
+        row.output or 0,
+        row.thinking or 0,
+        row.searches,
+        row.cost or 0.0,
+        row.saved or 0.0,
+        row.divergence_cost or 0.0,
+    )
+
+
+def day_of(moment: float) -> str:
+    """The day of a Unix time on this machine's clock."""
+    try:
+        return datetime.fromtimestamp(moment).date().isoformat()
+    except (OverflowError, ValueError, OSError):
+        # A clock that is set to nonsense.
+        return date.min.isoformat()
+
+
+def _picture_record(event: PictureDescribed) -> RequestRecord:
+    facts = RequestFacts(0, 0.0, "picture", event.caller, event.model, safe_text(event.model, 60))
+    result = Result.COMPLETED if event.status == 200 else Result.FAILED
+    tokens = read_usage(event.usage) if event.usage is not None else None
+    record = RequestRecord(facts, result, event.status, None, Timing(event.seconds))
+    return record._replace(tokens=tokens, cost=event.cost)
+
+
+def _row(ended_at: float, record: RequestRecord) -> UsageRow:
+    facts, timing, tokens, cost = record.facts, record.timing, record.tokens, record.cost
+    hit, miss, output, thinking, searches = tokens if tokens is not None else (None, None, None, None, 0)
+    amount, saved, divergence, currency, version = cost if cost is not None else (None, None, None, "", "")
+    return UsageRow(
+        id=0,
+        ended_at=ended_at,
+        number=facts.number,
+        api=facts.api,
+        key=facts.key,
+        session=facts.session,
+        requested_model=facts.requested_model,
+        model=facts.model,
+        upstream=record.upstream,
+        stream=int(facts.stream),
+        outcome=record.result.value,
+        status=record.status,
+        hit=hit,
+        miss=miss,
+        output=output,
+        thinking=thinking,
+        searches=searches,
+        cost=amount,
+        saved=saved,
+        divergence_cost=divergence,
+        currency=currency,
+        price_version=version,
+        is_cost_unknown=int(record.is_cost_unknown),
+        seconds=timing.total,
+        queue_seconds=timing.queue,
+        connect_seconds=timing.connect,
+        first_token_seconds=timing.first_delta,
+        retries=record.retries,
+        filled=record.turns.filled,
+        kept=record.turns.kept,
+        empty=record.turns.empty,
+        missing=record.turns.missing,
+        recovered=record.turns.recovered,
+        divergence=record.divergence,
+        messages=facts.messages,
+        tools=facts.tools,
+        body_bytes=facts.body_bytes,
+    )

@@ -1,0 +1,191 @@
+"""Sums of the ledger over some days, by day, model, key, API or session; as values, and as JSON for the admin API.
+
+Sums by day, model, key and API come from the sums of days, which are kept for ever; those by session, and how long
+requests took, from the rows, which are kept for some months. All amounts are in one currency: what was recorded in
+another counts as unknown. They are estimates.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.observers.events import Result
+from deepseek_cursor_proxy.storage import usage_rows
+from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
+from deepseek_cursor_proxy.usage.ledger import day_of, sums_of
+
+GROUPS = ("day", "model", "key", "api", "session")
+# What a group without a name is called: a request that came not so far, or a key that was refused.
+_NAMELESS = "-"
+
+
+class Period(NamedTuple):
+    """Days of this machine's clock, both included."""
+
+    since: date
+    until: date
+
+    @classmethod
+    def last_days(cls, days: int, today: date) -> "Period":
+        return cls(today - timedelta(days=days - 1), today)
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        """Its first moment and the one after its last, as Unix times."""
+        return _midnight(self.since), _midnight(self.until + timedelta(days=1))
+
+
+class Percentiles(NamedTuple):
+    p50: float
+    p95: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Percentiles | None":
+        found = sorted(values)
+        if not found:
+            return None
+        last = len(found) - 1
+        return cls(found[round(last * 0.5)], found[round(last * 0.95)])
+
+
+class UsageGroup(NamedTuple):
+    name: str
+    sums: DaySums
+    # Of requests that were completed; None if there is no row of one.
+    seconds: Percentiles | None = None
+    first_token_seconds: Percentiles | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """None if there is nothing but unknown costs."""
+        return None if self.sums.unknown_costs and not self.sums.cost else self.sums.cost
+
+
+class UsageReport(NamedTuple):
+    period: Period
+    by: str
+    currency: str
+    groups: tuple[UsageGroup, ...]
+    total: UsageGroup
+    days: Mapping[str, Mapping[str, DaySums]]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "since": self.period.since.isoformat(),
+            "until": self.period.until.isoformat(),
+            "by": self.by,
+            "currency": self.currency,
+            "estimate": True,
+            "groups": [{"name": group.name, **_group_fields(group)} for group in self.groups],
+            "total": _group_fields(self.total),
+            "days": [
+                {"day": day, "models": {model: _day_fields(sums) for model, sums in models.items()}}
+                for day, models in self.days.items()
+            ],
+        }
+
+
+def make_report(connection: sqlite3.Connection, period: Period, by: str, currency: str) -> UsageReport:
+    """The sums of a period; an empty report if the file has no ledger yet."""
+    if not usage_rows.has_tables(connection):
+        return UsageReport(period, by, currency, (), UsageGroup("", DaySums()), {})
+    kept = usage_rows.read_days(connection, period.since.isoformat(), period.until.isoformat())
+    days = [(group, _in_currency(sums, group.currency, currency)) for group, sums in kept]
+    rows = [_row_in_currency(row, currency) for row in usage_rows.read_rows(connection, *period.moments)]
+    by_name: dict[str, list[UsageRow]] = defaultdict(list)
+    for row in rows:
+        by_name[_name_of(row, by)].append(row)
+    if by == "session":
+        sums = {name: _total(map(sums_of, found)) for name, found in by_name.items()}
+    else:
+        sums = _sum_by((getattr(group, by) or _NAMELESS, each) for group, each in days)
+    groups = [_group(name, found, by_name.get(name, ())) for name, found in sums.items()]
+    total = _group("", _total(sums.values()), rows)
+    return UsageReport(period, by, currency, tuple(sorted(groups, key=_order(by))), total, _by_day_and_model(days))
+
+
+def _order(by: str) -> Any:
+    """Days in order; other groups with the most expensive first."""
+    return (
+        (lambda group: group.name)
+        if by == "day"
+        else (lambda group: (-group.sums.cost, -group.sums.requests, group.name))
+    )
+
+
+def _group(name: str, sums: DaySums, rows: Iterable[UsageRow]) -> UsageGroup:
+    done = [row for row in rows if row.outcome == Result.COMPLETED.value]
+    first = [row.first_token_seconds for row in done if row.first_token_seconds is not None]
+    return UsageGroup(name, sums, Percentiles.of(row.seconds for row in done), Percentiles.of(first))
+
+
+def _name_of(row: UsageRow, by: str) -> str:
+    return day_of(row.ended_at) if by == "day" else getattr(row, by) or _NAMELESS
+
+
+def _sum_by(named: Iterable[tuple[str, DaySums]]) -> dict[str, DaySums]:
+    sums: dict[str, DaySums] = {}
+    for name, each in named:
+        sums[name] = sums.get(name, DaySums()).plus(each)
+    return sums
+
+
+def _total(sums: Iterable[DaySums]) -> DaySums:
+    return _sum_by(("", each) for each in sums).get("", DaySums())
+
+
+def _by_day_and_model(days: Iterable[tuple[DayGroup, DaySums]]) -> dict[str, dict[str, DaySums]]:
+    found: dict[str, dict[str, DaySums]] = {}
+    for group, sums in days:
+        models, model = found.setdefault(group.day, {}), group.model or _NAMELESS
+        models[model] = models.get(model, DaySums()).plus(sums)
+    return found
+
+
+def _in_currency(sums: DaySums, currency: str, wanted: str) -> DaySums:
+    """The sums without amounts of another currency, whose requests then have unknown costs."""
+    if currency in ("", wanted):
+        return sums
+    return sums._replace(unknown_costs=sums.requests, cost=0.0, saved=0.0, divergence_cost=0.0)
+
+
+def _row_in_currency(row: UsageRow, wanted: str) -> UsageRow:
+    if row.currency in ("", wanted):
+        return row
+    return row._replace(cost=None, saved=None, divergence_cost=None, is_cost_unknown=1)
+
+
+def _midnight(day: date) -> float:
+    return datetime(day.year, day.month, day.day).timestamp()
+
+
+def _group_fields(group: UsageGroup) -> dict[str, Any]:
+    sums = group.sums
+    return {
+        "requests": sums.requests,
+        "failed": sums.failed,
+        "hit_tokens": sums.hit,
+        "miss_tokens": sums.miss,
+        "output_tokens": sums.output,
+        "thinking_tokens": sums.thinking,
+        "searches": sums.searches,
+        "cost": group.cost,
+        "unknown_cost_requests": sums.unknown_costs,
+        "saved": sums.saved,
+        "divergence_cost": sums.divergence_cost,
+        "seconds": group.seconds._asdict() if group.seconds is not None else None,
+        "first_token_seconds": group.first_token_seconds._asdict() if group.first_token_seconds is not None else None,
+    }
+
+
+def _day_fields(sums: DaySums) -> dict[str, Any]:
+    return {
+        "cost": UsageGroup("", sums).cost,
+        "hit_tokens": sums.hit,
+        "miss_tokens": sums.miss,
+        "output_tokens": sums.output,
+        "thinking_tokens": sums.thinking,
+        "requests": sums.requests,
+    }

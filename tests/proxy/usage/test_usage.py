@@ -1,0 +1,225 @@
+"""Usage over real sockets: what the console, the ledger and the commands say about requests that a client made."""
+
+import contextlib
+import csv
+import io
+import json
+import logging
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy import cli
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.harness import RunningProxy, SocketTestCase, chat_body, request_bytes
+from tests.support.histories import TOOLS
+from tests.support.polling import wait_until
+from tests.support.raw_upstream import RawUpstream, ScriptedReply
+
+CONSOLE = "deepseek_cursor_proxy.observers.console"
+
+
+class UsageTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = self.folder / "store.sqlite3"
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK")}
+        ours |= {"HOME": str(self.folder), "USERPROFILE": str(self.folder), "COLUMNS": "100"}
+        ours["DEEPSEEK_CURSOR_PROXY_REASONING_CONTENT_PATH"] = str(self.path)
+        ours["DEEPSEEK_CURSOR_PROXY_BASE_URL"] = self.fake.url
+        self.enterContext(mock.patch.dict(os.environ, ours, clear=True))
+
+    def with_file(self, **settings: Any) -> RunningProxy:
+        return self.proxy(ReasoningStore(self.path), **settings)
+
+    def run_command(self, *arguments: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(arguments)
+        return code, out.getvalue(), err.getvalue()
+
+    def output(self, *arguments: str) -> str:
+        code, out, err = self.run_command(*arguments)
+        self.assertEqual((0, ""), (code, err))
+        return out
+
+
+class TestUsage(UsageTestCase):
+    def test_a_running_proxy_writes_what_the_command_prints(self) -> None:
+        proxy = self.with_file()
+        for body in (chat_body("a"), chat_body("b", model="deepseek-flash", stream=True)):
+            self.assertEqual(200, self.round_trip(proxy, body).status)
+        self.round_trip(proxy, request_bytes(b"{"))
+        wait_until(lambda: json.loads(self.output("usage", "--today", "--json"))["total"]["requests"] == 3)
+        found = json.loads(self.output("usage", "--by", "model", "--json"))
+        self.assertEqual(["deepseek-v4-pro", "deepseek-flash", "-"], [group["name"] for group in found["groups"]])
+        self.assertEqual([0, 0, 1], [group["failed"] for group in found["groups"]])
+        self.assertGreater(found["groups"][0]["cost"], found["groups"][1]["cost"])
+        proxy.close()
+        head, _, names, *lines = self.output("usage", "--by", "model").splitlines()
+        self.assertRegex(head, r"^Usage from .* by model; costs are estimates\.$")
+        self.assertEqual("model requests failed input cached output thinking cost saved", " ".join(names.split()))
+        self.assertEqual(["deepseek-v4-pro", "deepseek-flash", "-", "total"], [line.split()[0] for line in lines])
+        self.assertEqual(1, len({len(line) for line in (names, *lines)}))
+        rows = list(csv.DictReader(io.StringIO(self.output("usage", "--week", "--by", "api", "--csv"))))
+        self.assertEqual([("chat", "3", "USD")], [(row["api"], row["requests"], row["currency"]) for row in rows])
+
+    def test_without_usage_the_command_says_so_and_why(self) -> None:
+        self.assertRegex(
+            self.output("usage"), rf"^No usage from .* There is no store at {self.path}: the proxy has not"
+        )
+        self.with_file().close()
+        self.assertIn("The proxy notes each request when it ends.", self.output("usage", "--today"))
+        connection = sqlite3.connect(self.path)
+        connection.executescript("DROP TABLE usage; DROP TABLE usage_days")
+        connection.close()
+        before = self.path.read_bytes()
+        self.assertIn("was last used by a version that kept none", self.output("usage"))
+        self.assertEqual(before, self.path.read_bytes())
+        with mock.patch.dict(os.environ, {"DEEPSEEK_CURSOR_PROXY_REASONING_CONTENT_PATH": ":memory:"}):
+            self.assertIn("The store is in memory", self.output("usage"))
+
+    def test_a_bad_flag_or_a_file_of_another_program_is_one_line(self) -> None:
+        for words in (("--since", "soon"), ("--by", "mood"), ("--today", "--week"), ("--json", "--csv")):
+            code, out, err = self.run_command("usage", *words)
+            self.assertEqual((2, "", 1), (code, out, err.count("\n")), err)
+        self.path.write_bytes(b"a letter to my aunt" * 100)
+        code, _, err = self.run_command("usage")
+        self.assertEqual(2, code)
+        self.assertIn("it is not an SQLite database and is left alone", err)
+
+    def test_reading_changes_no_file_and_works_in_a_folder_that_cannot_be_written(self) -> None:
+        proxy = self.with_file()
+        self.round_trip(proxy, chat_body())
+        proxy.close()
+        files = {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
+        self.folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        try:
+            self.assertIn("deepseek-v4-pro", self.output("usage", "--by", "model"))
+        finally:
+            self.folder.chmod(stat.S_IRWXU)
+        self.assertEqual(files, {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()})
+        self.assertEqual(0o600, stat.S_IMODE(self.path.stat().st_mode))
+
+    def test_no_prompt_answer_or_key_is_in_the_ledger(self) -> None:
+        self.fake.answer(Answer(reasoning="planted-thought", content="planted-answer"))
+        proxy = self.with_file()
+        body = chat_body("planted-prompt", tools=TOOLS, user="planted-user")
+        self.round_trip(proxy, request_bytes(body, key="sk-planted-key"))
+        proxy.close()
+        with open_read_only(self.path) as connection:
+            for table in ("usage", "usage_days"):
+                rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+                self.assertEqual(1, len(rows))
+                self.assertNotIn("planted", str(rows))
+
+    def test_the_console_names_the_cost_and_a_lost_cache_with_its_reason(self) -> None:
+        proxy = self.with_file(upstream_model="deepseek-v4-pro")
+        filling = "word " * 2000
+        history: list[dict[str, Any]] = [{"role": "system", "content": filling}, {"role": "user", "content": "one"}]
+        with self.assertLogs(CONSOLE, logging.INFO) as logs:
+            for words in ("two", "three"):
+                answer = self.round_trip(proxy, {"messages": history}).value["choices"][0]["message"]
+                history += [answer, {"role": "user", "content": words}]
+            history[0] = {"role": "system", "content": f"Today. {filling}"}
+            self.round_trip(proxy, {"messages": history})
+        last = [line for line in logs.output if "└" in line]
+        self.assertRegex(last[0], r" s · \$\d\.\d+$")
+        self.assertNotIn("was", last[1])
+        self.assertRegex(last[2], r"\(\d+ % cached, was \d+ %\) .* diverged at system")
+        proxy.close()
+        total = json.loads(self.output("usage", "--json"))["total"]
+        self.assertGreater(total["saved"], 0)
+        self.assertGreater(total["divergence_cost"], 0)
+        self.assertLess(total["divergence_cost"], total["cost"])
+        self.assertIn("cost $0.00", self.output("usage").splitlines()[-1])
+
+    def test_an_unknown_model_has_no_cost_and_says_so(self) -> None:
+        proxy = self.with_file(upstream_host="vllm", upstream_model="deepseek-v4-pro")
+        with self.assertLogs(CONSOLE, logging.INFO) as logs:
+            self.round_trip(proxy, chat_body())
+        self.assertTrue(logs.output[-1].endswith("· cost unknown"), logs.output)
+        proxy.close()
+        text = self.output("usage")
+        self.assertIn(" unknown ", text)
+        self.assertIn("1 request has an unknown cost and is not in the sum", text)
+
+    def test_prices_of_the_settings_hold_after_a_reload(self) -> None:
+        proxy = self.with_file()
+        self.round_trip(proxy, chat_body())
+        prices = {"deepseek-v4-pro": {"miss": 1000.0, "hit": 1000.0, "output": 1000.0}}
+        config = proxy.server.config
+        proxy.server.reconfigure(type(config)(**{**vars(config), "prices": prices}))
+        self.round_trip(proxy, chat_body())
+        proxy.close()
+        with open_read_only(self.path) as connection:
+            rows = connection.execute(
+                "SELECT cost, price_version, hit + miss + output FROM usage ORDER BY id"
+            ).fetchall()
+        self.assertEqual(["2026-08-23", "settings"], [version for _, version, _ in rows])
+        self.assertAlmostEqual(rows[1][2] / 1000, rows[1][0])
+        self.assertLess(rows[0][0], rows[1][0] / 100)
+
+
+class TestBalance(UsageTestCase):
+    def balance(self, key: str = "sk-test") -> tuple[int, str, str]:
+        with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": key}):
+            return self.run_command("balance")
+
+    def test_the_balance_is_asked_for_with_the_key_of_the_environment(self) -> None:
+        code, out, err = self.balance()
+        self.assertEqual((0, ""), (code, err))
+        self.assertEqual(["CNY", "110.00", "10.00", "100.00"], out.splitlines()[1].split())
+        self.assertIn("The account can be used.", out)
+
+    def test_a_key_can_be_typed_without_echo(self) -> None:
+        with mock.patch("sys.stdin.isatty", return_value=True), mock.patch("getpass.getpass", return_value="sk-typed "):
+            self.assertEqual(0, self.run_command("balance")[0])
+
+    def test_without_a_key_or_with_an_odd_one_nothing_is_asked(self) -> None:
+        with mock.patch("sys.stdin.isatty", return_value=False):
+            code, out, err = self.run_command("balance")
+        self.assertEqual((2, ""), (code, out))
+        self.assertIn("set DEEPSEEK_API_KEY, or run this in a terminal", err)
+        code, _, err = self.balance("two words")
+        self.assertEqual((2, False), (code, "two words" in err))
+
+    def test_failures_are_one_line_without_the_key(self) -> None:
+        for answer, words in self.failures():
+            with self.subTest(words):
+                with answer as url, mock.patch.dict(os.environ, {"DEEPSEEK_CURSOR_PROXY_BASE_URL": url}):
+                    code, out, err = self.balance("sk-planted-key")
+                self.assertEqual((1, "", 1), (code, out, err.count("\n")), err)
+                self.assertIn(words, err)
+                self.assertNotIn("planted", err)
+
+    def failures(self) -> Iterator[tuple[Any, str]]:
+        @contextlib.contextmanager
+        def answers(status: str, body: bytes) -> Iterator[str]:
+            data = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            with RawUpstream(lambda request: ScriptedReply.of(data)) as upstream:
+                yield upstream.url
+
+        @contextlib.contextmanager
+        def nobody() -> Iterator[str]:
+            yield "http://127.0.0.1:9"
+
+        error = b'{"error": {"message": "Authentication Fails, sk-planted-key is invalid"}}'
+        yield answers("401 No", error), "DeepSeek does not know this key"
+        yield answers("404 No", b"{}"), "has no balance; only DeepSeek's own API has one"
+        yield answers("500 Oops", error), "DeepSeek answered 500"
+        yield answers("200 OK", b"<html>"), "is not JSON"
+        yield answers("200 OK", b"{}"), "no balance_infos"
+        yield nobody(), "127.0.0.1:9 cannot be reached"
+
+    def test_help_names_both_commands(self) -> None:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), self.assertRaises(SystemExit):
+            cli.main(["--help"])
+        self.assertIn("usage", out.getvalue())
+        self.assertIn("balance", out.getvalue())

@@ -1,0 +1,268 @@
+"""The ledger: rows in batches and sums of days, also when the file, the clock or the figures are bad."""
+
+import logging
+import os
+import sqlite3
+import stat
+import threading
+import time
+import unittest
+from datetime import datetime
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
+from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
+from deepseek_cursor_proxy.prices.price_list import Cost
+from deepseek_cursor_proxy.steady_clock import SteadyClock
+from deepseek_cursor_proxy.storage import usage_rows
+from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.usage_rows import DaySums, UsageRow
+from deepseek_cursor_proxy.usage import ledger
+from deepseek_cursor_proxy.usage.ledger import UsageLedger, day_of
+from tests.support.databases import StoreFileTestCase
+from tests.support.polling import wait_until
+
+NOON = datetime(2026, 11, 17, 12).timestamp()
+
+
+def record(number: int = 1, **fields: Any) -> RequestRecord:
+    details = {name: fields.pop(name) for name in ("key", "session", "model", "api") if name in fields}
+    facts = RequestFacts(number, NOON, **{"api": "chat", "key": "0123456789ab", "model": "deepseek-flash", **details})
+    defaults: dict[str, Any] = {
+        "result": Result.COMPLETED,
+        "status": 200,
+        "message": None,
+        "timing": Timing(2.5, 0.5, 0.1, 0.2),
+        "upstream": "DeepSeek",
+        "tokens": Tokens(90, 10, 5, 3, 1),
+        "cost": Cost(0.25, 0.5, 0.125, "USD", "2026-09-10"),
+        "turns": TurnCounts(1, 2, 3, 4, 5),
+        "divergence": "system",
+    }
+    return RequestRecord(facts, **{**defaults, **fields})
+
+
+class LedgerTestCase(StoreFileTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.now = NOON
+        self.enterContext(mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 0.01))
+
+    def ledger(self, database: Database | None = None, **options: Any) -> UsageLedger:
+        options = {"max_age_seconds": 1000.0, "max_rows": 100, "clock": lambda: self.now, **options}
+        self.database = database or self.open()
+        opened = UsageLedger(self.database, **options)
+        self.addCleanup(opened.close)
+        return opened
+
+    def rows(self) -> list[UsageRow]:
+        with self.database.reader() as connection:
+            return list(usage_rows.read_page(connection, 10_000))
+
+    def sums(self, day: str = "2026-11-17") -> dict[tuple[str, ...], DaySums]:
+        with self.database.reader() as connection:
+            return {group[1:]: sums for group, sums in usage_rows.read_days(connection, day, day)}
+
+    def all_sums(self) -> DaySums:
+        total = DaySums()
+        for sums in self.sums().values():
+            total = total.plus(sums)
+        return total
+
+
+class TestLedger(LedgerTestCase):
+    def test_a_request_is_written_with_all_its_figures_by_another_thread(self) -> None:
+        opened = self.ledger()
+        opened.add(record(7, session="abcdefabcdef"))
+        wait_until(self.rows)
+        (row,) = self.rows()
+        self.assertEqual(
+            UsageRow(
+                1, NOON, 7, "chat", "0123456789ab", "abcdefabcdef", "", "deepseek-flash", "DeepSeek", 0, "completed",
+                200, 90, 10, 5, 3, 1, 0.25, 0.5, 0.125, "USD", "2026-09-10", 0, 2.5, 0.1, 0.2, 0.5, 0, 1, 2, 3, 4, 5,
+                "system", 0, 0, 0,
+            ),
+            row,
+        )  # fmt: skip
+        self.assertEqual(
+            {("deepseek-flash", "0123456789ab", "chat", "USD"): DaySums(1, 0, 0, 90, 10, 5, 3, 1, 0.25, 0.5, 0.125)},
+            self.sums(),
+        )
+
+    def test_sums_of_a_day_are_those_of_its_rows_by_model_key_api_and_currency(self) -> None:
+        opened = self.ledger()
+        for fields in ({}, {"model": "x"}, {"key": "k" * 12}, {"api": "messages"}, {"result": Result.FAILED}):
+            opened.add(record(**fields))
+            opened.add(record(**fields))
+        opened.add(record(cost=None))
+        opened.add(record(cost=None, tokens=None, timing=Timing(1.0), result=Result.REFUSED))
+        self.assertTrue(opened.flush())
+        self.assertEqual([4, 2, 2, 2, 2], sorted((each.requests for each in self.sums().values()), reverse=True))
+        total = self.all_sums()
+        self.assertEqual((12, 3, 1), (total.requests, total.failed, total.unknown_costs))
+        self.assertEqual((11 * 90, 10 * 0.25), (total.hit, total.cost))
+
+    def test_a_request_whose_key_was_refused_leaves_nothing(self) -> None:
+        opened = self.ledger()
+        opened.add(record(key=""))
+        self.assertTrue(opened.flush())
+        self.assertEqual(([], {}), (self.rows(), self.sums()))
+        # DeepSeek refused it: a row, and in the sums nobody's.
+        opened.add(record(result=Result.FAILED, status=401, tokens=None, cost=None))
+        opened.flush()
+        self.assertEqual([("deepseek-flash", "", "chat", "")], list(self.sums()))
+
+    def test_names_beyond_a_bound_are_added_up_together(self) -> None:
+        opened = self.ledger(max_rows=10_000)
+        with mock.patch.object(usage_rows, "_MAX_GROUPS_PER_DAY", 3):
+            for number in range(10):
+                opened.add(record(model=f"model-{number}"))
+            opened.add(record(model="model-0"))
+            opened.flush()
+        found = {names[0]: sums.requests for names, sums in self.sums().items()}
+        self.assertEqual({"model-0": 2, "model-1": 1, "model-2": 1, "other": 7}, found)
+
+    def test_closing_writes_what_waits_and_leaves_no_thread(self) -> None:
+        with mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 3600.0):
+            opened = self.ledger()
+            threads = threading.active_count()
+            for number in range(200):
+                opened.add(record(number))
+            opened.close()
+        self.assertEqual((200, 200), (len(self.rows()), self.all_sums().requests))
+        self.assertEqual(threads, threading.active_count())
+        opened.close()
+
+    def test_many_threads_lose_and_double_nothing(self) -> None:
+        opened = self.ledger(max_rows=10_000)
+        threads = [
+            threading.Thread(target=lambda: [opened.add(record(number)) for number in range(100)]) for _ in range(8)
+        ]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        opened.close()
+        self.assertEqual((800, 800), (len(self.rows()), self.all_sums().requests))
+
+    @unittest.skipIf(os.name == "nt", "modes are those of POSIX")
+    def test_the_file_is_readable_for_its_owner_only(self) -> None:
+        self.ledger().add(record())
+        self.assertEqual(0o600, stat.S_IMODE(self.path.stat().st_mode))
+
+
+class TestBounds(LedgerTestCase):
+    def test_old_rows_and_too_many_are_deleted_and_their_sums_stay(self) -> None:
+        opened = self.ledger(max_rows=5, max_age_seconds=100.0)
+        for number in range(8):
+            opened.add(record(number))
+        opened.flush()
+        self.assertEqual(3, opened.prune())
+        self.assertEqual([7, 6, 5, 4, 3], [row.number for row in self.rows()])
+        self.now += 101
+        opened.add(record(8))
+        opened.flush()
+        opened.prune()
+        self.assertEqual([8], [row.number for row in self.rows()])
+        self.assertEqual(9, self.all_sums().requests)
+
+    def test_pruning_runs_on_another_thread(self) -> None:
+        opened = self.ledger()
+
+        def write() -> None:
+            for number in range(300):
+                opened.add(record(number))
+            opened.flush()
+
+        self.assert_prunes_on_another_thread(opened, write)
+
+    def test_a_clock_that_jumps_deletes_nothing(self) -> None:
+        wall, monotonic = [NOON], [0.0]
+        clock = SteadyClock(100.0, lambda: wall[0], lambda: monotonic[0])
+        opened = self.ledger(clock=clock)
+        for jump in (10**9, -(10**9), -(10**9), 10**9):
+            opened.add(record())
+            opened.flush()
+            wall[0] += jump
+            monotonic[0] += 1
+            opened.prune()
+        self.assertEqual(4, len(self.rows()))
+        self.assertEqual({"2026-11-17"}, {day_of(row.ended_at) for row in self.rows()})
+
+    def test_a_clock_without_sense_has_a_day_all_the_same(self) -> None:
+        for now in (1e18, -1e18):
+            self.assertEqual("0001-01-01", day_of(now))
+
+
+class TestFaults(LedgerTestCase):
+    def test_a_file_that_is_locked_for_a_while_gets_all_rows_with_one_warning(self) -> None:
+        opened = self.ledger()
+        opened.add(record(1))
+        opened.flush()
+        locker = self.lock()
+        with self.assertLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING) as logs:
+            for number in range(2, 6):
+                opened.add(record(number))
+                self.assertFalse(opened.flush())
+            locker.rollback()
+            self.database.reopen()
+            self.assertTrue(opened.flush())
+        self.assertEqual([5, 4, 3, 2, 1], [row.number for row in self.rows()])
+        self.assertEqual(5, self.all_sums().requests)
+        self.assertEqual(2, len(logs.output), logs.output)
+        self.assertIn("usage cannot be written (another process holds it locked", logs.output[0])
+        self.assertIn("written again; requests whose figures are lost: 0", logs.output[1])
+
+    def test_a_file_that_cannot_be_written_for_long_loses_the_oldest_rows_and_nothing_else(self) -> None:
+        opened = self.ledger()
+        locker = self.lock()
+        with (
+            mock.patch.object(ledger, "_MOST_ROWS_WAITING", 3),
+            self.assertLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING) as logs,
+        ):
+            for number in range(10):
+                started = time.monotonic()
+                opened.add(record(number))
+                self.assertLess(time.monotonic() - started, 0.1)
+                opened.flush()
+            locker.rollback()
+            self.database.reopen()
+            opened.flush()
+        self.assertEqual([9, 8, 7], [row.number for row in self.rows()])
+        self.assertEqual(2, len(logs.output), logs.output)
+        self.assertIn("lost: 7", logs.output[1])
+
+    def test_a_batch_that_the_file_refuses_does_not_hold_up_the_next(self) -> None:
+        opened = self.ledger()
+        with self.assertLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING):
+            opened.add(record(1, tokens=Tokens(10**30, 0, 0)))
+            opened.flush()
+            opened.add(record(2))
+            opened.flush()
+        self.assertEqual([2], [row.number for row in self.rows()])
+        self.assertEqual(1, self.all_sums().requests)
+
+    def test_a_store_in_memory_has_a_ledger_too(self) -> None:
+        database = Database(":memory:")
+        self.addCleanup(database.close)
+        database.open()
+        opened = self.ledger(database)
+        opened.add(record())
+        self.assertTrue(opened.flush())
+        self.assertEqual(1, len(self.rows()))
+
+    def test_a_file_of_an_older_version_gets_the_tables(self) -> None:
+        self.open().close()
+        connection = sqlite3.connect(self.path)
+        for table in ("usage", "usage_days"):
+            connection.execute(f"DROP TABLE {table}")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        connection.execute(f"PRAGMA user_version = {version - 1}")
+        connection.commit()
+        self.assertFalse(usage_rows.has_tables(connection))
+        connection.close()
+        opened = self.ledger()
+        opened.add(record())
+        self.assertTrue(opened.flush())
