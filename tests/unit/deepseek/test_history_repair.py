@@ -3,7 +3,7 @@ import random
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek import chat_api, history_repair
 from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
@@ -27,6 +27,12 @@ U, U2, A = user("u"), user("u2"), assistant("a", reasoning="r")
 
 
 class TestRepair(unittest.TestCase):
+    def test_a_turn_with_nothing_but_a_search_is_not_empty(self) -> None:
+        search = Message("assistant", "", server_items=pack_items("responses", [{"type": "web_search_call"}]))
+        for chat in ((U, search, U2), (U, calls("1"), search, U2)):
+            self.assertIn(search, repair(chat).messages)
+            self.assertNotIn("emptied", repair(chat).repairs)
+
     def test_a_history_in_order_is_left_as_the_repair_would_leave_it(self) -> None:
         rng = random.Random(7)
         empty, thinking = assistant(""), assistant("", reasoning="r")

@@ -215,5 +215,6 @@ class TestConvertStream(unittest.TestCase):
         self.assertEqual(("", "hm"), (message.content, message.reasoning))
         self.assertEqual(ARGUMENTS, json.loads(message.tool_calls[0].arguments))
         with_a_call = Message("assistant", CALL_TEXT, None, (ToolCall("", "", ""),))
-        for other in (Message("assistant", "words"), message, with_a_call):
+        searched = Message("assistant", CALL_TEXT, server_items='{"answer":[{"type":"web_search_call"}]}')
+        for other in (Message("assistant", "words"), message, with_a_call, searched):
             self.assertIsNone(forced_tools.convert_message(other, request(), "call_x"))
