@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.admin.access import AdminAccess
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.health import Readiness
+from deepseek_cursor_proxy.admin.request_pages import RequestPages
 from deepseek_cursor_proxy.admin.static_files import StaticFiles
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.errors import BadRequest, MethodNotAllowed, NotFound, ProxyError, Unauthorized
@@ -33,7 +34,7 @@ _HEADERS: Headers = (
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 _METHODS = "GET, HEAD"
 _FEED = "/api/events"
-_REQUEST = re.compile(r"/api/requests/([0-9]{1,15})")
+_REQUEST = re.compile(r"/api/requests/(-?[0-9]{1,15})")
 _MOST_FIELDS = 20
 
 Parameters = dict[str, str]
@@ -54,7 +55,8 @@ class AdminApp:
             "/readyz": self._ready,
             "/metrics": lambda _: metrics.reply(context),
             "/api/stats": lambda _: _json(stats_json.stats(context)),
-            "/api/requests": self._requests,
+            "/api/requests": lambda parameters: _json(self._pages().page(parameters)),
+            "/api/usage": self._usage,
             _FEED: lambda _: HttpReply.events(self._feeds.open()),
             "/api/config": lambda _: _json(settings_json.settings(context.loaded, context.config_path)),
         }
@@ -91,18 +93,25 @@ class AdminApp:
             raise NotFound("There is nothing at this path of the dashboard's port; the API is at the proxy's own port.")
         return endpoint(_parameters(request.query))
 
-    def _requests(self, parameters: Parameters) -> HttpReply:
-        log = self._context.services().request_log
-        return _json(request_json.page(log, parameters))
-
-    def _request(self, number: int) -> HttpReply:
-        record = self._context.services().request_log.find(number)
+    def _request(self, id: int) -> HttpReply:
+        if id < 0 and (row := self._pages().find(id)) is not None:
+            return _json(request_json.ledger_details(row))
+        record = self._context.services().request_log.find(id)
         if record is None:
             raise NotFound(
-                "No request with this number is among the last thousand that ended; it may still run.",
+                "No request with this id has ended, or it is forgotten by now. It may still run.",
                 code="unknown_request",
             )
         return _json(request_json.details(record, self._context.config.trace_dir))
+
+    def _pages(self) -> RequestPages:
+        services = self._context.services()
+        return RequestPages(services.request_log, services.reasoning_store.database, self._context.started_at)
+
+    def _usage(self, parameters: Parameters) -> HttpReply:
+        services = self._context.services()
+        database, currency = services.reasoning_store.database, services.config.currency
+        return _json(self._context.usage.report(database, parameters, currency))
 
     def _ready(self, _: Parameters) -> HttpReply:
         reasons = ["the proxy is stopping"] if self._context.is_stopping else []

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.statistics import Statistics
+    from deepseek_cursor_proxy.admin.usage_json import UsageReader
     from deepseek_cursor_proxy.exchange.services import Services
 
 
@@ -63,6 +65,13 @@ class AdminContext:
                 self._statistics = Statistics()
                 services.request_log.subscribe(self._statistics.add)
             return self._statistics
+
+    @cached_property
+    def usage(self) -> "UsageReader":
+        """Made for the first who asks; if two do at once, each has one."""
+        from deepseek_cursor_proxy.admin.usage_json import UsageReader
+
+        return UsageReader()
 
     def reload(self, loaded: LoadedConfig) -> bool:
         """Take new settings; whether the key is another one now."""

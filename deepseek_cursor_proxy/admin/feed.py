@@ -15,7 +15,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy import __version__
@@ -26,7 +27,7 @@ from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.observers.request_log import RequestRecord, RunningRequest
+from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, RunningRequest
 from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
@@ -129,24 +130,25 @@ class Feeds:
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         # Appending and popping are atomic; requests do nothing else.
-        self._begun: deque[int] = deque(maxlen=_MOST_ROWS)
-        self._ended: deque[RequestRecord] = deque(maxlen=_MOST_ROWS)
+        self._new_numbers: deque[int] = deque(maxlen=_MOST_ROWS)
+        self._new_records: deque[RequestRecord] = deque(maxlen=_MOST_ROWS)
 
     def open(self) -> Feed:
         """A new feed; Overloaded when there are too many, or nothing to make one of."""
         log = self._context.services().request_log
-        first = [_event("hello", {"version": __version__, "now": round(time.time(), 3)})]
-        first += [_event("running", request_json.running(each)) for each in log.running()]
         try:
-            feed = Feed(self, b"".join(first))
+            feed = Feed(self, _event("hello", {"version": __version__, "now": round(time.time(), 3)}))
         except OSError:
             raise Overloaded("There are no descriptors left for another feed.", retry_after=5) from None
         with self._lock:
-            is_open = len(self._open) < _MOST_FEEDS and self._start_thread()
+            is_open = len(self._open) < _MOST_FEEDS and self._start_thread(log)
             self._open += (feed,) if is_open else ()
         if not is_open:
             feed.close()
             raise Overloaded("Too many dashboards are open.", retry_after=5)
+        # Only now, when nothing that ends can be missed.
+        if running := log.running():
+            feed.push(b"".join([_event("running", request_json.running(each)) for each in running]))
         return feed
 
     def remove(self, feed: Feed) -> None:
@@ -166,28 +168,30 @@ class Feeds:
         if thread is not None:
             thread.join()
 
-    def _start_thread(self) -> bool:
+    def _start_thread(self, log: RequestLog) -> bool:
+        """Whether there is a thread; it listens to the requests from here on."""
         if self._thread is None:
-            self._thread = start_thread(self._run, "admin-feed")
+            unsubscribe = log.subscribe(self._on_end, self._on_begin)
+            self._thread = start_thread(partial(self._run, unsubscribe), "admin-feed")
+            if self._thread is None:
+                unsubscribe()
         return self._thread is not None
 
     # On the threads of requests …
 
     def _on_begin(self, number: int) -> None:
-        self._begun.append(number)
+        self._new_numbers.append(number)
         if not self._wake.is_set():
             self._wake.set()
 
     def _on_end(self, record: RequestRecord) -> None:
-        self._ended.append(record)
+        self._new_records.append(record)
         if not self._wake.is_set():
             self._wake.set()
 
     # On the thread of the feeds …
 
-    def _run(self) -> None:
-        log = self._context.services().request_log
-        unsubscribe = log.subscribe(self._on_end, self._on_begin)
+    def _run(self, unsubscribe: Callable[[], None]) -> None:
         schedule = _Schedule(time.monotonic())
         try:
             while self._has_feeds():
@@ -217,10 +221,10 @@ class Feeds:
 
     def _gather(self, schedule: "_Schedule") -> Iterator[bytes]:
         log = self._context.services().request_log
-        for number in _drain(self._begun):
-            if (begun := log.find_running(number)) is not None:
-                yield schedule.running_event(begun)
-        for record in _drain(self._ended):
+        for number in _drain(self._new_numbers):
+            if (request := log.find_running(number)) is not None:
+                yield schedule.running_event(request)
+        for record in _drain(self._new_records):
             yield _event("ended", {"number": record.number})
             yield _event("request", request_json.row(record))
         now = time.monotonic()

@@ -14,6 +14,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 
 _NAME_LENGTH = 60
+_COST_NAMES = {"USD": "dcp_cost_usd_total", "CNY": "dcp_cost_cny_total"}
 
 
 def reply(context: AdminContext) -> HttpReply:
@@ -21,12 +22,12 @@ def reply(context: AdminContext) -> HttpReply:
     statistics = context.statistics()
     with statistics.lock:
         # Rendered under the lock, so that all numbers are of one moment.
-        counted = render(_counted(statistics))
-    body = counted + render(_current(context, services)) + render(_process(context))
+        totals = render(_totals(statistics))
+    body = totals + render(_current(context, services)) + render(_process(context))
     return HttpReply(200, body, (("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store")))
 
 
-def _counted(counts: Statistics) -> Iterator[Family]:
+def _totals(counts: Statistics) -> Iterator[Family]:
     yield Family(
         "dcp_requests_total", "counter", "Requests that ended, by API, model and outcome.", counts.requests.samples()
     )
@@ -36,6 +37,9 @@ def _counted(counts: Statistics) -> Iterator[Family]:
         "Tokens by kind: hit and miss of the prefix cache, thinking, and output without thinking.",
         counts.tokens.samples(),
     )
+    for currency, costs in counts.costs.items():
+        help = f"What requests cost, in {currency}; an estimate. Those of unknown price are not in it."
+        yield Family(_COST_NAMES[currency], "counter", help, costs.samples())
     yield Family(
         "dcp_request_seconds", "histogram", "Time from request to last byte.", counts.request_seconds.samples()
     )

@@ -5,47 +5,22 @@ no key either. What is not known is null.
 """
 
 import json
-import re
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.observers.events import RequestFacts
 from deepseek_cursor_proxy.observers.explain_trace import PROOFS
-from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, RunningRequest
+from deepseek_cursor_proxy.observers.request_log import RequestRecord, RunningRequest, TurnCounts
+from deepseek_cursor_proxy.prices.price_list import Cost
+from deepseek_cursor_proxy.storage.usage_rows import UsageRow
 
 _TRACING_HINT = "Bodies are kept only while tracing is on: set trace_dir to a directory and send SIGHUP, or restart."
 _MISSING_HINT = "There is no trace of this request: it began before tracing was on, or its file was deleted."
+_LEDGER_HINT = "Of requests this old only figures are kept; if there is a trace, it is in the directory of trace_dir."
 _LARGE_HINT = "The trace of this request is too large to be shown here; read it in the directory of trace_dir."
-_PAGE, _LARGEST_PAGE = 50, 500
 # What a browser can still show.
 _MOST_TRACE_BYTES = 16 * 1024 * 1024
-
-
-def page(log: RequestLog, parameters: Mapping[str, str]) -> dict[str, Any]:
-    """Requests that ended, newest first; BadRequest for a number that is none."""
-    limit = max(1, min(_number(parameters, "limit") or _PAGE, _LARGEST_PAGE))
-    records = log.ended(_number(parameters, "before"), sys.maxsize)
-    found = [each for each in records if _matches(each, parameters)]
-    shown = found[:limit]
-    return {"requests": [row(each) for each in shown], "next_before": shown[-1].number if len(found) > limit else None}
-
-
-def _number(parameters: Mapping[str, str], name: str) -> int | None:
-    text = parameters.get(name)
-    if text is None:
-        return None
-    if not re.fullmatch("-?[0-9]{1,15}", text):
-        raise BadRequest(f"The parameter {name} is not a whole number.", param=name)
-    return int(text)
-
-
-def _matches(record: RequestRecord, parameters: Mapping[str, str]) -> bool:
-    values = {"model": record.facts.model, "key": record.facts.key, "outcome": record.result.value}
-    return all(parameters.get(name, value) == value for name, value in values.items())
 
 
 def row(record: RequestRecord) -> dict[str, Any]:
@@ -60,9 +35,7 @@ def row(record: RequestRecord) -> dict[str, Any]:
         "message": record.message,
         "tokens": _tokens(tokens) if tokens is not None else None,
         "searches": tokens.searches if tokens is not None else 0,
-        "cost_usd": None,
-        "saved_usd": None,
-        "divergence_usd": None,
+        **_cost(record.cost),
         "seconds": {
             "queue": _seconds(timing.queue),
             "connect": _seconds(timing.connect),
@@ -78,6 +51,61 @@ def row(record: RequestRecord) -> dict[str, Any]:
         "body_bytes": record.facts.body_bytes,
         "upstream": record.upstream or None,
     }
+
+
+def ledger_row(row: UsageRow) -> dict[str, Any]:
+    """The row of a request that is no longer in memory; of some things the ledger knows less."""
+    tokens = {"hit": row.hit, "miss": row.miss, "output": row.output, "thinking": row.thinking}
+    return {
+        "id": -row.id,
+        "number": row.number,
+        "started_at": _time(row.ended_at - row.seconds),
+        "api": row.api,
+        "model": row.model or None,
+        "requested_model": row.requested_model or None,
+        "key": row.key or None,
+        "session": row.session or None,
+        "stream": bool(row.stream),
+        "ended_at": _time(row.ended_at),
+        "outcome": row.outcome,
+        "status": row.status,
+        "message": None,
+        "tokens": tokens if row.output is not None else None,
+        "searches": row.searches,
+        "cost_usd": row.cost,
+        "saved_usd": row.saved,
+        "divergence_usd": row.divergence_cost,
+        "seconds": {
+            "queue": _seconds(row.queue_seconds),
+            "connect": _seconds(row.connect_seconds),
+            "first_token": _seconds(row.first_token_seconds),
+            "total": _seconds(row.seconds),
+        },
+        "retries": row.retries,
+        "turns": {name: getattr(row, name) for name in TurnCounts._fields},
+        "repairs": {},
+        "divergence": row.divergence,
+        "messages": row.messages,
+        "tools": row.tools,
+        "body_bytes": row.body_bytes,
+        "upstream": row.upstream or None,
+    }
+
+
+def ledger_details(row: UsageRow) -> dict[str, Any]:
+    more: dict[str, Any] = {
+        "strip": [],
+        "finish_reason": None,
+        "dropped": [],
+        "bodies": None,
+        "bodies_hint": _LEDGER_HINT,
+    }
+    return {**ledger_row(row), **more}
+
+
+def _cost(cost: Cost | None) -> dict[str, float | None]:
+    amount, saved, divergence = (None, None, None) if cost is None else cost[:3]
+    return {"cost_usd": amount, "saved_usd": saved, "divergence_usd": divergence}
 
 
 def _tokens(tokens: Tokens) -> dict[str, int]:

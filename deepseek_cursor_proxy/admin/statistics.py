@@ -48,6 +48,8 @@ class Statistics:
         self._minutes: deque[Minute] = deque(maxlen=_MINUTES)
         self.requests = Counter("api", "model", "outcome")
         self.tokens = Counter("model", "kind")
+        # By the currency that the settings had then, and the model.
+        self.costs: dict[str, Counter] = {}
         self.retries = Counter("reason")
         self.reroutes = Counter("upstream")
         self.turns = Counter("source")
@@ -72,6 +74,10 @@ class Statistics:
             minute = self._minute_of(self._now())
             minute.requests += 1
             minute.failed += record.result is Result.FAILED
+            if record.cost is not None:
+                amount, currency = record.cost.amount, record.cost.currency
+                self.costs.setdefault(currency, Counter("model")).add(amount, model)
+                minute.cost = (minute.cost or 0.0) + amount
             if (tokens := record.tokens) is not None:
                 minute.hit_tokens += tokens.hit
                 minute.miss_tokens += tokens.miss

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import process, request_json
 from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
@@ -39,9 +40,11 @@ def summary(context: AdminContext) -> dict[str, Any]:
         "connections": len(context.server.connections),
         "last_minutes": _last_minutes(context),
         **_last_hour(services.request_log.ended(limit=sys.maxsize), now),
+        "today": _today(context, services),
         "store": _store(context, services),
         "process": _process(),
         "tracing": context.config.trace_dir is not None,
+        "currency": services.config.currency,
     }
 
 
@@ -59,6 +62,14 @@ def _upstream(upstream: Upstream, services: Services) -> dict[str, Any]:
         "calls": sum(limit.running_calls for limit in own),
         "waiting": sum(limit.queued_calls for limit in own),
     }
+
+
+def _today(context: AdminContext, services: Services) -> dict[str, Any] | None:
+    """The sums of today; null while the store cannot be read."""
+    try:
+        return context.usage.today(services.reasoning_store.database, services.config.currency)
+    except Overloaded:
+        return None
 
 
 def _waiting(services: Services) -> dict[str, int]:

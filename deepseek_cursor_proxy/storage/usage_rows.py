@@ -87,6 +87,8 @@ class DaySums(NamedTuple):
 
 _COLUMNS = UsageRow._fields[1:]
 _INSERT = f"INSERT INTO usage ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_SELECT = f"SELECT {', '.join(UsageRow._fields)} FROM usage"
+_ANY: Mapping[str, str] = {}
 _SUMS = DaySums._fields
 _GROUP = DayGroup._fields
 _DAY_COLUMNS = (*_GROUP, *_SUMS)
@@ -143,23 +145,42 @@ def read_days(connection: sqlite3.Connection, since: str, until: str) -> list[tu
 
 def read_rows(connection: sqlite3.Connection, since: float, until: float) -> Iterable[UsageRow]:
     """The rows of requests that ended in this time, oldest first."""
-    names = ", ".join(UsageRow._fields)
-    found = connection.execute(
-        f"SELECT {names} FROM usage WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at", (since, until)
-    )
+    found = connection.execute(f"{_SELECT} WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at", (since, until))
     return map(UsageRow._make, found)
 
 
 def read_page(
-    connection: sqlite3.Connection, limit: int, before_id: int | None = None, ended_before: float | None = None
+    connection: sqlite3.Connection,
+    limit: int,
+    before_id: int | None = None,
+    ended_before: float | None = None,
+    wanted: Mapping[str, str] = _ANY,
 ) -> Sequence[UsageRow]:
-    """Rows newest first: those below an id, and of requests that ended before a time."""
-    names = ", ".join(UsageRow._fields)
+    """Rows newest first: those below an id, of requests that ended before a time, with these values in columns."""
+    where = ["id < ?", "ended_at < ?", *(f"{name} = ?" for name in UsageRow._fields if name in wanted)]
+    values = [wanted[name] for name in UsageRow._fields if name in wanted]
     found = connection.execute(
-        f"SELECT {names} FROM usage WHERE id < ? AND ended_at < ? ORDER BY id DESC LIMIT ?",
-        (before_id if before_id is not None else 2**62, ended_before if ended_before is not None else 1e300, limit),
+        f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
+        (
+            before_id if before_id is not None else 2**62,
+            ended_before if ended_before is not None else 1e300,
+            *values,
+            limit,
+        ),
     )
     return [UsageRow._make(row) for row in found]
+
+
+def find(connection: sqlite3.Connection, id: int) -> UsageRow | None:
+    found = connection.execute(f"{_SELECT} WHERE id = ?", (id,)).fetchone()
+    return UsageRow._make(found) if found is not None else None
+
+
+def find_id(connection: sqlite3.Connection, number: int, since: float) -> int | None:
+    """The id of the newest row with this number, of a request that ended after a time."""
+    query = "SELECT max(id) FROM usage WHERE ended_at >= ? AND number = ?"
+    found: int | None = connection.execute(query, (since, number)).fetchone()[0]
+    return found
 
 
 def count(connection: sqlite3.Connection) -> int:

@@ -106,6 +106,14 @@ def make_report(connection: sqlite3.Connection, period: Period, by: str, currenc
     return UsageReport(period, by, currency, tuple(sorted(groups, key=_order(by))), total, _by_day_and_model(days))
 
 
+def sum_day(connection: sqlite3.Connection, day: date, currency: str) -> UsageGroup:
+    """The sums of one day, without how long its requests took: read in an instant."""
+    if not usage_rows.has_tables(connection):
+        return UsageGroup("", DaySums())
+    kept = usage_rows.read_days(connection, day.isoformat(), day.isoformat())
+    return UsageGroup(day.isoformat(), _total(_in_currency(sums, group.currency, currency) for group, sums in kept))
+
+
 def _order(by: str) -> Any:
     """Days in order; other groups with the most expensive first."""
     return (

@@ -57,16 +57,16 @@ def _cpu_rows(pair: Contest, scale: Scale) -> Iterator[Row]:
     """The CPU of both, round by round."""
     small, stream = question("bench:plain"), question(f"bench:stream {scale.chunks}", stream=True)
     with pair.clients() as clients:
-        asked = pair.run_rounds(
+        requests = pair.run_rounds(
             "observed requests", scale.requests, lambda target: clients[target.name].ask(post(target.url, small))
         )
-        streamed = pair.run_rounds(
+        streams = pair.run_rounds(
             "observed streams",
             scale.streams,
             lambda target: clients[target.name].ask(post(target.url, stream), is_stream=True),
         )
-    yield Row("observed, against not: CPU per small request", "", {OURS: _ratio(asked.cpu)})
-    yield Row("  CPU per chunk", "", {OURS: _ratio(streamed.cpu)})
+    yield Row("observed, against not: CPU per small request", "", {OURS: _ratio(requests.cpu)})
+    yield Row("  CPU per chunk", "", {OURS: _ratio(streams.cpu)})
 
 
 def _ratio(cpu: Mapping[str, Sequence[float]]) -> Figure | None:
@@ -109,16 +109,16 @@ def _scraping(admin: _AdminPort) -> Iterator[list[float]]:
 
 def _dashboard_rows(observed: Target, admin: _AdminPort, scale: Scale) -> Iterator[Row]:
     """What busy clients cost with and without dashboards open, in turns, and the rows that arrived there."""
-    alone: list[float] = []
-    watched: list[float] = []
+    without: list[float] = []
+    with_them: list[float] = []
     rows: list[float] = []
     for _ in range(scale.bursts):
-        alone += _cpu_per_request(observed, scale)
+        without += _cpu_per_request(observed, scale)
         with _dashboards(admin) as feeds:
             started = time.monotonic()
-            watched += _cpu_per_request(observed, scale)
+            with_them += _cpu_per_request(observed, scale)
             rows += [feed.rows / (time.monotonic() - started) for feed in feeds]
-    ratios = [one / other for one, other in zip(watched, alone, strict=True)]
+    ratios = [one / other for one, other in zip(with_them, without, strict=True)]
     yield Row(f"{_DASHBOARDS} dashboards open, against none: CPU per small request", "", {OURS: Figure.of(ratios)})
     yield Row("  rows that each received", "rows/s", {OURS: Figure.of(rows)})
 

@@ -2,12 +2,19 @@
 
 import json
 import os
+import re
+from collections import deque
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.admin import usage_json
+from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.admin_client import ADMIN_KEY, AdminCase
-from tests.support.harness import PATIENCE, chat_body, read_until, request_bytes
+from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until, request_bytes
 from tests.support.polling import wait_until
 
 ROW = """id number started_at api model requested_model key session stream ended_at outcome status message tokens
@@ -16,7 +23,11 @@ upstream"""
 RUNNING = """number started_at api model requested_model key session stream phase age_seconds output_tokens_estimate
 first_token_seconds"""
 STATS = """version started_at now uptime_seconds base_url public_url upstreams in_flight waiting connections
-last_minutes first_token_seconds tokens_per_second cache_hit_share store process tracing"""
+last_minutes first_token_seconds tokens_per_second cache_hit_share today store process tracing currency"""
+TODAY = """requests cost_usd unknown_cost_requests saved_usd divergence_usd hit_tokens miss_tokens output_tokens
+thinking_tokens searches"""
+GROUP = """requests failed hit_tokens miss_tokens output_tokens thinking_tokens searches cost unknown_cost_requests
+saved divergence_cost seconds first_token_seconds"""
 MINUTE = "minute requests failed output_tokens hit_tokens miss_tokens cost_usd"
 SECRETS = {
     "prompt": "planted-secret-of-the-prompt",
@@ -34,7 +45,7 @@ class ShapeTest(AdminCase):
     def test_the_stats_of_a_proxy_that_was_just_started(self) -> None:
         proxy = self.admin_proxy()
         stats = self.get(self.admin(proxy), "/api/stats").value
-        self.assertLessEqual(set(STATS.split()), set(stats))
+        self.assertEqual(set(STATS.split()), set(stats))
         self.assertEqual(proxy.url, stats["base_url"])
         self.assertEqual(60, len(stats["last_minutes"]))
         self.assertEqual(set(MINUTE.split()), set(stats["last_minutes"][0]))
@@ -139,6 +150,101 @@ class ShapeTest(AdminCase):
         self.assertIn("no trace of this request", self.get(admin, "/api/requests/1").value["bodies_hint"])
 
 
+class LedgerTest(AdminCase):
+    """What is no longer in memory, or was before the proxy started."""
+
+    def proxy_with(self, path: Path, **settings: Any) -> tuple[RunningProxy, AdminService]:
+        proxy = self.proxy(ReasoningStore(path), admin_port=0, admin_key=ADMIN_KEY, **settings)
+        return proxy, self.admin(proxy)
+
+    def ids(self, admin: AdminService, query: str = "") -> list[int]:
+        """The ids of all pages of three."""
+        found: list[int] = []
+        before = ""
+        while True:
+            page = self.get(admin, f"/api/requests?limit=3{query}{before}").value
+            found += [row["id"] for row in page["requests"]]
+            if page["next_before"] is None:
+                return found
+            before = f"&before={page['next_before']}"
+
+    def test_pages_go_on_in_the_ledger_of_earlier_runs(self) -> None:
+        path = self.folder / "store.sqlite3"
+        proxy, _ = self.proxy_with(path)
+        for number in range(4):
+            self.round_trip(proxy, chat_body(model="deepseek-flash" if number == 1 else "deepseek-v4-pro"))
+        proxy.close()
+        proxy, admin = self.proxy_with(path)
+        for _ in range(5):
+            self.round_trip(proxy, chat_body())
+        proxy.server.services().ledger.flush()
+        self.assertEqual([5, 4, 3, 2, 1, -4, -3, -2, -1], self.ids(admin))
+        self.assertEqual([-2], self.ids(admin, "&model=deepseek-flash"))
+        self.assertEqual([], self.ids(admin, "&outcome=failed"))
+        old = self.get(admin, "/api/requests/-2")
+        self.assertEqual({*ROW.split(), "strip", "finish_reason", "dropped", "bodies", "bodies_hint"}, set(old.value))
+        self.assertEqual((-2, 2, "deepseek-flash"), tuple(old.value[each] for each in ("id", "number", "model")))
+        self.assertEqual(404, self.get(admin, "/api/requests/-99").status)
+
+    def test_requests_that_left_the_memory_are_found_once_in_the_ledger(self) -> None:
+        proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
+        log = proxy.server.services().request_log
+        log._ended = deque(maxlen=3)
+        for _ in range(8):
+            self.round_trip(proxy, chat_body())
+        proxy.server.services().ledger.flush()
+        self.assertEqual([8, 7, 6, -5, -4, -3, -2, -1], self.ids(admin))
+        # The page has shown request 4 when it was in memory.
+        page = self.get(admin, "/api/requests?before=4").value
+        self.assertEqual([-3, -2, -1], [row["id"] for row in page["requests"]])
+
+    def test_usage_and_today_add_up_what_requests_cost(self) -> None:
+        proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
+        for _ in range(3):
+            self.round_trip(proxy, chat_body())
+        proxy.server.services().ledger.flush()
+        rows = self.get(admin, "/api/requests").value["requests"]
+        cost = sum(row["cost_usd"] for row in rows)
+        self.assertGreater(cost, 0)
+        stats = self.get(admin, "/api/stats").value
+        self.assertEqual(set(TODAY.split()), set(stats["today"]))
+        self.assertEqual((3, 0), (stats["today"]["requests"], stats["today"]["unknown_cost_requests"]))
+        self.assertEqual("USD", stats["currency"])
+        self.assertAlmostEqual(cost, stats["today"]["cost_usd"])
+        self.assertAlmostEqual(cost, sum(each["cost_usd"] or 0 for each in stats["last_minutes"]))
+        for by in ("day", "model", "key", "api", "session"):
+            usage = self.get(admin, f"/api/usage?by={by}").value
+            self.assertEqual({"since", "until", "by", "currency", "estimate", "groups", "total", "days"}, set(usage))
+            self.assertEqual(set(GROUP.split()), set(usage["total"]))
+            self.assertEqual({*GROUP.split(), "name"}, set(usage["groups"][0]))
+            self.assertAlmostEqual(cost, usage["total"]["cost"])
+        text = self.get(admin, "/metrics").body.decode()
+        [metric] = re.findall(r'^dcp_cost_usd_total{model="deepseek-v4-pro"} (.+)$', text, re.MULTILINE)
+        self.assertAlmostEqual(cost, float(metric))
+
+    def test_a_query_for_usage_that_makes_no_sense_is_a_400(self) -> None:
+        admin = self.admin(self.admin_proxy())
+        for query in ("by=prompt", "since=yesterday", "until=2026-13-01", "since=2026-02-02&until=2026-02-01"):
+            with self.subTest(query):
+                self.assertEqual(400, self.get(admin, f"/api/usage?{query}").status)
+
+    def test_a_store_that_cannot_be_read_is_a_503_for_usage_and_null_in_the_stats(self) -> None:
+        _, admin = self.proxy_with(self.folder / "store.sqlite3")
+        with mock.patch.object(usage_json, "open_read_only", side_effect=Unusable("it is gone", "find it")):
+            reply = self.get(admin, "/api/usage")
+            self.assertEqual(503, reply.status)
+            self.assertIn("it is gone; find it", reply.value["error"]["message"])
+            self.assertIsNone(self.get(admin, "/api/stats").value["today"])
+
+    def test_a_report_serves_for_some_seconds(self) -> None:
+        admin = self.admin(self.admin_proxy())
+        with mock.patch.object(usage_json, "make_report", wraps=usage_json.make_report) as make_report:
+            for _ in range(5):
+                self.get(admin, "/api/usage")
+            self.get(admin, "/api/usage?by=model")
+        self.assertEqual(2, make_report.call_count)
+
+
 class SecretsTest(AdminCase):
     def test_no_answer_contains_a_prompt_an_answer_or_a_key(self) -> None:
         self.enterContext(mock.patch.dict(os.environ, {"PLANTED_KEY": SECRETS["route"]}))
@@ -154,7 +260,7 @@ class SecretsTest(AdminCase):
             self.round_trip(proxy, request_bytes(body, key=SECRETS["key"]))
         self.round_trip(proxy, request_bytes(chat_body(SECRETS["prompt"]), key="sk-planted-wrong-key-of-a-stranger"))
         self.round_trip(proxy, request_bytes(chat_body(), path=f"/v1/{SECRETS['key']}", key=SECRETS["key"]))
-        paths = ("/metrics", "/api/stats", "/api/requests", "/api/config", "/readyz", "/healthz", "/")
+        paths = ("/metrics", "/api/stats", "/api/requests", "/api/usage?by=session", "/api/config", "/readyz", "/")
         count = len(self.get(admin, "/api/requests").value["requests"])
         self.assertGreaterEqual(count, 5)
         texts = [self.get(admin, path).body.decode() for path in paths]

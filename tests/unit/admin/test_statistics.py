@@ -9,6 +9,7 @@ from deepseek_cursor_proxy.admin.statistics import Statistics
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
+from deepseek_cursor_proxy.prices.price_list import Cost
 
 
 def record(model: str = "m", result: Result = Result.COMPLETED, **more: Any) -> RequestRecord:
@@ -62,6 +63,17 @@ class StatisticsTest(unittest.TestCase):
         self.assertEqual(["x 1"], self.lines(self.statistics.recoveries))
         places = ("tools", "system", "message")
         self.assertEqual([f'x{{where="{each}"}} 1' for each in places], self.lines(self.statistics.divergences))
+
+    def test_costs_add_up_by_currency_and_model_and_unknown_ones_do_not_count_as_0(self) -> None:
+        for amount, currency in ((0.5, "USD"), (0.25, "USD"), (3.0, "CNY")):
+            self.statistics.add(record(cost=Cost(amount, 0.0, 0.0, currency, "2026-01-01")))
+        self.statistics.add(record("unknown"))
+        self.assertEqual(['x{model="m"} 0.75'], self.lines(self.statistics.costs["USD"]))
+        self.assertEqual(['x{model="m"} 3'], self.lines(self.statistics.costs["CNY"]))
+        self.assertEqual(3.75, self.statistics.minutes()[-1].cost)
+        self.now += 60
+        self.statistics.add(record("unknown"))
+        self.assertIsNone(self.statistics.minutes()[-1].cost)
 
     def test_retries_count_by_what_had_failed(self) -> None:
         self.statistics.add(record(retry_reasons=("http_429", "dropped", "http_429")))
