@@ -24,7 +24,6 @@ from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, resto
 from deepseek_cursor_proxy.errors import (
     ProxyError,
     QueueFull,
-    TooLarge,
     UpstreamDropped,
     UpstreamFailed,
     UpstreamRefused,
@@ -298,7 +297,7 @@ class UpstreamCall:
             prepared = add_details(prepared, self._context.namespace, find, memory)
         if self._upstream_api.runs_server_tools:
             prepared = server_turns.complete(prepared, self._context.namespace, find, memory)
-        self._check_size(prepared)
+        prepared.check_size(max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes))
         self.prepared = self.tracker.order_tools(prepared)
         self._report.emit(
             Restored(
@@ -311,23 +310,6 @@ class UpstreamCall:
             )
         )
         self._transmit(self.prepared)
-
-    def _check_size(self, prepared: PreparedRequest) -> None:
-        """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
-        most = max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes)
-        size = sum(
-            [
-                len(each.reasoning or "") + len(each.details or "") + len(each.server_items or "")
-                for each in prepared.request.messages
-                if each.role == "assistant"
-            ]
-        )
-        # The calls of all choices are made at once.
-        if size * prepared.request.choices > most:
-            raise TooLarge(
-                f"The history with its reasoning is larger than {most} bytes, which is more than DeepSeek takes. "
-                "Start a new chat."
-            )
 
     def _transmit(self, prepared: PreparedRequest) -> None:
         body = self._upstream_api.encode(prepared.request, self._services.memory)

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, r
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasoning_needs
-from deepseek_cursor_proxy.errors import MissingReasoning
+from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
 from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys, details_key
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts, StoreMatch, match_original, match_sent, match_turn
@@ -147,6 +147,22 @@ class PreparedRequest(NamedTuple):
     @property
     def has_transcript(self) -> bool:
         return self.transcript_count > 0
+
+    def check_size(self, most: int) -> None:
+        """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
+        size = sum(
+            [
+                len(each.reasoning or "") + len(each.details or "") + len(each.server_items or "")
+                for each in self.request.messages
+                if each.role == "assistant"
+            ]
+        )
+        # The calls of all choices are made at once.
+        if size * self.request.choices > most:
+            raise TooLarge(
+                f"The history with its reasoning is larger than {most} bytes, which is more than DeepSeek takes. "
+                "Start a new chat."
+            )
 
 
 def look_up(request: ChatRequest, history: History, find: FindTexts) -> StoredTexts:
