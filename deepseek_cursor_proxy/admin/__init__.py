@@ -7,7 +7,7 @@
     app             the table of paths, and the headers of every reply
     static_files    the files of dashboard/
     metrics         Prometheus' text, in the format of prometheus
-    stats_json, request_json, settings_json    /api
+    json_api/       /api
     feed            /api/events: what happens, to every open dashboard
     statistics      what requests add up to
     health, process, store_state    whether the proxy is ready, what it uses, what it holds

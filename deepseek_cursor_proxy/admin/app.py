@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
-from deepseek_cursor_proxy.admin import metrics, request_json, settings_json, stats_json
+from deepseek_cursor_proxy.admin import metrics
 from deepseek_cursor_proxy.admin.access import AdminAccess
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.health import Readiness
-from deepseek_cursor_proxy.admin.request_pages import RequestPages
+from deepseek_cursor_proxy.admin.json_api import requests, settings, stats
+from deepseek_cursor_proxy.admin.json_api.request_pages import RequestPages
 from deepseek_cursor_proxy.admin.static_files import StaticFiles
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.errors import BadRequest, MethodNotAllowed, NotFound, ProxyError, Unauthorized
@@ -54,11 +55,11 @@ class AdminApp:
             "/healthz": lambda _: _json({"status": "alive"}),
             "/readyz": self._ready,
             "/metrics": lambda _: metrics.reply(context),
-            "/api/stats": lambda _: _json(stats_json.stats(context)),
+            "/api/stats": lambda _: _json(stats.stats(context)),
             "/api/requests": lambda parameters: _json(self._pages().page(parameters)),
             "/api/usage": self._usage,
             _FEED: lambda _: HttpReply.events(self._feeds.open()),
-            "/api/config": lambda _: _json(settings_json.settings(context.loaded, context.config_path)),
+            "/api/config": lambda _: _json(settings.settings(context.loaded, context.config_path)),
         }
 
     def __call__(self, request: HttpRequest) -> HttpReply:
@@ -95,14 +96,14 @@ class AdminApp:
 
     def _request(self, id: int) -> HttpReply:
         if id < 0 and (row := self._pages().find(id)) is not None:
-            return _json(request_json.ledger_details(row))
+            return _json(requests.ledger_details(row))
         record = self._context.services().request_log.find(id)
         if record is None:
             raise NotFound(
                 "No request with this id has ended, or it is forgotten by now. It may still run.",
                 code="unknown_request",
             )
-        return _json(request_json.details(record, self._context.config.trace_dir))
+        return _json(requests.details(record, self._context.config.trace_dir))
 
     def _pages(self) -> RequestPages:
         services = self._context.services()

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.admin import request_json, stats_json
 from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.admin.json_api import requests, stats
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -148,7 +148,7 @@ class Feeds:
             raise Overloaded("Too many dashboards are open.", retry_after=5)
         # Only now, when nothing that ends can be missed.
         if running := log.running():
-            feed.push(b"".join([_event("running", request_json.running(each)) for each in running]))
+            feed.push(b"".join([_event("running", requests.running(each)) for each in running]))
         return feed
 
     def remove(self, feed: Feed) -> None:
@@ -226,15 +226,15 @@ class Feeds:
                 yield schedule.running_event(request)
         for record in _drain(self._new_records):
             yield _event("ended", {"number": record.number})
-            yield _event("request", request_json.row(record))
+            yield _event("request", requests.row(record))
         now = time.monotonic()
         if schedule.is_running_due(now):
-            requests = log.running()
-            schedule.keep({each.facts.number for each in requests})
-            for each in requests:
+            in_flight = log.running()
+            schedule.keep({each.facts.number for each in in_flight})
+            for each in in_flight:
                 yield schedule.running_event(each)
         if schedule.is_stats_due(now):
-            yield _event("stats", stats_json.summary(self._context))
+            yield _event("stats", stats.summary(self._context))
         if schedule.is_heartbeat_due(now):
             yield _HEARTBEAT
 
@@ -271,7 +271,7 @@ class _Schedule:
         if self._last.get(request.facts.number) == state:
             return b""
         self._last[request.facts.number] = state
-        return _event("running", request_json.running(request))
+        return _event("running", requests.running(request))
 
     def keep(self, numbers: set[int]) -> None:
         """Forget all requests but these."""

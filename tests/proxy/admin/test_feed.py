@@ -168,7 +168,7 @@ class FeedTest(AdminCase):
     def test_a_bug_in_the_feed_ends_it_and_is_logged(self) -> None:
         admin = self.admin(self.admin_proxy())
         with (
-            mock.patch.object(feed.stats_json, "summary", side_effect=RuntimeError("bug")),
+            mock.patch.object(feed.stats, "summary", side_effect=RuntimeError("bug")),
             self.assertLogs(feed.__name__, "ERROR"),
             self.assertRaises(EOFError),
         ):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.admin import usage_json
+from deepseek_cursor_proxy.admin.json_api import usage
 from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
@@ -213,11 +213,11 @@ class LedgerTest(AdminCase):
         self.assertAlmostEqual(cost, stats["today"]["cost_usd"])
         self.assertAlmostEqual(cost, sum(each["cost_usd"] or 0 for each in stats["last_minutes"]))
         for by in ("day", "model", "key", "api", "session"):
-            usage = self.get(admin, f"/api/usage?by={by}").value
-            self.assertEqual({"since", "until", "by", "currency", "estimate", "groups", "total", "days"}, set(usage))
-            self.assertEqual(set(GROUP.split()), set(usage["total"]))
-            self.assertEqual({*GROUP.split(), "name"}, set(usage["groups"][0]))
-            self.assertAlmostEqual(cost, usage["total"]["cost"])
+            report = self.get(admin, f"/api/usage?by={by}").value
+            self.assertEqual({"since", "until", "by", "currency", "estimate", "groups", "total", "days"}, set(report))
+            self.assertEqual(set(GROUP.split()), set(report["total"]))
+            self.assertEqual({*GROUP.split(), "name"}, set(report["groups"][0]))
+            self.assertAlmostEqual(cost, report["total"]["cost"])
         text = self.get(admin, "/metrics").body.decode()
         [metric] = re.findall(r'^dcp_cost_usd_total{model="deepseek-v4-pro"} (.+)$', text, re.MULTILINE)
         self.assertAlmostEqual(cost, float(metric))
@@ -230,7 +230,7 @@ class LedgerTest(AdminCase):
 
     def test_a_store_that_cannot_be_read_is_a_503_for_usage_and_null_in_the_stats(self) -> None:
         _, admin = self.proxy_with(self.folder / "store.sqlite3")
-        with mock.patch.object(usage_json, "open_read_only", side_effect=Unusable("it is gone", "find it")):
+        with mock.patch.object(usage, "open_read_only", side_effect=Unusable("it is gone", "find it")):
             reply = self.get(admin, "/api/usage")
             self.assertEqual(503, reply.status)
             self.assertIn("it is gone; find it", reply.value["error"]["message"])
@@ -238,7 +238,7 @@ class LedgerTest(AdminCase):
 
     def test_a_report_serves_for_some_seconds(self) -> None:
         admin = self.admin(self.admin_proxy())
-        with mock.patch.object(usage_json, "make_report", wraps=usage_json.make_report) as make_report:
+        with mock.patch.object(usage, "make_report", wraps=usage.make_report) as make_report:
             for _ in range(5):
                 self.get(admin, "/api/usage")
             self.get(admin, "/api/usage?by=model")

@@ -8,8 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.admin import process, request_json
+from deepseek_cursor_proxy.admin import process
 from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.admin.json_api import requests
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
@@ -21,7 +22,7 @@ _HOUR = 3600.0
 
 def stats(context: AdminContext) -> dict[str, Any]:
     """All of it."""
-    in_flight = [request_json.running(each) for each in context.services().request_log.running()]
+    in_flight = [requests.running(each) for each in context.services().request_log.running()]
     return {**summary(context), "in_flight": in_flight}
 
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.admin import request_json
-from deepseek_cursor_proxy.admin.usage_json import ledger_connection
+from deepseek_cursor_proxy.admin.json_api import requests
+from deepseek_cursor_proxy.admin.json_api.usage import ledger_connection
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord
 from deepseek_cursor_proxy.storage import usage_rows
@@ -47,7 +47,7 @@ class RequestPages:
 
     def _from_memory(self, before: int | None, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
         records = self._log.ended(before, sys.maxsize)
-        return [request_json.row(each) for each in records if _matches(each, wanted)]
+        return [requests.row(each) for each in records if _matches(each, wanted)]
 
     def _from_ledger(self, before: int | None, wanted: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
         in_memory = self._log.ended(limit=sys.maxsize)
@@ -57,7 +57,7 @@ class RequestPages:
             if before is not None and before >= 0 and all(each.number != before for each in in_memory):
                 before_id = usage_rows.find_id(connection, before, self._started_at)
             rows = usage_rows.read_page(connection, limit, before_id, ended_before, wanted)
-        return [request_json.ledger_row(each) for each in rows]
+        return [requests.ledger_row(each) for each in rows]
 
 
 def _matches(record: RequestRecord, wanted: Mapping[str, str]) -> bool:
