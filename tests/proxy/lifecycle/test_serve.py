@@ -189,6 +189,17 @@ class ServedCallersTest(unittest.TestCase):
                 self.assertNotIn("sk-held", welcome)
                 self.assertNotIn(OURS, welcome)
 
+    def test_the_start_lists_the_upstreams_in_their_order_and_who_may_spend_their_keys(self) -> None:
+        own, other = {"base_url": "https://a"}, {"base_url": "https://b", "key_env": "K", "priority": 2}
+        tables = {"last": {**other, "priority": 3}, "main": own, "spare": other, "twin": own}
+        said = self.said(upstreams=tables)
+        self.assertIn("Upstreams: main and twin, then spare, then last.", said)
+        self.assertIn("[upstreams.last] and [upstreams.spare] are for the first key that DeepSeek accepts", said)
+        self.assertIn(NAMES, said)
+        closed = self.said(upstreams={"main": own, "spare": other}, passthrough=ROUTE, pin_key="never")
+        self.assertIn("[passthrough] and [upstreams.spare] are closed: name the keys that may use them", closed)
+        self.assertNotIn("Upstreams", self.said())
+
     def test_the_start_lists_the_host_names_that_may_use_keys(self) -> None:
         for settings, names in (
             ({}, "an IP address or localhost;"),

@@ -319,6 +319,22 @@ class ReloadTest(RunningTest):
             process.send(signal.SIGHUP)
             self.assertIn(told, process.read_until("[passthrough] is"))
 
+    def test_a_reload_reads_the_upstreams_again_or_leaves_them_as_they_were(self) -> None:
+        process, _ = self.serve_mine()
+        for text, told in (
+            ('[upstreams.a]\nbase_url = "https://a"\n', "again: model, upstreams changed."),
+            ('[upstreams.a]\nurl = "https://a"\n', ""),
+            ('[upstreams.b]\nbase_url = "https://b"\n', "again: upstreams changed."),
+        ):
+            self.path.write_text(text)
+            process.send(signal.SIGHUP)
+            if told:
+                self.assertIn(told, process.read_until(" again: ").replace("\n", ""))
+            else:
+                wait_until(lambda: "unknown key upstreams.a.url" in process.errors)
+        process.send(signal.SIGTERM)
+        self.expect_stopped(process)
+
     def test_flags_win_over_the_file_after_a_reload(self) -> None:
         process, welcome = self.serve_mine("--model", "flag")
         self.path.write_text('model = "two"\n')
