@@ -156,8 +156,11 @@ class UpstreamCall:
                 if self._failover is None:
                     raise
                 if not self._move(error):
-                    final = self._explain(error) if isinstance(error, UpstreamRefused) else error
-                    raise self._failover.final_error(final) from None
+                    raise self._final_error(error) from None
+
+    def _final_error(self, error: ProxyError) -> ProxyError:
+        assert self._failover is not None
+        return self._failover.final_error(self._explain(error) if isinstance(error, UpstreamRefused) else error)
 
     def _move(self, error: ProxyError) -> bool:
         """Turn to the next upstream after this error; whether there is one."""
@@ -260,9 +263,13 @@ class UpstreamCall:
             self._send_anywhere()
             return True
         final = self._failover.final_error(error)
-        if final is not error:
-            raise final
-        return False
+        try:
+            if final is not error:
+                raise final
+            return False
+        finally:
+            # An error that is held by the frame it was raised in is freed by the collector only.
+            del final, error
 
     def record_sent(self) -> None:
         """Record and report that DeepSeek accepted, before the answer ends and the client goes on. Idempotent."""
