@@ -45,6 +45,8 @@ from deepseek_cursor_proxy.upstream.key_pool import KeyLease
 _UNPAID_SECONDS = 600.0
 # A busy account without a Retry-After of its own.
 _BUSY_SECONDS = 5.0
+# For clients; without a number some give up at once.
+_RETRY_AFTER_SECONDS = 5
 # A chat waits this long for the upstream that has its prefix cached.
 _MOST_PATIENT_SECONDS = 1
 _UNKNOWN_MODEL = re.compile(
@@ -212,7 +214,8 @@ class Failover:
         if cause is None:
             return error
         if len(failures) > 1 and cause not in (Cause.UNREACHABLE, Cause.BROKEN, Cause.BUSY):
-            return UpstreamFailed(f"No upstream can answer: {', '.join(failures)}. Try again in a moment.")
+            message = f"No upstream can answer: {', '.join(failures)}. Try again in a moment."
+            return UpstreamFailed(message, retry_after=_RETRY_AFTER_SECONDS)
         if cause is Cause.KEY_REFUSED:
             # As a 401 it would send people to look at a key that has nothing to do with it.
             return _no_key(self.current.candidate)

@@ -5,7 +5,7 @@ so it is printed without control characters. Missing or odd fields are tolerated
 before they send it in.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,22 @@ def _report(trace: Mapping[str, Any]) -> Iterator[str]:
     tries = [each for each in as_list(trace.get("restored")) if isinstance(each, dict)]
     if not tries:
         yield "The request was not prepared: it failed before that."
+    moves = [each for each in as_list(trace.get("rerouted")) if isinstance(each, dict)]
     for number, each in enumerate(tries):
         if number:
             yield ""
-            yield "DeepSeek refused this for missing reasoning; once more, with fewer turns sent natively:"
+            yield from _reason_for(number, moves)
         yield from _attempt(each)
+
+
+def _reason_for(number: int, moves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Why the request was prepared once more, after so many times."""
+    found = [each for each in moves if each.get("after") == number]
+    for each in found:
+        failed, reason, upstream = (safe_text(each.get(name), 120) for name in ("failed", "reason", "upstream"))
+        yield f"{failed}: {reason}; {upstream} was asked:"
+    if not found:
+        yield "DeepSeek refused this for missing reasoning; once more, with fewer turns sent natively:"
 
 
 def _title(trace: Mapping[str, Any]) -> str:

@@ -73,7 +73,11 @@ class Trace:
                     }
                     self._write({**trace, **_finished_fields(event), "timing": {**trace["timing"], **timing}})
             case Rerouted():
-                self._trace_of(event).setdefault("rerouted", []).append(event._asdict())
+                trace = self._trace_of(event)
+                words = {"failed": event.failed, "reason": event.reason, "upstream": event.upstream}
+                # How many times it had been restored by then.
+                count = len(trace.get("restored", ()))
+                trace.setdefault("rerouted", []).append({**words, "after": count})
             case PictureDescribed() | Refused() | PassedThrough() | UpstreamChanged():
                 # No exchange, so nothing was restored.
                 pass

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Step
+from deepseek_cursor_proxy.observers.explain_trace import explain
 from tests.support.harness import chat_body, read_reply, read_until, request_bytes
 from tests.support.histories import TOOLS, tool_calls
 from tests.support.upstreams import CHAT, CONSOLE, MESSAGES, RESPONSES, UpstreamsTestCase, failing, question
@@ -103,6 +104,15 @@ class TestFailures(UpstreamsTestCase):
         bad = self.enterContext(failing(400, "messages[0]: invalid"))
         status, message = self.error(self.behind(self.tables(main=self.dead(), spare=bad)))
         self.assertEqual((400, "messages[0]: invalid"), (status, message))
+
+    def test_a_trace_says_why_another_was_asked(self) -> None:
+        main = self.enterContext(failing(503))
+        proxy = self.behind(self.tables(main=main), trace_dir=self.folder)
+        self.ask(proxy)
+        (path,) = self.folder.glob("*.json")
+        report = explain(path)
+        self.assertIn("main: answered 503; spare was asked:", report)
+        self.assertNotIn("missing reasoning", report)
 
     def test_when_all_are_busy_each_is_asked_again_after_a_pause(self) -> None:
         self.main.answer(Failure(429), Failure(503))

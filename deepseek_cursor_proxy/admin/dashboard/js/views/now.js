@@ -149,11 +149,11 @@ export class NowView {
   fillUpstreams(upstreams) {
     if (!this.isChanged("upstreams", upstreams)) return;
     this.upstreams.replaceChildren(
-      ...upstreams.map(({ host, calls, waiting, state }) => {
+      ...upstreams.map(({ name, host, calls, waiting, state }) => {
         const figures = format.plural(calls, "call") + (waiting ? `, ${format.count(waiting)} waiting` : "");
         return h(
           "li",
-          h("span.cut", { title: host }, host),
+          h("span.cut", { title: host }, upstreams.length > 1 ? name : host),
           h("span.quiet", figures),
           chip(UPSTREAM_STATES[state] ?? [state, "quiet"]),
         );
