@@ -129,6 +129,5 @@ document.getElementById("theme-button").addEventListener("click", cycleTheme);
 document.getElementById("help-button").addEventListener("click", showHelp);
 installKeyboard(() => shown);
 showTheme();
-document.querySelector("noscript")?.remove();
 if (takeKey()) start();
 else showGate(null);

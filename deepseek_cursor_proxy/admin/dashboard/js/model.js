@@ -1,9 +1,11 @@
-// What the page knows: the last figures, the requests in flight, the newest ended ones. Views read it and are called at
-// most once per animation frame, however many events came. It is bounded: the oldest rows go.
+// What the page knows: the last figures, the requests in flight, the newest ended ones. Views read it and are called in
+// an animation frame, at most five times a second however many events came. It is bounded: the oldest rows go.
 //
 // A row has an `id`: the number of its request or, for requests of earlier runs of the proxy, a negative one.
 
 const MOST_ROWS = 500;
+// Drawn in every frame, a thousand requests a second fill a processor.
+const PAUSE_MS = 200;
 
 // Where an id stands in time: negative ones are older, and the more negative the newer.
 const age = (id) => (id >= 0 ? id + 1e15 : -id);
@@ -22,9 +24,11 @@ export class Model {
     this.running = new Map();
     this.rows = new Map();
     this.hasRows = false;
+    this.hasOlder = false;
     this.clockSkew = 0;
     this.listeners = new Set();
     this.isScheduled = false;
+    this.nextAt = 0;
   }
 
   onChange(listener) {
@@ -52,6 +56,7 @@ export class Model {
     if (hasOlder && !isOverlap) this.rows.clear();
     rows.forEach((row) => this.rows.set(idOf(row), row));
     this.hasRows = true;
+    this.hasOlder = hasOlder;
     this.trim();
     this.changed();
   }
@@ -76,9 +81,12 @@ export class Model {
   changed() {
     if (this.isScheduled) return;
     this.isScheduled = true;
-    requestAnimationFrame(() => {
-      this.isScheduled = false;
-      this.listeners.forEach((listener) => listener());
-    });
+    setTimeout(() => requestAnimationFrame(() => this.draw()), this.nextAt - performance.now());
+  }
+
+  draw() {
+    this.isScheduled = false;
+    this.nextAt = performance.now() + PAUSE_MS;
+    this.listeners.forEach((listener) => listener());
   }
 }

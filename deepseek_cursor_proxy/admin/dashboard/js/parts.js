@@ -96,7 +96,7 @@ export class Tile {
     this.tone = tone;
     this.figure = h("span");
     this.unit = h("small");
-    this.note = h("p.note.cut");
+    this.note = h("p.note");
     this.foot = h("div.foot");
     const figure = h("p.figure", this.figure, " ", this.unit);
     this.element = h("section.panel.tile", { "aria-label": title }, h("h2", title), figure, this.note, this.foot);
@@ -106,7 +106,6 @@ export class Tile {
     setText(this.figure, figure);
     setText(this.unit, unit);
     setText(this.note, note);
-    this.note.title = note;
   }
 
   setShare(share) {

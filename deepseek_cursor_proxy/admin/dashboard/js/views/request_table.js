@@ -10,17 +10,17 @@ import { APIS, modelName, setChip, stateOf } from "../words.js";
 // field of a line: name of its column, classes of its cells; `c-…` is the width from which it is shown (views.css)
 const COLUMNS = {
   number: ["#", "w-number"],
-  time: ["Time", "w-time c-500 quiet"],
+  time: ["Time", "w-time c-580 quiet"],
   model: ["Model", ""],
-  api: ["API", "w-api c-500 c-1000 quiet"],
+  api: ["API", "w-api c-680 c-1000 quiet"],
   key: ["Key", "w-key c-1450 quiet"],
-  state: ["State", "w-state c-500"],
-  history: ["History", "w-history c-1250 quiet"],
-  reasoning: ["Reasoning", "w-reasoning c-1100"],
-  input: ["Input · cached", "number w-input c-650"],
-  output: ["Output", "number w-output c-650"],
-  first: ["First token", "number w-first c-840"],
-  total: ["Time taken", "number w-total c-500"],
+  state: ["State", "w-state c-580"],
+  history: ["History", "w-history c-1320 quiet"],
+  reasoning: ["Reasoning", "w-reasoning c-1150"],
+  input: ["Input · cached", "number w-input c-720"],
+  output: ["Output", "number w-output c-680 c-800"],
+  first: ["First token", "number w-first c-680 c-890"],
+  total: ["Time taken", "number w-total c-580"],
   cost: ["Cost", "number w-cost"],
 };
 export const ALL_FIELDS = Object.keys(COLUMNS);

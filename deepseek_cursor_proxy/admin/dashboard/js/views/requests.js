@@ -13,11 +13,13 @@ import { RequestList } from "./request_list.js";
 
 const PAGE = 100;
 const MOST_ROWS = 500;
+// While it is live: more rows cost more with every request, and nobody reads them as they pass.
+const LIVE_ROWS = 200;
 const FILTERS = ["model", "key", "outcome"];
 
 export class RequestsView {
   constructor(model) {
-    Object.assign(this, { model, options: {}, item: null, isPaused: false, hasOlder: true });
+    Object.assign(this, { model, options: {}, item: null, isPaused: false, error: null });
     // Pages of the history that were asked for. With these the newest rows give way, without them the oldest.
     this.older = new Map();
     this.list = new RequestList((id) => router.format({ view: "requests", item: id, options: this.options }));
@@ -56,7 +58,7 @@ export class RequestsView {
   show({ item, options }) {
     const isFiltered = FILTERS.some((name) => options[name] !== this.options[name]);
     this.options = Object.fromEntries(FILTERS.filter((name) => options[name]).map((name) => [name, options[name]]));
-    this.clear.hidden = Object.keys(this.options).length === 0;
+    this.clear.hidden = !this.hasFilter;
     this.readFilters();
     if (isFiltered) this.reload();
     const isClosed = this.item !== null && item === null;
@@ -94,8 +96,8 @@ export class RequestsView {
       if (row.key) this.addOption("key", row.key);
     }
     const rows = this.rows();
-    const added = this.list.update(rows, this.model.now(), this.isHeld());
-    this.showPause(added);
+    const isHeld = this.isHeld();
+    this.showPause(isHeld, this.list.update(rows, this.model.now(), isHeld));
     this.showNotice(rows.length);
     this.detail.update(this.model);
   }
@@ -108,7 +110,7 @@ export class RequestsView {
     const known = [...this.model.running.values(), ...this.model.rows.values(), ...this.older.values()];
     const byId = new Map(known.filter((row) => this.matches(row)).map((row) => [idOf(row), row]));
     const rows = newestFirst(byId.values());
-    return this.older.size ? rows.slice(-MOST_ROWS) : rows.slice(0, MOST_ROWS);
+    return this.older.size ? rows.slice(-MOST_ROWS) : rows.slice(0, LIVE_ROWS);
   }
 
   matches(row) {
@@ -126,36 +128,39 @@ export class RequestsView {
     this.update();
   }
 
-  showPause(added) {
-    this.newest.hidden = this.older.size === 0 || Object.keys(this.options).length > 0;
+  showPause(isHeld, added) {
+    this.newest.hidden = this.older.size === 0 || this.hasFilter;
     this.pause.setAttribute("aria-pressed", String(this.isPaused));
-    const state = this.isPaused ? "Paused" : added ? "Held" : "Live";
+    const state = this.isPaused ? "Paused" : isHeld ? "Held" : "Live";
     setText(this.pause, added ? `${state} · ${added} new` : state);
-    this.pause.classList.toggle("is-held", state !== "Live");
+    this.pause.classList.toggle("is-held", isHeld);
     this.pause.title = this.isPaused ? "Let the list run (p)" : "Pause the list (p)";
   }
 
   showNotice(count) {
-    const hasFilter = Object.keys(this.options).length > 0;
-    const state = !this.model.hasRows || this.isLoading ? "loading" : count > 0 ? "rows" : hasFilter ? "none" : "empty";
-    this.more.hidden = state !== "rows" || !this.hasOlder;
+    const hasMore = this.older.size ? this.hasOlder : this.model.hasOlder || this.model.rows.size > count;
+    this.more.hidden = count === 0 || !hasMore;
+    const none = !this.model.hasRows || this.isLoading ? "loading" : this.hasFilter ? "no match" : "empty";
+    const state = this.error ?? (count ? "rows" : none);
     if (state === this.state) return;
     this.state = state;
-    const notices = {
-      loading: () => (count ? null : loading(8)),
-      rows: () => null,
-      none: () => empty("No request matches these filters", "Requests that match appear here as they come."),
-      empty: () => firstSteps(this.model.stats?.base_url ?? ""),
-    };
-    this.notice.replaceChildren(...[notices[state]()].filter(Boolean));
+    let notice = h("div");
+    if (this.error) notice = failure(this.error, () => this.loadOlder());
+    else if (state === "loading") notice = loading(8);
+    else if (state === "no match") notice = empty("No request matches", "Those that match appear here as they come.");
+    else if (state === "empty") notice = firstSteps(this.model.stats?.base_url ?? "");
+    this.notice.replaceChildren(notice);
+  }
+
+  get hasFilter() {
+    return Object.keys(this.options).length > 0;
   }
 
   // With filters, what matches may be far back: the proxy searches.
-  async reload() {
+  reload() {
     this.older.clear();
-    this.hasOlder = true;
     this.list.clear();
-    if (Object.keys(this.options).length > 0) await this.load(null);
+    if (this.hasFilter) this.load(null);
   }
 
   loadOlder() {
@@ -164,23 +169,25 @@ export class RequestsView {
   }
 
   async load(before) {
-    const asked = this.options;
-    this.isLoading = true;
-    this.more.disabled = true;
+    const path = `/api/requests${query({ ...this.options, before, limit: PAGE })}`;
+    this.asked = path;
+    this.isLoading = this.more.disabled = true;
+    this.error = null;
     try {
-      const page = await getJson(`/api/requests${query({ ...asked, before, limit: PAGE })}`);
-      if (asked !== this.options) return;
-      page.requests.forEach((row) => this.older.set(idOf(row), row));
-      this.hasOlder = page.next_before !== null;
-      this.state = null;
+      const page = await getJson(path);
+      if (path === this.asked) this.addOlder(page);
     } catch (error) {
-      this.notice.replaceChildren(failure(error, () => this.load(before)));
-    } finally {
-      this.isLoading = false;
-      this.more.disabled = false;
+      this.error = error;
     }
+    this.isLoading = this.more.disabled = false;
     this.list.release();
     this.update();
+  }
+
+  addOlder(page) {
+    const rows = newestFirst([...this.older.values(), ...page.requests]).slice(-MOST_ROWS);
+    this.older = new Map(rows.map((row) => [idOf(row), row]));
+    this.hasOlder = page.next_before !== null;
   }
 
   backToNewest() {
