@@ -19,6 +19,6 @@ class PackagingTest(unittest.TestCase):
         self.assertIn("* text=auto eol=lf\n", (ROOT / ".gitattributes").read_text(encoding="utf-8"))
         for folder in ("deepseek_cursor_proxy", "tests", ".ci", ".github"):
             for path in sorted((ROOT / folder).rglob("*")):
-                if path.is_file() and path.suffix != ".pyc":
+                if path.is_file() and path.suffix not in (".pyc", ".png"):
                     with self.subTest(path=path):
                         self.assertNotIn(b"\r", path.read_bytes())

@@ -64,7 +64,7 @@ class SocketTestCase(unittest.TestCase):
     """A fake DeepSeek, proxies and clients on demand; a thread left behind fails the test."""
 
     def setUp(self) -> None:
-        threads = threading.active_count()
+        threads = threading.enumerate()
         self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.02))
         # Cleanups run last to first: this counts after everything has been closed.
         self.addCleanup(self._assert_threads_are_gone, threads)
@@ -122,11 +122,11 @@ class SocketTestCase(unittest.TestCase):
         sent = [message.get("reasoning_content") for message in messages if message["role"] == "assistant"]
         self.assertEqual(list(reasonings), sent)
 
-    def _assert_threads_are_gone(self, before: int) -> None:
+    def _assert_threads_are_gone(self, before: list[threading.Thread]) -> None:
         for thread in threading.enumerate():
-            if thread is not threading.current_thread() and thread.daemon:
+            if thread.daemon and thread not in before:
                 thread.join(PATIENCE)
-        self.assertEqual(before, threading.active_count(), threading.enumerate())
+        self.assertEqual(len(before), threading.active_count(), threading.enumerate())
 
 
 def chat_body(text: str = "x", **fields: Any) -> dict[str, Any]:

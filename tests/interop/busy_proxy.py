@@ -1,0 +1,222 @@
+"""A made-up admin listener with a month of traffic, for what a test cannot have by asking: days, prices, long answers.
+
+It serves the real files of the dashboard, and JSON in the shapes of .github/docs/observing.md. Everything is the same
+in every run, and no time passes, so that a screenshot changes only with the page.
+"""
+
+import json
+import random
+import threading
+from datetime import UTC, date, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from deepseek_cursor_proxy.admin.static_files import StaticFiles
+from deepseek_cursor_proxy.http1.messages import HttpRequest
+
+Json = dict[str, Any]
+
+NOW = datetime(2026, 11, 17, 15, 4, 30, tzinfo=UTC)
+PRO, FLASH, OTHER = "deepseek-v4-pro", "deepseek-flash", "qwen3-coder"
+# Dollars for a million tokens: cached, not cached, output. None: nobody knows.
+PRICES = {PRO: (0.022, 0.66, 1.98), FLASH: (0.003, 0.15, 0.6), OTHER: None}
+KEYS, APIS = ("laptop", "build-server", "3f9c01ab77de"), ("chat", "messages", "responses")
+NEWEST = 412
+# The request that the documentation opens.
+OPENED = 408
+
+
+class BusyProxy:
+    """Used as a context; the feed says what runs and then nothing, until the end."""
+
+    def __enter__(self) -> "BusyProxy":
+        self._ended = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._ended))
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _handler(ended: threading.Event) -> type[BaseHTTPRequestHandler]:
+    files = StaticFiles()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            if url.path == "/api/events":
+                self._feed()
+            elif url.path.startswith("/api/"):
+                parameters = {name: values[0] for name, values in parse_qs(url.query).items()}
+                self._send(json.dumps(answer(url.path, parameters)).encode(), "application/json")
+            else:
+                reply = files.reply(HttpRequest("GET", url.path))
+                self._send(reply.body, dict(reply.headers)["Content-Type"])
+
+        def _send(self, body: Any, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _feed(self) -> None:
+            self._send(b"event: hello\ndata: {}\n\n", "text/event-stream")
+            ended.wait()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+def answer(path: str, parameters: dict[str, str]) -> Json:
+    if path == "/api/stats":
+        return stats()
+    if path == "/api/requests":
+        return {"requests": [row(number) for number in range(NEWEST, NEWEST - 40, -1)], "next_before": NEWEST - 39}
+    if path == "/api/usage":
+        return usage(date.fromisoformat(parameters["since"]), date.fromisoformat(parameters["until"]), parameters["by"])
+    if path == "/api/config":
+        return {"settings": [], "config_path": None, "data_dir": "/home/ada/.deepseek-cursor-proxy"}
+    return details(int(path.rpartition("/")[2]))
+
+
+def row(number: int) -> Json:
+    chance = random.Random(number)
+    model = chance.choices((PRO, FLASH, OTHER), (6, 4, 1))[0]
+    outcome = chance.choices(("completed", "failed", "client_left"), (30, 1, 2))[0]
+    has_diverged = number == OPENED
+    if has_diverged:
+        model, outcome = PRO, "completed"
+    messages = chance.randrange(6, 90)
+    prompt, output = messages * chance.randrange(700, 2400) + 9000, chance.randrange(90, 4200)
+    hit = int(prompt * (0.41 if has_diverged else chance.choice((0.0, 0.93, 0.97, 0.98, 0.99)))) // 64 * 64
+    tokens = {"hit": hit, "miss": prompt - hit, "output": output, "thinking": int(output * chance.uniform(0.3, 0.8))}
+    first, total = chance.uniform(0.5, 2.6), chance.uniform(3, 30)
+    cost, saved = _cost(model, tokens)
+    ended = NOW.timestamp() - (NEWEST - number) * 47 - 3
+    turns = {"filled": messages // 2 - 3, "kept": 1, "empty": 1, "missing": 0, "recovered": 0}
+    return {
+        "id": number, "number": number, "started_at": ended - total, "ended_at": ended, "api": chance.choice(APIS),
+        "model": model, "requested_model": model, "key": chance.choice(KEYS), "session": None, "stream": True,
+        "outcome": outcome, "status": {"completed": 200, "failed": 503, "client_left": 499}[outcome],
+        "message": "DeepSeek is busy. Tried 3 times; try again in a minute." if outcome == "failed" else None,
+        "tokens": tokens if outcome == "completed" else None, "searches": 0, "cost_usd": cost, "saved_usd": saved,
+        "divergence_usd": 0.0312 if has_diverged else None,
+        "seconds": {"queue": 0.0, "connect": 0.21, "first_token": first, "total": total},
+        "retries": int(outcome == "failed") * 2, "turns": turns,
+        "repairs": {"cancelled": 1} if number % 9 == 0 else {},
+        "divergence": "message 14, a user message" if has_diverged else None,
+        "messages": messages, "tools": 18, "body_bytes": messages * 5300, "upstream": "api.deepseek.com",
+    }  # fmt: skip
+
+
+def _cost(model: str, tokens: Json) -> tuple[float | None, float | None]:
+    prices = PRICES[model]
+    if prices is None:
+        return None, None
+    cached, missed, output = prices
+    cost = (tokens["hit"] * cached + tokens["miss"] * missed + tokens["output"] * output) / 1e6
+    return cost, tokens["hit"] * (missed - cached) / 1e6
+
+
+def details(number: int) -> Json:
+    sources = ["store"] * 24 + ["client", "empty", "missing"] + ["store"] * 7 + ["display"] * 2 + ["none"]
+    strip = [{"index": 2 + 2 * place, "source": source, "proof": None} for place, source in enumerate(sources)]
+    more = {"finish_reason": "tool_calls", "dropped": ["parallel_tool_calls"], "bodies": None, "repairs": {"moved": 2}}
+    return {**row(number), **more, "strip": strip, "bodies_hint": "Bodies are kept only while tracing is on."}
+
+
+def running(place: int) -> Json:
+    phase = ("streaming", "streaming", "streaming", "sent", "queued")[place]
+    seconds = (21, 12, 6, 2, 0)[place]
+    return {
+        "number": NEWEST + 1 + place, "started_at": NOW.timestamp() - seconds, "api": APIS[place % 3],
+        "model": (PRO, FLASH)[place % 2], "requested_model": (PRO, FLASH)[place % 2], "stream": True,
+        "key": KEYS[place % 3], "session": None, "phase": phase, "age_seconds": seconds,
+        "output_tokens_estimate": seconds * 57 if phase == "streaming" else 0,
+        "first_token_seconds": 0.7 + place / 5 if phase == "streaming" else None,
+    }  # fmt: skip
+
+
+def stats() -> Json:
+    chance = random.Random(3)
+    first = int(NOW.timestamp()) // 60 * 60 - 59 * 60
+    counts = [max(0, round(5 - abs(place % 40 - 20) / 4 + chance.uniform(-1, 4))) for place in range(60)]
+    minutes = [
+        {"minute": first + 60 * place, "requests": count, "failed": int(place in (11, 38)),
+         "output_tokens": count * 900, "hit_tokens": count * 60000, "miss_tokens": count * 4000,
+         "cost_usd": count * chance.uniform(0.003, 0.009)}
+        for place, count in enumerate(counts)
+    ]  # fmt: skip
+    return {
+        "version": "0.1.0", "started_at": NOW.timestamp() - 93_600, "now": NOW.timestamp(), "uptime_seconds": 93_600,
+        "base_url": "http://127.0.0.1:9000/v1", "public_url": "https://quiet-otter-81.ngrok-free.app/v1",
+        "upstreams": [{"name": "deepseek", "host": "api.deepseek.com", "state": "closed", "calls": 4, "waiting": 1}],
+        "in_flight": [running(place) for place in range(5)], "waiting": {PRO: 1}, "connections": 9,
+        "last_minutes": minutes, "first_token_seconds": {"p50": 0.84, "p95": 2.31}, "tokens_per_second": 57.2,
+        "cache_hit_share": 0.943,
+        "today": {"requests": 212, "cost_usd": 2.1834, "unknown_cost_requests": 3, "saved_usd": 11.42,
+                  "divergence_usd": 0.173, "hit_tokens": 18_412_800, "miss_tokens": 1_204_331, "output_tokens": 231_020,
+                  "thinking_tokens": 140_118, "searches": 0},
+        "store": {"path": "/home/ada/.deepseek-cursor-proxy/reasoning_content.sqlite3", "state": "usable", "faults": 0,
+                  "rows": {"reasonings": 18_231, "responses": 412}, "bytes": 96_468_992},
+        "process": {"pid": 4711, "python": "3.13.1", "cpu_seconds": 41.3, "memory_bytes": 71_303_168, "open_files": 31},
+        "tracing": False, "currency": "USD",
+    }  # fmt: skip
+
+
+def usage(since: date, until: date, by: str) -> Json:
+    days = [since + timedelta(place) for place in range((until - since).days + 1)]
+    used = {day: _models_of(day) for day in days if day.weekday() < 5}
+    groups = {
+        "day": lambda: {day.isoformat(): list(models.items()) for day, models in used.items()},
+        "model": lambda: {
+            name: [(name, models[name]) for models in used.values() if name in models] for name in PRICES
+        },
+    }.get(by, lambda: {key: [each for models in used.values() for each in models.items()] for key in KEYS})()
+    everything = [each for models in used.values() for each in models.items()]
+    return {
+        "since": since.isoformat(), "until": until.isoformat(), "by": by, "currency": "USD", "estimate": True,
+        "groups": [{"name": name, **_sums(parts, seed=name)} for name, parts in groups.items()],
+        "total": _sums(everything, seed="total"),
+        "days": [{"day": day.isoformat(), "models": models} for day, models in used.items()],
+    }  # fmt: skip
+
+
+def _models_of(day: date) -> dict[str, Json]:
+    chance = random.Random(day.toordinal())
+    models = {}
+    for name, share in ((PRO, 1.0), (FLASH, 0.5), (OTHER, 0.02)):
+        count = int(chance.randrange(60, 240) * share)
+        tokens = {
+            "hit": count * chance.randrange(50_000, 90_000),
+            "miss": count * chance.randrange(3000, 9000),
+            "output": count * chance.randrange(600, 1500),
+        }
+        models[name] = {"cost": _cost(name, tokens)[0], "requests": count, "thinking_tokens": tokens["output"] * 3 // 5}
+        models[name] |= {f"{kind}_tokens": number for kind, number in tokens.items()}
+    return models
+
+
+def _sums(parts: list[tuple[str, Json]], seed: str) -> Json:
+    chance = random.Random(seed)
+    names = ("requests", "hit_tokens", "miss_tokens", "output_tokens", "thinking_tokens")
+    sums = {name: sum(used[name] for _, used in parts) for name in names}
+    costs = [used["cost"] for _, used in parts if used["cost"] is not None]
+    saved = sum(_cost(name, {"hit": used["hit_tokens"], "miss": 0, "output": 0})[1] or 0.0 for name, used in parts)
+    unknown = sum(used["requests"] for _, used in parts if used["cost"] is None)
+    seconds = {"p50": chance.uniform(9, 14), "p95": chance.uniform(35, 60)}
+    first = {"p50": chance.uniform(0.6, 1.0), "p95": chance.uniform(1.8, 3.2)}
+    return {
+        **sums, "failed": sums["requests"] // 80, "searches": 0, "cost": sum(costs) if costs else None, "saved": saved,
+        "unknown_cost_requests": unknown, "divergence_cost": sum(costs) * 0.05, "seconds": seconds,
+        "first_token_seconds": first,
+    }  # fmt: skip

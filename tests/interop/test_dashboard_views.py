@@ -1,0 +1,98 @@
+"""Every view of the dashboard full of data, wide and narrow, light and dark; also the screenshots of the documentation.
+
+With DASHBOARD_PICTURES=.github/images they are written there. The data are made up (`busy_proxy`), the page is real.
+"""
+
+import os
+from pathlib import Path
+
+from tests.interop.browser import NARROW, BrowserCase, Page, expect
+from tests.interop.busy_proxy import NOW, OPENED, OTHER, BusyProxy
+
+PICTURES = os.environ.get("DASHBOARD_PICTURES")
+SIZE = (1280, 800)
+
+
+class ViewsTest(BrowserCase):
+    def setUp(self) -> None:
+        self.proxy = self.enterContext(BusyProxy())
+
+    def show(self, route: str, *, size: tuple[int, int] = SIZE, theme: str = "light") -> Page:
+        page = self.open_page(f"{self.proxy.url}/#key=made-up", size=size, theme=theme, now=NOW)
+        expect(page.get_by_text("Live", exact=True).first).to_be_visible()
+        page.evaluate("route => { location.hash = route }", route)
+        return page
+
+    def picture(self, page: Page, name: str) -> None:
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / f"dashboard-{name}.png", animations="disabled")
+
+    def test_now_has_streams_figures_and_the_last_hour(self) -> None:
+        page = self.show("#/now")
+        running = page.get_by_role("table", name="Requests in flight").locator("tbody tr")
+        expect(running).to_have_count(5)
+        expect(running.first).to_contain_text("≈ 1,197")
+        expect(running.first).to_contain_text("21\u202fs")
+        expect(running.last.get_by_role("cell", name="Queued")).to_be_visible()
+        expect(page.get_by_role("region", name="Spent today")).to_contain_text("$2.18")
+        expect(page.get_by_role("region", name="Spent today")).to_contain_text("3 of unknown price")
+        expect(page.get_by_role("region", name="Cache hits")).to_contain_text("94\u202f%")
+        expect(page.get_by_role("img", name="Last hour, requests per minute: failed 2")).to_be_visible()
+        self.picture(page, "now")
+
+    def test_a_request_says_what_it_cost_and_where_its_reasoning_came_from(self) -> None:
+        page = self.show(f"#/requests/{OPENED}", theme="dark")
+        detail = page.get_by_role("region", name="Request", exact=True)
+        words = "31 from the store, 1 from the client, 2 from the thinking block, 1 without thoughts, 1 missing"
+        expect(detail.get_by_role("img", name=f"Reasoning of 37 turns: {words}, 1 not needed")).to_be_visible()
+        expect(detail.get_by_role("region", name="Divergence")).to_contain_text("message 14, a user message")
+        expect(detail.get_by_role("region", name="Divergence")).to_contain_text("$0.0312")
+        expect(detail.get_by_role("img", name="Time: connect 0.21")).to_be_visible()
+        expect(detail.get_by_role("region", name="Repairs")).to_contain_text("2 × moved")
+        self.picture(page, "requests")
+        detail.get_by_text("Turn by turn").click()
+        expect(detail.get_by_text("Message 54: missing")).to_be_visible()
+
+    def test_usage_has_a_column_for_every_day_and_no_price_that_nobody_knows(self) -> None:
+        page = self.show("#/usage", size=(1280, 1000))
+        cost = page.get_by_role("img", name="Cost per day, by model: deepseek-v4-pro $")
+        # 22 days of work in 30 days; the model without a price has no column.
+        expect(cost.locator("rect:not(.cursor)")).to_have_count(2 * 22)
+        table = page.get_by_role("table", name="Usage by model")
+        expect(table.get_by_role("row").filter(has_text=OTHER)).to_contain_text("unknown")
+        self.picture(page, "usage")
+        cost.hover(position={"x": 300, "y": 100})
+        panel = page.get_by_role("region", name="Cost per day, by model")
+        expect(panel).to_contain_text("Nov")
+        page.mouse.move(0, 0)
+        cost.focus()
+        page.keyboard.press("ArrowLeft")
+        expect(panel).to_contain_text("Tue 17 Nov")
+        page.get_by_role("button", name="Key", exact=True).click()
+        expect(page.get_by_role("table", name="Usage by key").locator("tbody tr")).to_have_count(3)
+        page.get_by_role("button", name="Today").click()
+        expect(cost.locator("rect:not(.cursor)")).to_have_count(2)
+        self.assertIn("range=1", page.url)
+        self.assertIn("by=key", page.url)
+
+    def test_every_view_fits_a_narrow_screen_in_both_themes(self) -> None:
+        for theme in ("light", "dark"):
+            page = self.show("#/now", size=NARROW, theme=theme)
+            for view, text in (
+                ("now", "In flight"),
+                ("requests", "All models"),
+                (f"requests/{OPENED}", "Tokens and cost"),
+                ("usage", "Saved by the cache"),
+                ("store", "Process"),
+            ):
+                with self.subTest(view, theme=theme):
+                    page.evaluate("route => { location.hash = '#/' + route }", view)
+                    expect(page.get_by_text(text).first).to_be_attached()
+                    self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), NARROW[0])
+
+    def test_nothing_moves_without_motion_if_the_system_says_so(self) -> None:
+        page = self.show("#/now")
+        moving = "document.getAnimations().filter((each) => each.playState === 'running').length"
+        self.assertGreater(page.evaluate(moving), 0)
+        page.emulate_media(reduced_motion="reduce")
+        self.assertEqual(0, page.evaluate(moving))
