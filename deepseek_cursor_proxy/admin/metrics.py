@@ -76,7 +76,7 @@ def _totals(counts: Statistics) -> Iterator[Family]:
 
 
 def _current(context: AdminContext, services: Services) -> Iterator[Family]:
-    streams = sum(each.facts.stream for each in services.request_log.running())
+    streams = services.request_log.count_streams()
     yield _gauge("dcp_streams_in_flight", "Streamed answers that are running.", streams)
     limits = services.upstream.call_limits.snapshot()
     calls = sum(limit.running_calls for limit in limits.values())

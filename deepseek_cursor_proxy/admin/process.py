@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 # From the kernel's view, so that a late import of this file changes nothing.
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+# Elsewhere a directory has a size that means something else, or none.
+_HAS_FD_COUNT = sys.platform == "linux" and os.stat("/proc/self/fd").st_size > 0
 
 
 class ProcessUse(NamedTuple):
@@ -29,10 +31,11 @@ def _memory_bytes() -> int | None:
 
 
 def _open_files() -> int | None:
+    """Their number. Linux has it as a size since 6.2: a listing hands the interpreter over for every entry."""
     for folder in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
             # One of them is for the listing itself.
-            return len(os.listdir(folder)) - 1
+            return os.stat(folder).st_size if _HAS_FD_COUNT else len(os.listdir(folder)) - 1
     return None
 
 

@@ -188,6 +188,11 @@ class RequestLog:
             entries = list(self._running.values())
         return [_running_request(entry) for entry in entries]
 
+    def count_streams(self) -> int:
+        """How many streamed answers are running."""
+        with self._lock:
+            return sum(entry.facts.stream for entry in self._running.values())
+
     def ended(self, before: int | None = None, limit: int = 50) -> list[RequestRecord]:
         """The last requests that ended, newest first; those that ended before request number `before`."""
         with self._lock:
