@@ -34,7 +34,7 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams import MODEL_SECONDS, Candidate, ChatRoute, Upstreams
+from deepseek_cursor_proxy.exchange.upstreams import MODEL_SECONDS, Candidate, ChatRoute, RoutedChat, Upstreams
 from deepseek_cursor_proxy.observers.events import Event, UpstreamChanged
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
@@ -108,13 +108,13 @@ class Failover:
     """The upstreams of one exchange. Used by the thread that runs it; must be released."""
 
     def __init__(
-        self, upstreams: Upstreams, emit: Callable[[Event], None], chat: bytes, candidates: list[Candidate]
+        self, upstreams: Upstreams, emit: Callable[[Event], None], chat: RoutedChat, candidates: list[Candidate]
     ) -> None:
         """Turn to the first of the candidates that has a key."""
         self._upstreams = upstreams
         self._emit = emit
         self._chat = chat
-        self._route = upstreams.route(chat)
+        self._route = upstreams.route(chat.digest)
         self._untried = list(candidates)
         # Those that may succeed after a pause, and how they failed.
         self._waiting: list[tuple[Candidate, ProxyError]] = []
@@ -180,7 +180,7 @@ class Failover:
             if upstream.breaker.record_failure(is_sure=is_sure):
                 self._emit(UpstreamChanged(attempt.name, False, reason, upstream.breaker.seconds_left))
         elif cause is Cause.MODEL_REFUSED:
-            if self._upstreams.record_refused_model(attempt.candidate):
+            if self._upstreams.record_refused_model(attempt.candidate, self._chat):
                 model = attempt.candidate.model
                 self._emit(UpstreamChanged(attempt.name, False, reason, MODEL_SECONDS, model=model))
         elif cause in _OF_KEYS and attempt.lease is not None and upstream.keys is not None:
@@ -198,7 +198,7 @@ class Failover:
         if breaker is not None and breaker.record_acceptance():
             self._emit(UpstreamChanged(attempt.name, is_ready=True))
         route = ChatRoute(attempt.name, lease.key.digest if lease is not None else None)
-        self._upstreams.record_route(self._chat, route)
+        self._upstreams.record_route(self._chat.digest, route)
 
     def end(self, *, was_complete: bool) -> None:
         """The exchange is over."""
@@ -262,10 +262,10 @@ def open_failover(context: CallContext, generation: GenerationRequest, services:
     upstreams.check(request.model, context.spend_refusal)
     messages = request.messages if generation.client_messages is None else generation.client_messages
     history = identify(context.namespace, messages, request.conversation, services.memory)
-    chat = hashlib.sha256(history.conversation + request.model.encode("utf-8", "surrogatepass")).digest()
-    found = upstreams.candidates(request.model, chat, context.slot.limit if context.slot is not None else None)
-    if context.spend_refusal is not None:
-        found = [each for each in found if each.upstream.keys is None]
+    digest = hashlib.sha256(history.conversation + request.model.encode("utf-8", "surrogatepass")).digest()
+    reserved = context.slot.limit if context.slot is not None else None
+    chat = RoutedChat(digest, context.namespace, context.spend_refusal is None, reserved)
+    found = upstreams.candidates(request.model, chat)
     if request.server_tools or server_tools.is_forced(request):
         found = _prefer_server_tools(found, generation)
     return Failover(upstreams, services.observers.emit, chat, found)

@@ -131,6 +131,16 @@ class Candidate(NamedTuple):
     model: str
 
 
+class RoutedChat(NamedTuple):
+    """A chat to find an upstream for: its digest and its caller's, and whether keys of the owner may be spent on it."""
+
+    digest: bytes
+    caller: bytes = b""
+    can_spend: bool = True
+    # The limit in which slots are reserved for it.
+    reserved: CallLimit | None = None
+
+
 class ChatRoute(NamedTuple):
     """Where a chat was answered last, and the digest of the owner's key that was used for it."""
 
@@ -166,8 +176,8 @@ class Upstreams:
         }
         self._lock: threading.Lock = threading.Lock() if former is None else former._lock
         self._routes: OrderedDict[bytes, ChatRoute] = OrderedDict() if former is None else former._routes
-        # Models that an upstream has refused, until when.
-        self._refused: dict[tuple[str, str], float] = {}
+        # Models that an upstream has refused, until when; to a caller's own key, for this caller.
+        self._refused: dict[tuple[str, str, bytes], float] = {}
 
     @property
     def all(self) -> tuple[Upstream, ...]:
@@ -184,22 +194,20 @@ class Upstreams:
         if spend_refusal is not None and all(each.keys is not None for each in found):
             raise spend_refusal
 
-    def candidates(self, model: str, chat: bytes, reserved: CallLimit | None = None) -> list[Candidate]:
-        """The upstreams that serve a model, in the order in which they are asked for this chat.
-
-        The one with the `reserved` limit has slots for it.
-        """
+    def candidates(self, model: str, chat: RoutedChat) -> list[Candidate]:
+        """The upstreams that serve a model, in the order in which they are asked for this chat."""
         found = [Candidate(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
-        found = [each for each in found if not self._is_refused(each)] or found
-        route = self.route(chat)
+        found = [each for each in found if chat.can_spend or each.upstream.keys is None]
+        found = [each for each in found if not self._is_refused(each, chat)] or found
+        route = self.route(chat.digest)
         own = route.upstream if route is not None else ""
 
         def rank(candidate: Candidate) -> tuple[bool, bool, bool, int, float]:
             upstream, table = candidate.upstream, candidate.upstream.table
             assert table is not None
             limit = self.limit(candidate)
-            is_full = limit is not reserved and limit.is_full
-            drawn = _draw(chat, upstream.name) / table.weight
+            is_full = limit is not chat.reserved and limit.is_full
+            drawn = _draw(chat.digest, upstream.name) / table.weight
             return not upstream.is_ready, upstream.name != own, is_full, table.priority, drawn
 
         return sorted(found, key=rank)
@@ -218,9 +226,9 @@ class Upstreams:
             if len(self._routes) > _MOST_CHATS:
                 self._routes.popitem(last=False)
 
-    def record_refused_model(self, candidate: Candidate) -> bool:
+    def record_refused_model(self, candidate: Candidate, chat: RoutedChat) -> bool:
         """The upstream does not know the model; whether that is news."""
-        key = (candidate.upstream.name, candidate.model)
+        key = _refusal_key(candidate, chat)
         with self._lock:
             is_news = key not in self._refused
             if is_news and len(self._refused) >= _MOST_MODELS:
@@ -228,9 +236,15 @@ class Upstreams:
             self._refused[key] = self._now() + MODEL_SECONDS
         return is_news
 
-    def _is_refused(self, candidate: Candidate) -> bool:
-        until = self._refused.get((candidate.upstream.name, candidate.model))
+    def _is_refused(self, candidate: Candidate, chat: RoutedChat) -> bool:
+        until = self._refused.get(_refusal_key(candidate, chat))
         return until is not None and self._now() < until
+
+
+def _refusal_key(candidate: Candidate, chat: RoutedChat) -> tuple[str, str, bytes]:
+    """What a refused model is remembered by: one caller's key says nothing about another's."""
+    upstream = candidate.upstream
+    return upstream.name, candidate.model, chat.caller if upstream.keys is None else b""
 
 
 def _draw(chat: bytes, name: str) -> float:

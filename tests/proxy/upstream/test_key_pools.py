@@ -149,6 +149,14 @@ class TestSpenders(KeysTestCase):
         self.assertEqual([3, 1], self.counts())
         self.assertEqual(ONE, key_of(self.spare))
 
+    def test_a_stranger_whose_model_is_refused_is_told_so_every_time(self) -> None:
+        proxy = self.mixed()
+        self.ask(proxy, "the owner")
+        self.main.answer(*[Failure(404, "no such model")] * 2)
+        for _ in range(2):
+            self.assertEqual(404, self.ask(proxy, "a stranger", key="sk-stranger").status)
+        self.assertEqual([3, 0], self.counts())
+
     def test_before_a_key_is_pinned_nobody_spends_them(self) -> None:
         self.main.answer(Failure(503, "busy"))
         self.assertEqual(503, self.ask(self.mixed()).status)

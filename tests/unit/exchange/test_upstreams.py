@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
-from deepseek_cursor_proxy.exchange.upstreams import Candidate, ChatRoute, Upstreams
+from deepseek_cursor_proxy.exchange.upstreams import Candidate, ChatRoute, RoutedChat, Upstreams
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
@@ -28,7 +28,7 @@ class TestUpstreams(DatabaseTestCase):
         return Upstreams(config, forms, self.limits, None, former, environment=keys, now=lambda: self.clock)
 
     def names(self, upstreams: Upstreams, chat: bytes = b"chat", model: str = PRO) -> list[str]:
-        return [each.upstream.name for each in upstreams.candidates(model, chat)]
+        return [each.upstream.name for each in upstreams.candidates(model, RoutedChat(chat))]
 
     def open_breaker(self, upstreams: Upstreams, name: str) -> None:
         breaker = upstreams._all[name].breaker
@@ -82,7 +82,7 @@ class TestUpstreams(DatabaseTestCase):
         limit = self.limits.of("a")
         limit.acquire(None)
         self.assertEqual(["b", "a"], self.names(upstreams))
-        self.assertEqual("a", upstreams.candidates(PRO, b"chat", limit)[0].upstream.name)
+        self.assertEqual("a", upstreams.candidates(PRO, RoutedChat(b"chat", reserved=limit))[0].upstream.name)
         upstreams.record_route(b"chat", ChatRoute("a", None))
         self.assertEqual(["a", "b"], self.names(upstreams))
 
@@ -96,16 +96,31 @@ class TestUpstreams(DatabaseTestCase):
         self.assertEqual([3, 3, 480, 2400], found)
 
     def test_a_refused_model_is_left_to_others_for_a_time(self) -> None:
-        upstreams = self.upstreams(a={}, b={"priority": 2})
-        refused = upstreams.candidates(PRO, b"chat")[0]
-        self.assertTrue(upstreams.record_refused_model(refused))
-        self.assertFalse(upstreams.record_refused_model(refused))
+        upstreams, chat = self.upstreams(a={}, b={"priority": 2}), RoutedChat(b"chat")
+        refused = upstreams.candidates(PRO, chat)[0]
+        self.assertTrue(upstreams.record_refused_model(refused, chat))
+        self.assertFalse(upstreams.record_refused_model(refused, chat))
         self.assertEqual(["b"], self.names(upstreams))
         self.assertEqual(["a", "b"], self.names(upstreams, model="deepseek-flash"))
-        upstreams.record_refused_model(upstreams.candidates(PRO, b"chat")[0])
+        upstreams.record_refused_model(upstreams.candidates(PRO, chat)[0], chat)
         self.assertEqual(["a", "b"], self.names(upstreams), "all of them refused it, so any may have it by now")
         self.clock += 600
         self.assertEqual(["a", "b"], self.names(upstreams))
+
+    def test_a_model_that_is_refused_to_the_key_of_a_caller_is_so_for_this_caller(self) -> None:
+        upstreams = self.upstreams(a={}, b={"priority": 2, "key_env": "A"}, c={"priority": 3})
+        one, two = RoutedChat(b"chat", b"one"), RoutedChat(b"chat", b"two")
+        for refused in upstreams.candidates(PRO, one)[:2]:
+            upstreams.record_refused_model(refused, one)
+        self.assertEqual(["c"], [each.upstream.name for each in upstreams.candidates(PRO, one)])
+        self.assertEqual(["a", "c"], [each.upstream.name for each in upstreams.candidates(PRO, two)])
+
+    def test_a_caller_who_may_not_spend_keeps_the_upstream_that_refused_the_model(self) -> None:
+        upstreams = self.upstreams(a={}, b={"priority": 2, "key_env": "A"})
+        stranger = RoutedChat(b"chat", b"one", can_spend=False)
+        (only,) = upstreams.candidates(PRO, stranger)
+        upstreams.record_refused_model(only, stranger)
+        self.assertEqual([only], upstreams.candidates(PRO, stranger))
 
     def test_a_model_must_be_served_by_an_upstream_that_the_caller_may_use(self) -> None:
         refusal = Forbidden("no")
