@@ -4,11 +4,13 @@ A page that is opened here may talk to one server only and may report no error: 
 Where Playwright or a browser is missing and cannot be installed, the tests are skipped, and say why.
 """
 
+import atexit
 import functools
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 import unittest
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,12 +104,15 @@ def _watch(page: Page) -> tuple[list[str], set[str]]:
 
 @functools.cache
 def _chromium() -> tuple[Path, dict[str, str]]:
-    """The browser, and what its environment needs. Called before the tests of a module; raises SkipTest."""
+    """The browser, and what its environment needs; it stays until the end of the process. Raises SkipTest."""
     for name in NAMES:
         if (found := shutil.which(name)) is not None:
             return Path(found), {}
-    place = npm.installed(PACKAGE).parent.parent
-    script = shutil.copy(SCRIPT, place)
+    # The package itself is gone when the tests of this module have run.
+    script = shutil.copy(SCRIPT, npm.installed(PACKAGE).parent.parent)
+    directory = tempfile.TemporaryDirectory(prefix="chromium-")
+    atexit.register(directory.cleanup)
+    place = Path(directory.name)
     command = ("node", script, str(place))
     done = subprocess.run(command, capture_output=True, text=True, timeout=UNPACK_SECONDS, check=True)
     unpacked = json.loads(done.stdout)

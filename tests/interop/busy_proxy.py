@@ -4,6 +4,7 @@ It serves the real files of the dashboard, and JSON in the shapes of .github/doc
 in every run, and no time passes, so that a screenshot changes only with the page.
 """
 
+import contextlib
 import json
 import random
 import threading
@@ -61,10 +62,12 @@ def _handler(ended: threading.Event) -> type[BaseHTTPRequestHandler]:
                 self._send(reply.body, dict(reply.headers)["Content-Type"])
 
         def _send(self, body: Any, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.end_headers()
-            self.wfile.write(body)
+            # A page that is closed takes no answer.
+            with contextlib.suppress(OSError):
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.end_headers()
+                self.wfile.write(body)
 
         def _feed(self) -> None:
             self._send(b"event: hello\ndata: {}\n\n", "text/event-stream")

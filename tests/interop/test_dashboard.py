@@ -11,6 +11,7 @@ from typing import Any
 from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, run_weather_tool
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.interop.browser import NARROW, WIDE, BrowserCase, Page, expect, focus_is_visible
 from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.harness import RunningProxy, chat_body
@@ -89,6 +90,18 @@ class LiveTest(DashboardCase):
         page.go_back()
         expect(page.get_by_role("heading", name="In flight").first).to_be_visible()
 
+    def test_a_request_that_runs_can_be_opened_by_its_link_and_says_more_when_it_has_ended(self) -> None:
+        proxy, admin = self.start()
+        with self.begin_stream(proxy):
+            wait_until(lambda: self.get(admin, "/api/stats").value["in_flight"])
+            page = self.open_page(self.link(admin), expected=("404",))
+            page.goto(f"{admin.url}/#/requests/1")
+            page.reload()
+            detail = page.get_by_role("region", name="Request", exact=True)
+            expect(detail.get_by_text("The rest is known when the request has ended.")).to_be_visible()
+        expect(detail.get_by_role("region", name="Time")).to_be_visible()
+        expect(detail.get_by_text("Client left", exact=True)).to_be_visible()
+
     def test_the_list_stands_still_under_the_pointer_and_says_how_many_wait(self) -> None:
         proxy, admin = self.start()
         self.talk(proxy)
@@ -153,6 +166,21 @@ class LiveTest(DashboardCase):
         expect(page.get_by_role("region", name="Store", exact=True)).to_contain_text("Usable")
         page.get_by_role("searchbox", name="Filter settings").fill("admin_port")
         expect(page.get_by_role("table", name="Settings").locator("tbody tr")).to_have_count(1)
+
+    def test_requests_of_an_earlier_run_are_in_the_list_and_can_be_opened(self) -> None:
+        path = self.folder / "store.sqlite3"
+        former = self.proxy(ReasoningStore(path), admin_port=0, admin_key=ADMIN_KEY)
+        self.talk(former)
+        former.close()
+        proxy = self.proxy(ReasoningStore(path), admin_port=0, admin_key=ADMIN_KEY)
+        self.talk(proxy)
+        page = self.dashboard(self.admin(proxy), "#/requests")
+        rows = page.get_by_role("table", name="Requests, newest first").locator("tbody tr")
+        expect(rows).to_have_count(6)
+        page.get_by_role("link", name="Request 3 of an earlier run").click()
+        detail = page.get_by_role("region", name="Request", exact=True)
+        expect(detail.get_by_role("heading", name="Request 3 of an earlier run")).to_be_visible()
+        expect(detail.get_by_role("region", name="Tokens and cost")).to_be_visible()
 
     def test_text_of_strangers_is_shown_as_text(self) -> None:
         proxy, admin = self.start()
@@ -337,6 +365,7 @@ class ModuleTest(DashboardCase):
             "money(0.0061)": "$0.0061",
             "money(12.345)": "$12.35",
             "money(0)": "$0",
+            "money(0.00002)": "<$0.0001",
             "money(null)": "unknown",
         }
         calls = ", ".join(f"module.{call}" for call in cases)

@@ -11,26 +11,34 @@ export class ApiError extends Error {
   }
 }
 
+const MARK = "#key=";
 let key = null;
 
 export function takeKey() {
-  const given = /^#key=([^&]+)/.exec(location.hash);
-  if (given) {
-    setKey(decodeURIComponent(given[1]));
+  if (location.hash.startsWith(MARK)) {
+    setKey(location.hash);
     history.replaceState(null, "", `${location.pathname}#/now`);
   }
   key = key ?? read();
   return key !== null;
 }
 
-// A key, or the whole link that holds it.
+// A key, or the link that holds it. What cannot stand in a header is no part of a key.
 export function setKey(text) {
-  const inLink = /#key=([^&\s]+)/.exec(text);
-  key = (inLink ? decodeURIComponent(inLink[1]) : text).trim();
+  const [, inLink] = text.split(MARK);
+  key = (inLink === undefined ? text : decode(inLink)).replace(/[^\x21-\x7e]/g, "");
   try {
     sessionStorage.setItem("admin-key", key);
   } catch {
     // Without storage the key lasts until the page is loaded again.
+  }
+}
+
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
 }
 
@@ -42,7 +50,7 @@ function read() {
   }
 }
 
-// The response, or an ApiError; who reads it sees the errors of the connection as ApiErrors, too.
+// A response that is a success; else an ApiError.
 export async function get(path, signal) {
   let response;
   try {
@@ -56,13 +64,7 @@ export async function get(path, signal) {
 }
 
 export async function getJson(path, signal) {
-  const response = await get(path, signal);
-  try {
-    return await response.json();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The answer of the proxy broke off.");
-  }
+  return (await get(path, signal)).json();
 }
 
 async function messageOf(response) {

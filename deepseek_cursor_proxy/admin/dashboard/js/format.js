@@ -5,7 +5,6 @@ const THIN = "\u202f";
 const NONE = "–";
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const hourClock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const shortDay = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const longDay = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short", timeZone: "UTC" });
 const fullTime = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
@@ -75,6 +74,7 @@ export function setCurrency(name) {
 export function money(value, unknown = "unknown") {
   if (!isNumber(value)) return unknown;
   if (value === 0) return `${sign}0`;
+  if (value < 0.00005) return `<${sign}0.0001`;
   const digits = Math.abs(value) < 1 ? 4 : 2;
   return sign + value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
@@ -85,11 +85,11 @@ export function roundCompact(value) {
 }
 
 export function roundMoney(value) {
-  return sign + (value >= 1000 ? compact(value) : String(Math.round(value * 1e4) / 1e4));
+  return sign + (value >= 1000 ? compact(value) : Number(value.toPrecision(3)));
 }
 
 export const time = (unix) => (isNumber(unix) ? clock.format(unix * 1000) : NONE);
-export const minute = (unix) => hourClock.format(unix * 1000);
+export const minute = (unix) => time(unix).slice(0, 5);
 export const dateTime = (unix) => (isNumber(unix) ? fullTime.format(unix * 1000) : NONE);
 export const day = (iso) => shortDay.format(new Date(`${iso}T00:00:00Z`));
 export const weekday = (iso) => longDay.format(new Date(`${iso}T00:00:00Z`));

@@ -73,10 +73,11 @@ export function barLegend(items) {
 // left out.
 export function stackedBar(title, write, parts) {
   const shown = parts.filter(([, value]) => value > 0);
+  const total = shown.reduce((sum, [, value]) => sum + value, 0);
   const words = shown.map(([name, value]) => `${name} ${write(value)}`);
   const pieces = shown.map(([, value, tone], index) => {
     const piece = h("i", { class: `tone-${tone}`, title: words[index] });
-    piece.style.flexGrow = value;
+    piece.style.flexGrow = value / total;
     return piece;
   });
   const items = shown.map(([name, value, tone]) => ({ style: `swatch tone-${tone}`, name, figure: write(value) }));

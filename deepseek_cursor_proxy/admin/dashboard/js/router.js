@@ -1,6 +1,8 @@
 // Routes in the address's fragment, so that the back button works and a view or a request can be linked:
 //   #/now   #/requests?model=…&outcome=…   #/requests/12   #/usage?range=30&by=model   #/store
 
+import { query } from "./api.js";
+
 export function parse(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
   const [view, item = null] = path.split("/");
@@ -8,9 +10,7 @@ export function parse(hash) {
 }
 
 export function format({ view, item = null, options = {} }) {
-  const filled = Object.entries(options).filter(([, value]) => value);
-  const search = filled.length ? `?${new URLSearchParams(filled)}` : "";
-  return `#/${view}${item === null ? "" : `/${item}`}${search}`;
+  return `#/${view}${item === null ? "" : `/${item}`}${query(options)}`;
 }
 
 export function current() {

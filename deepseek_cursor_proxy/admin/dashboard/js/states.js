@@ -47,9 +47,8 @@ export function empty(title, ...children) {
 }
 
 export function failure(error, retry) {
-  const notice = h("div.state", { role: "alert" }, h("h2", "This could not be loaded"), h("p", error.message));
-  if (retry) notice.append(button("Try again", retry));
-  return notice;
+  const again = button("Try again", retry);
+  return h("div.state", { role: "alert" }, h("h2", "This could not be loaded"), h("p", error.message), again);
 }
 
 export function loading(lines = 4) {

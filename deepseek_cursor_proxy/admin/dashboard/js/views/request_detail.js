@@ -1,7 +1,7 @@
 // The detail of one request: tokens and cost, timing, where the reasoning of each turn came from, repairs, divergence,
 // and the bodies if the proxy writes traces. It is loaded when the request is opened, and again when it has ended.
 
-import { ApiError, getJson } from "../api.js";
+import { getJson } from "../api.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
 import { factList, iconButton, section, stackedBar } from "../parts.js";
@@ -35,7 +35,7 @@ export class RequestDetail {
     if (id === this.id) return;
     this.id = id;
     this.bodies = null;
-    this.isRunning = false;
+    this.isRunning = this.isMissing = false;
     if (id === null) return;
     this.title.textContent = id < 0 ? "Request" : `Request ${id}`;
     this.state.replaceChildren();
@@ -46,10 +46,9 @@ export class RequestDetail {
   }
 
   update(model) {
-    if (this.id === null || !this.isRunning) return;
     const running = model.running.get(this.id);
     if (running) this.showRunning(running);
-    else this.load();
+    else if (this.isRunning || (this.isMissing && model.rows.has(this.id))) this.load();
   }
 
   searchField() {
@@ -58,7 +57,7 @@ export class RequestDetail {
 
   async load() {
     const id = this.id;
-    this.isRunning = false;
+    this.isRunning = this.isMissing = false;
     this.content.replaceChildren(loading(6));
     try {
       const request = await getJson(`/api/requests/${id}`);
@@ -69,11 +68,9 @@ export class RequestDetail {
   }
 
   failed(error) {
-    if (error instanceof ApiError && error.status === 404) {
-      return empty(
-        "This request is gone",
-        "The proxy keeps the newest requests with their details, older ones only as figures in Usage.",
-      );
+    this.isMissing = error.status === 404;
+    if (this.isMissing) {
+      return empty("This request is gone", "The proxy keeps the details of the last 1,000 requests.");
     }
     return failure(error, () => this.load());
   }
@@ -87,11 +84,12 @@ export class RequestDetail {
   }
 
   showEnded(request) {
-    this.title.textContent = `Request ${request.number}`;
+    this.title.textContent = `Request ${request.number}${this.id < 0 ? " of an earlier run" : ""}`;
     this.state.replaceChildren(chip(stateOf(request)));
     this.bodies = request.bodies ? new Bodies(request.bodies) : null;
+    const hasMessage = request.message && request.outcome !== "client_left";
     const parts = [
-      request.message ? h(`p.note-box.${stateOf(request)[1]}`, request.message) : null,
+      hasMessage ? h(`p.note-box.${stateOf(request)[1]}`, request.message) : null,
       tokens(request),
       timing(request),
       turnStrip(request.strip),

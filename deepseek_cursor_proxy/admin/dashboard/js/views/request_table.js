@@ -74,7 +74,8 @@ export class RequestTable {
 class Line {
   constructor(fields, { number, id }, href) {
     this.row = null;
-    this.link = h("a", { href, "aria-label": `Request ${number}` }, String(number));
+    const label = `Request ${number}${id < 0 ? " of an earlier run" : ""}`;
+    this.link = h(id < 0 ? "a.quiet" : "a", { href, title: label, "aria-label": label }, String(number));
     this.state = h("span");
     this.model = h("span.cut");
     this.word = h("span");

@@ -78,10 +78,10 @@ export class UsageView {
     }
   }
 
-  showNotice(...children) {
+  showNotice(notice) {
     this.content.hidden = true;
     this.notice.hidden = false;
-    this.notice.replaceChildren(...children);
+    this.notice.replaceChildren(notice);
   }
 
   fill(asked, byDay, byGroup) {

@@ -29,7 +29,7 @@ export class UsageCharts {
       format: (value) => format.share(value),
       most: 1,
     });
-    const timed = { kind: "lines", format: format.seconds, axis: (value) => `${Math.round(value * 100) / 100} s` };
+    const timed = { kind: "lines", format: format.seconds, axis: (value) => `${Number(value.toPrecision(3))} s` };
     this.first = new Chart({ title: "Time to the first token", ...timed });
     this.whole = new Chart({ title: "Time to the end", ...timed });
     const all = [this.cost, this.tokens, this.cached, this.first, this.whole];
