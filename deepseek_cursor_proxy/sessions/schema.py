@@ -25,6 +25,7 @@ _SESSIONS = (
     "CREATE TABLE nodes (id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE, "
     "parent INTEGER, head INTEGER NOT NULL, info BLOB NOT NULL) STRICT",
     "CREATE INDEX nodes_by_session ON nodes (session)",
+    "CREATE INDEX nodes_by_head ON nodes (head)",
     "CREATE TABLE head_texts (node INTEGER NOT NULL REFERENCES nodes ON DELETE CASCADE, position INTEGER NOT NULL, "
     "message INTEGER NOT NULL REFERENCES messages, PRIMARY KEY (node, position)) STRICT, WITHOUT ROWID",
     "CREATE INDEX head_texts_by_message ON head_texts (message)",

@@ -82,7 +82,7 @@ class SessionService:
     def knows(self, caller: bytes, session: str) -> bool:
         """Whether the caller has this session; True where that cannot be found out, because no answer fails for it."""
         try:
-            return self.store().get(caller, session) is not None
+            return self.store().has(caller, session)
         except Unusable:
             return True
 

@@ -13,35 +13,19 @@ import logging
 import sqlite3
 import time
 import uuid
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Message, is_blank
-from deepseek_cursor_proxy.reasoning.message_digest import digest_message
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
-from deepseek_cursor_proxy.sessions.trajectory import (
-    Json,
-    Node,
-    RecordedTurn,
-    Session,
-    SessionOptions,
-    merge_info,
-    message_json,
-    reasoning_of,
-)
+from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, Session, SessionOptions
+from deepseek_cursor_proxy.sessions.turn_writer import TurnWriter, WrittenTurn, unpack
 from deepseek_cursor_proxy.storage.engine.database import Database
 
 _log = logging.getLogger(__name__)
 
-# Links before the first message have this parent.
-_ROOT = 0
-# The row of a link and its entries in three indexes.
-_BYTES_PER_LINK = 120
 # Sessions that are recorded at the same time, as a rule a handful.
-_MOST_PATHS = 64
+_MOST_SESSIONS_KNOWN = 64
 _COLUMNS = "uuid, name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost"
 
 
@@ -62,8 +46,8 @@ class SessionStore:
     def __init__(self, path: str | Path, limits: Limits = _LIMITS, *, clock: Callable[[], float] = time.time) -> None:
         self._limits = limits
         self._clock = clock
-        # By session, the last turn; used by the recorder's thread alone.
-        self._paths: dict[str, _KnownPath] = {}
+        # By session; used by the recorder's thread, and others only take entries out.
+        self._last_turns: dict[str, WrittenTurn] = {}
         self.database = Database(path, tables=SESSIONS)
 
     def open(self, *, may_set_aside: bool = True) -> None:
@@ -106,6 +90,14 @@ class SessionStore:
             ).fetchone()
         return None if row is None else _session(row)
 
+    def has(self, caller: bytes, session: str) -> bool:
+        with self.database.reader() as connection:
+            row = connection.execute(
+                "SELECT 1 FROM sessions WHERE uuid = ? AND caller = ? AND (expires_at IS NULL OR expires_at > ?)",
+                (session, caller, self._clock()),
+            ).fetchone()
+        return row is not None
+
     def list(self, caller: bytes | None) -> list[Session]:
         """The sessions of a caller, newest first; of all callers for None, which only the owner may ask for."""
         with self.database.reader() as connection:
@@ -129,7 +121,7 @@ class SessionStore:
                 "DELETE FROM sessions WHERE caller = ? AND uuid = ?", (caller, session)
             ).rowcount
             _delete_unused(connection)
-        self._paths.pop(session, None)
+        self._last_turns.pop(session, None)
         if deleted:
             self._empty_log()
         return deleted > 0
@@ -169,21 +161,22 @@ class SessionStore:
             ).fetchone()
             if row is None:
                 return False
-            writer = _TurnWriter(connection, row[0])
-            path = writer.add(turn, self._paths.get(session, _KnownPath()), track_tree=bool(row[1]))
+            writer = TurnWriter(connection, row[0])
+            last = writer.add(turn, self._last_turns.get(session), track_tree=bool(row[1]))
             connection.execute(
                 "UPDATE sessions SET used_at = ?, requests = requests + 1, tokens = tokens + ?, model = ?, "
                 "cost = CASE WHEN ? IS NULL THEN cost ELSE coalesce(cost, 0) + ? END, bytes = bytes + ? WHERE id = ?",
                 (self._clock(), turn.tokens, turn.model, turn.cost, turn.cost, writer.bytes, row[0]),
             )
-        self._remember(session, path)
+        # After the transaction: one that failed has left nothing to go on from.
+        self._remember(session, last)
         return True
 
-    def _remember(self, session: str, path: "_KnownPath") -> None:
-        self._paths.pop(session, None)
-        while len(self._paths) >= _MOST_PATHS:
-            self._paths.pop(next(iter(self._paths)))
-        self._paths[session] = path
+    def _remember(self, session: str, last: WrittenTurn) -> None:
+        self._last_turns.pop(session, None)
+        while len(self._last_turns) >= _MOST_SESSIONS_KNOWN:
+            self._last_turns.pop(next(iter(self._last_turns)))
+        self._last_turns[session] = last
 
     def node_count(self, session: str) -> int:
         with self.database.reader() as connection:
@@ -221,125 +214,6 @@ def _delete_unused(connection: sqlite3.Connection) -> None:
     )
 
 
-class _TurnWriter:
-    """Writes one turn, inside a transaction; `bytes` counts what it adds."""
-
-    def __init__(self, connection: sqlite3.Connection, session: int) -> None:
-        self._connection = connection
-        self._session = session
-        self.bytes = 0
-
-    def add(self, turn: RecordedTurn, known: "_KnownPath", *, track_tree: bool) -> "_KnownPath":
-        """Add a turn; the path of its messages, which the next turn of the chat begins with."""
-        prompts = _leading_prompts(turn.messages)
-        messages = turn.messages[len(prompts) :]
-        path = known.links[: known.common(messages)]
-        while len(path) < len(messages) and (link := self._find(path, messages[len(path)])) is not None:
-            path.append(link)
-        answer = self._find(path, turn.answer) if len(path) == len(messages) else None
-        node = self._place(path, answer, turn.info, track_tree=track_tree)
-        for message in messages[len(path) :]:
-            path.append(self._insert(path, message, node))
-        head = answer if answer is not None else self._insert(path, turn.answer, node)
-        self._connection.execute(
-            "UPDATE links SET is_own = 1, message = ?, logprobs = ? WHERE id = ?",
-            (self._message(message_json(turn.answer)), _pack(turn.logprobs) if turn.logprobs else None, head),
-        )
-        self._finish(node, head, [*map(message_json, prompts), {"tools": list(turn.tools)}])
-        return _KnownPath(tuple(messages), path)
-
-    def _find(self, path: Sequence[int], message: Message) -> int | None:
-        """The link of a message after a path; it gets the reasoning if it had none."""
-        row = self._connection.execute(
-            "SELECT links.id, is_own, body FROM links JOIN messages ON messages.id = message "
-            "WHERE session = ? AND parent = ? AND identity = ?",
-            (self._session, path[-1] if path else _ROOT, digest_message(message).digest),
-        ).fetchone()
-        if row is None:
-            return None
-        link, is_own, body = row
-        # The answer as it came is true; of what a client sends, the first with a reasoning is.
-        if not is_own and not is_blank(message.reasoning) and not reasoning_of(_unpack(body)):
-            value = self._message(message_json(message))
-            self._connection.execute("UPDATE links SET message = ? WHERE id = ?", (value, link))
-        return int(link)
-
-    def _insert(self, path: Sequence[int], message: Message, node: int) -> int:
-        parent, identity = path[-1] if path else _ROOT, digest_message(message).digest
-        cursor = self._connection.execute(
-            "INSERT INTO links (session, parent, identity, message, is_own, node) VALUES (?,?,?,?,0,?)",
-            (self._session, parent, identity, self._message(message_json(message)), node),
-        )
-        self.bytes += _BYTES_PER_LINK
-        return _last_id(cursor)
-
-    def _message(self, body: Json) -> int:
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-        digest = sha256(text).digest()
-        row = self._connection.execute("SELECT id FROM messages WHERE digest = ?", (digest,)).fetchone()
-        if row is not None:
-            return int(row[0])
-        packed = zlib.compress(text)
-        self.bytes += len(packed)
-        return _last_id(self._connection.execute("INSERT INTO messages (digest, body) VALUES (?, ?)", (digest, packed)))
-
-    def _place(self, path: Sequence[int], answer: int | None, info: Json, *, track_tree: bool) -> int:
-        """The node of a turn that has this path in common with earlier ones: one that it continues, or a new one."""
-        on_path = {link: at for at, link in enumerate(path)}
-        heads = dict(self._connection.execute("SELECT head, id FROM nodes WHERE session = ?", (self._session,)))
-        if answer in heads:
-            # The same answer to the same history.
-            node = heads[answer]
-        else:
-            last = max((head for head in heads if head in on_path), key=on_path.__getitem__, default=None)
-            if last is None or track_tree:
-                parent = heads[last] if last is not None else self._node_of(path)
-                return _last_id(
-                    self._connection.execute(
-                        "INSERT INTO nodes (session, parent, head, info) VALUES (?,?,0,?)",
-                        (self._session, parent, _pack(info)),
-                    )
-                )
-            node = heads[last]
-        (before,) = self._connection.execute("SELECT info FROM nodes WHERE id = ?", (node,)).fetchone()
-        merged = _pack(merge_info(_unpack(before), info))
-        self._connection.execute("UPDATE nodes SET info = ? WHERE id = ?", (merged, node))
-        return int(node)
-
-    def _node_of(self, path: Sequence[int]) -> int | None:
-        """The node that the end of a path was added for."""
-        if not path:
-            return None
-        return int(self._connection.execute("SELECT node FROM links WHERE id = ?", (path[-1],)).fetchone()[0])
-
-    def _finish(self, node: int, head: int, texts: Sequence[Json]) -> None:
-        self._connection.execute("UPDATE nodes SET head = ? WHERE id = ?", (head, node))
-        self._connection.execute("DELETE FROM head_texts WHERE node = ?", (node,))
-        rows = [(node, position, self._message(text)) for position, text in enumerate(texts)]
-        self._connection.executemany("INSERT INTO head_texts (node, position, message) VALUES (?,?,?)", rows)
-
-
-class _KnownPath(NamedTuple):
-    """The messages of the last turn of a chat, and their links: the next turn begins with the same objects."""
-
-    messages: tuple[Message, ...] = ()
-    links: list[int] = []  # noqa: RUF012 (never changed: `common` says how much of it is copied)
-
-    def common(self, messages: Sequence[Message]) -> int:
-        pairs = enumerate(zip(self.messages, messages, strict=False))
-        return next((at for at, (one, other) in pairs if one is not other), min(len(self.messages), len(messages)))
-
-
-def _last_id(cursor: sqlite3.Cursor) -> int:
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
-
-
-def _leading_prompts(messages: Sequence[Message]) -> Sequence[Message]:
-    count = next((at for at, each in enumerate(messages) if each.role != "system"), len(messages))
-    return messages[:count]
-
-
 _CHAIN = """
 WITH RECURSIVE chain (id, parent, message, is_own, logprobs, depth) AS (
     SELECT id, parent, message, is_own, logprobs, 0 FROM links WHERE id = ?
@@ -357,23 +231,15 @@ def _read_node(connection: sqlite3.Connection, number: int) -> Node | None:
     texts = connection.execute(
         "SELECT body FROM head_texts JOIN messages ON messages.id = message WHERE node = ? ORDER BY position", (number,)
     ).fetchall()
-    *prompts, tools = [_unpack(body) for (body,) in texts]
+    *prompts, tools = [unpack(body) for (body,) in texts]
     links = connection.execute(_CHAIN, (row[1],)).fetchall()
     first = len(prompts)
     return Node(
         number,
         row[0],
-        (*prompts, *[_unpack(body) for body, _, _ in links]),
+        (*prompts, *[unpack(body) for body, _, _ in links]),
         tuple(tools["tools"]),
         frozenset(at for at, (_, is_own, _) in enumerate(links, first) if is_own),
-        _unpack(row[2]),
-        {at: _unpack(packed) for at, (_, _, packed) in enumerate(links, first) if packed is not None},
+        unpack(row[2]),
+        {at: unpack(packed) for at, (_, _, packed) in enumerate(links, first) if packed is not None},
     )
-
-
-def _pack(value: Any) -> bytes:
-    return zlib.compress(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
-
-
-def _unpack(packed: bytes) -> Any:
-    return json.loads(zlib.decompress(packed).decode("utf-8", "surrogatepass"))

@@ -1,0 +1,230 @@
+"""TurnWriter: adds one turn to the trie of its session, inside a transaction.
+
+A turn that continues the last one of its session, as nearly all do, adds its new messages and moves the node's head.
+Any other turn is looked up link by link.
+"""
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.conversation import Message, is_blank
+from deepseek_cursor_proxy.reasoning.message_digest import digest_message
+from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, merge_info, message_json, reasoning_of
+
+# Links before the first message have this parent.
+_ROOT = 0
+# The row of a link and its entries in three indexes.
+_BYTES_PER_LINK = 120
+
+
+class WrittenTurn(NamedTuple):
+    """A turn as it was written: what the next one of the chat begins with."""
+
+    # Without the prompts before them.
+    messages: Sequence[Message]
+    links: Sequence[int]
+    answer: bytes
+    head: int
+    node: int
+    info: Mapping[str, Any]
+    prompts: Sequence[Message]
+    tools: Sequence[Json]
+
+    def is_continued_by(self, messages: Sequence[Message]) -> bool:
+        """Whether these messages are those of the turn, its answer, and more."""
+        count = len(self.messages)
+        if tuple(messages[:count]) != tuple(self.messages) or len(messages) == count:
+            return False
+        return digest_message(messages[count]).digest == self.answer
+
+    def common(self, messages: Sequence[Message]) -> int:
+        """How many messages a history has in common with the turn."""
+        pairs = enumerate(zip(self.messages, messages, strict=False))
+        return next((at for at, (one, other) in pairs if one != other), min(len(self.messages), len(messages)))
+
+
+class _Place(NamedTuple):
+    """Where a turn belongs: the links of its messages that are there, that of its answer, its node, and its info."""
+
+    path: list[int]
+    answer: int | None
+    node: int
+    info: Mapping[str, Any]
+
+
+class TurnWriter:
+    """Writes one turn; `bytes` counts what it adds."""
+
+    def __init__(self, connection: sqlite3.Connection, session: int) -> None:
+        self._connection = connection
+        self._session = session
+        self.bytes = 0
+
+    def add(self, turn: RecordedTurn, last: WrittenTurn | None, *, track_tree: bool) -> WrittenTurn:
+        """Add a turn to a session whose last one is known, or not."""
+        prompts = _leading_prompts(turn.messages)
+        messages = turn.messages[len(prompts) :]
+        place = self._continue(last, messages, turn) if last is not None and not track_tree else None
+        path, answer, node, info = place or self._look_up(last, messages, turn, track_tree=track_tree)
+        for message in messages[len(path) :]:
+            path.append(self._insert(path, message, node))
+        head = self._write_answer(path, turn, node, answer)
+        self._connection.execute("UPDATE nodes SET head = ?, info = ? WHERE id = ?", (head, pack(info), node))
+        if last is None or last.node != node or last.prompts != prompts or last.tools != turn.tools:
+            self._write_texts(node, [*map(message_json, prompts), {"tools": list(turn.tools)}])
+        digest = digest_message(turn.answer).digest
+        return WrittenTurn(messages, path, digest, head, node, info, prompts, turn.tools)
+
+    def _continue(self, last: WrittenTurn, messages: Sequence[Message], turn: RecordedTurn) -> "_Place | None":
+        """The place of a turn that goes on where the last one ended, if no other did so before."""
+        if not last.is_continued_by(messages):
+            return None
+        path = [*last.links, last.head]
+        if self._find(path, (*messages, turn.answer)[len(path)]) is not None:
+            return None
+        return _Place(path, None, last.node, merge_info(last.info, turn.info))
+
+    def _look_up(
+        self, last: WrittenTurn | None, messages: Sequence[Message], turn: RecordedTurn, *, track_tree: bool
+    ) -> "_Place":
+        path = self._find_path(messages, last)
+        answer = self._find(path, turn.answer) if len(path) == len(messages) else None
+        return _Place(path, answer, *self._place(path, answer, turn.info, track_tree=track_tree))
+
+    def _find_path(self, messages: Sequence[Message], last: WrittenTurn | None) -> list[int]:
+        """The links of the messages that are there."""
+        path = list(last.links[: last.common(messages)]) if last is not None else []
+        while len(path) < len(messages) and (link := self._find(path, messages[len(path)])) is not None:
+            path.append(link)
+        return path
+
+    def _find(self, path: Sequence[int], message: Message) -> int | None:
+        """The link of a message after a path; it gets the reasoning if it had none."""
+        row = self._connection.execute(
+            "SELECT links.id, is_own, body FROM links JOIN messages ON messages.id = message "
+            "WHERE session = ? AND parent = ? AND identity = ?",
+            (self._session, path[-1] if path else _ROOT, digest_message(message).digest),
+        ).fetchone()
+        if row is None:
+            return None
+        link, is_own, body = row
+        # The answer as it came is true; of what a client sends, the first with a reasoning is.
+        if not is_own and not is_blank(message.reasoning) and not reasoning_of(unpack(body)):
+            value = self._message(message_json(message))
+            self._connection.execute("UPDATE links SET message = ? WHERE id = ?", (value, link))
+        return int(link)
+
+    def _write_answer(self, path: Sequence[int], turn: RecordedTurn, node: int, link: int | None) -> int:
+        logprobs = pack(turn.logprobs) if turn.logprobs else None
+        if link is None:
+            return self._insert(path, turn.answer, node, is_own=True, logprobs=logprobs)
+        self._connection.execute(
+            "UPDATE links SET is_own = 1, message = ?, logprobs = ? WHERE id = ?",
+            (self._message(message_json(turn.answer)), logprobs, link),
+        )
+        return link
+
+    def _insert(
+        self,
+        path: Sequence[int],
+        message: Message,
+        node: int,
+        *,
+        is_own: bool = False,
+        logprobs: bytes | None = None,
+    ) -> int:
+        parent, identity = path[-1] if path else _ROOT, digest_message(message).digest
+        body = self._message(message_json(message))
+        self.bytes += _BYTES_PER_LINK
+        return _last_id(
+            self._connection.execute(
+                "INSERT INTO links (session, parent, identity, message, is_own, logprobs, node) VALUES (?,?,?,?,?,?,?)",
+                (self._session, parent, identity, body, is_own, logprobs, node),
+            )
+        )
+
+    def _message(self, body: Json) -> int:
+        """The row of a message, a prompt or a list of tools; all of a kind share one."""
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        digest = sha256(text).digest()
+        row = self._connection.execute("SELECT id FROM messages WHERE digest = ?", (digest,)).fetchone()
+        if row is not None:
+            return int(row[0])
+        packed = zlib.compress(text, 1)
+        self.bytes += len(packed)
+        return _last_id(self._connection.execute("INSERT INTO messages (digest, body) VALUES (?, ?)", (digest, packed)))
+
+    def _place(
+        self, path: Sequence[int], answer: int | None, info: Json, *, track_tree: bool
+    ) -> tuple[int, Mapping[str, Any]]:
+        """The node of a turn that has this path in common with earlier ones, and what is known about it.
+
+        It is one that the turn continues, or a new one.
+        """
+        node = self._node_with_head((answer,)) if answer is not None else None
+        if node is None:
+            node = self._node_with_head(path)
+            if node is None or track_tree:
+                return self._begin_node(node if node is not None else self._node_of(path), info), info
+        (before,) = self._connection.execute("SELECT info FROM nodes WHERE id = ?", (node,)).fetchone()
+        return node, merge_info(unpack(before), info)
+
+    def _node_with_head(self, path: Sequence[int]) -> int | None:
+        """The node that ends last on a path."""
+        for begin in range(len(path), 0, -_LINKS_PER_QUERY):
+            links = path[max(0, begin - _LINKS_PER_QUERY) : begin]
+            row = self._connection.execute(
+                f"SELECT id FROM nodes WHERE head IN ({','.join('?' * len(links))}) AND session = ? "
+                "ORDER BY head DESC LIMIT 1",
+                (*links, self._session),
+            ).fetchone()
+            if row is not None:
+                return int(row[0])
+        return None
+
+    def _node_of(self, path: Sequence[int]) -> int | None:
+        """The node that the end of a path was added for."""
+        if not path:
+            return None
+        return int(self._connection.execute("SELECT node FROM links WHERE id = ?", (path[-1],)).fetchone()[0])
+
+    def _begin_node(self, parent: int | None, info: Json) -> int:
+        return _last_id(
+            self._connection.execute(
+                "INSERT INTO nodes (session, parent, head, info) VALUES (?,?,0,?)", (self._session, parent, pack(info))
+            )
+        )
+
+    def _write_texts(self, node: int, texts: Sequence[Json]) -> None:
+        """Write the prompts and the tools of a node, in place of those it had."""
+        self._connection.execute("DELETE FROM head_texts WHERE node = ?", (node,))
+        rows = [(node, position, self._message(text)) for position, text in enumerate(texts)]
+        self._connection.executemany("INSERT INTO head_texts (node, position, message) VALUES (?,?,?)", rows)
+
+
+# Few enough for one statement.
+_LINKS_PER_QUERY = 200
+
+
+def _last_id(cursor: sqlite3.Cursor) -> int:
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def _leading_prompts(messages: Sequence[Message]) -> Sequence[Message]:
+    count = next((at for at, each in enumerate(messages) if each.role != "system"), len(messages))
+    return messages[:count]
+
+
+def pack(value: Any) -> bytes:
+    return zlib.compress(
+        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"), 1
+    )
+
+
+def unpack(packed: bytes) -> Any:
+    return json.loads(zlib.decompress(packed).decode("utf-8", "surrogatepass"))
