@@ -77,9 +77,10 @@ class Console:
                     self._print_body("sent to DeepSeek", event.payload())
             case Finished():
                 is_good = event.end is COMPLETED
-                colour = _RED if not is_good else _YELLOW if has_lost_cache(event) else _GREEN
+                has_lost = _has_lost_cache(event)
                 self._report_mixed(event.mixed_names)
-                self._print("└", event.number, _format_finished(event), colour)
+                text = _format_finished(event, has_lost_cache=has_lost)
+                self._print("└", event.number, text, _RED if not is_good else _YELLOW if has_lost else _GREEN)
                 for message in filter(None, (event.message, *event.other_messages)):
                     answer = {"reasoning": message.reasoning, "content": message.content}
                     self._print_body("DeepSeek said", answer)
@@ -186,11 +187,12 @@ def _retries(count: int) -> list[str]:
     return [f"{count} {'retry' if count == 1 else 'retries'}"] if count else []
 
 
-def _format_finished(event: Finished) -> str:
-    parts = [_format_prompt(event)] if event.tokens is not None else []
+def _format_finished(event: Finished, *, has_lost_cache: bool) -> str:
+    before = f", was {100 * event.last_prompt.share:.0f} %" if has_lost_cache and event.last_prompt else ""
+    parts = [format_tokens(event.tokens, before)] if event.tokens is not None else []
     if event.divergence is not None:
         parts.append(f"diverged at {event.divergence.words()}")
-    elif has_lost_cache(event):
+    elif has_lost_cache:
         parts.append("the chat is unchanged: DeepSeek forgot it")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
@@ -215,19 +217,13 @@ def format_repairs(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {safe_text(name, 40)}" for name, count in counts.items())
 
 
-def has_lost_cache(event: Finished) -> bool:
+def _has_lost_cache(event: Finished) -> bool:
     """Whether the cached share of the chat fell by more than half."""
     last, tokens = event.last_prompt, event.tokens
     if last is None or tokens is None or last.share < _LEAST_SHARE or tokens.prompt < last.cached:
         # A prompt that is shorter than what was cached is another one.
         return False
     return tokens.hit < tokens.prompt * last.share / 2
-
-
-def _format_prompt(event: Finished) -> str:
-    assert event.tokens is not None
-    before = f", was {100 * event.last_prompt.share:.0f} %" if has_lost_cache(event) and event.last_prompt else ""
-    return format_tokens(event.tokens, before)
 
 
 def format_tokens(tokens: Tokens, before: str = "") -> str:

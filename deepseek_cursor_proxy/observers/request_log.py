@@ -11,6 +11,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,19 +19,17 @@ from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import (
     Event,
+    Finished,
     PassedThrough,
-    PictureDescribed,
     Progress,
     Received,
     Refused,
     RequestFacts,
-    Rerouted,
     Restored,
     Result,
     Sent,
     Terminal,
     Timing,
-    UpstreamChanged,
 )
 from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
@@ -134,16 +133,22 @@ class RunningRequest(NamedTuple):
     first_token_seconds: float | None
 
 
+# Not a union, which is made anew for each event.
+_TERMINAL = (Finished, Refused, PassedThrough)
+
+
 class _Entry:
     """A request in flight."""
 
-    __slots__ = ("facts", "is_sent", "progress", "started")
+    __slots__ = ("conversation", "facts", "is_sent", "progress", "started")
 
     def __init__(self, event: Received) -> None:
         self.facts = event.facts
         self.progress = event.progress
         self.started = time.monotonic()
         self.is_sent = False
+        # The digest of the chat, as soon as it is known.
+        self.conversation = b""
 
 
 EndListener = Callable[[RequestRecord], None]
@@ -168,11 +173,11 @@ class RequestLog:
                 _notify(begin, event.number)
         elif isinstance(event, Restored):
             if (entry := self._running.get(event.number)) is not None:
-                entry.facts = entry.facts.with_session(event.prepared.history.conversation)
+                entry.conversation = event.prepared.history.conversation
         elif isinstance(event, Sent):
             if (entry := self._running.get(event.number)) is not None:
                 entry.is_sent = True
-        elif not isinstance(event, PictureDescribed | Rerouted | UpstreamChanged):
+        elif isinstance(event, _TERMINAL):
             record = make_record(event)
             with self._lock:
                 self._running.pop(event.number, None)
@@ -237,7 +242,8 @@ def _running_request(entry: _Entry) -> RunningRequest:
     progress: Progress = entry.progress()
     phase = "streaming" if progress.first_delta_seconds is not None else "sent" if entry.is_sent else "queued"
     age, tokens = time.monotonic() - entry.started, progress.characters // _CHARACTERS_PER_TOKEN
-    return RunningRequest(_safe_facts(entry.facts), phase, age, tokens, progress.first_delta_seconds)
+    facts = _safe_facts(entry.facts.with_session(entry.conversation))
+    return RunningRequest(facts, phase, age, tokens, progress.first_delta_seconds)
 
 
 # Records …
@@ -249,9 +255,10 @@ def make_record(event: Terminal) -> RequestRecord:
     if isinstance(event, Refused):
         return RequestRecord(facts, event.end.result, event.end.status, message, Timing(event.seconds))
     if isinstance(event, PassedThrough):
-        host = safe_text(event.host, _NAME_LENGTH)
+        host = _safe_name(event.host)
         return RequestRecord(facts, event.end.result, event.end.status, message, Timing(event.seconds), host)
-    record = RequestRecord(
+    history = _read_history(event.prepared) if event.prepared is not None else _NO_HISTORY
+    return RequestRecord(
         facts,
         event.end.result,
         event.end.status,
@@ -260,25 +267,38 @@ def make_record(event: Terminal) -> RequestRecord:
         event.upstream,
         event.tokens,
         event.cost,
-        safe_text(event.finish_reason, _NAME_LENGTH) if event.finish_reason is not None else None,
+        _safe_name(event.finish_reason) if event.finish_reason is not None else None,
         event.retries,
-        divergence=event.divergence.words() if event.divergence is not None else None,
-        retry_reasons=event.retry_reasons,
-        rerouted=event.rerouted,
+        history.turns,
+        history.repairs,
+        event.divergence.words() if event.divergence is not None else None,
+        history.dropped,
+        history.packed_strip,
+        event.retry_reasons,
+        event.rerouted,
     )
-    return _with_history(record, event.prepared) if event.prepared is not None else record
 
 
-def _with_history(record: RequestRecord, prepared: PreparedRequest) -> RequestRecord:
-    dropped = tuple(safe_text(name, _NAME_LENGTH) for name in prepared.request.dropped[:_MOST_NAMES])
+class _History(NamedTuple):
+    """What a record has of the history that was sent."""
+
+    turns: TurnCounts = TurnCounts()
+    repairs: Mapping[str, int] = _NO_REPAIRS
+    dropped: tuple[str, ...] = ()
+    packed_strip: bytes = b""
+
+
+_NO_HISTORY = _History()
+
+
+def _read_history(prepared: PreparedRequest) -> _History:
+    dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
+    if not prepared.turns:
+        return _History(TurnCounts(recovered=prepared.transcript_count), prepared.repairs, dropped)
     sources = [_source(turn) for turn in prepared.turns]
     store, client, display, empty, missing = map(sources.count, range(1, len(_SOURCES)))
-    return record._replace(
-        dropped=dropped,
-        turns=TurnCounts(store + display, client, empty, missing, prepared.transcript_count),
-        repairs=prepared.repairs,
-        packed_strip=_pack(prepared.turns[-_MOST_TURNS:], sources[-_MOST_TURNS:]),
-    )
+    counts = TurnCounts(store + display, client, empty, missing, prepared.transcript_count)
+    return _History(counts, prepared.repairs, dropped, _pack(prepared.turns[-_MOST_TURNS:], sources[-_MOST_TURNS:]))
 
 
 def _source(turn: Turn) -> int:
@@ -308,5 +328,17 @@ _PROOF_CODES = {proof: code for code, proof in enumerate(_PROOFS)}
 
 def _safe_facts(facts: RequestFacts) -> RequestFacts:
     """With names of models that are fit to print, however long those of the client are."""
-    requested = safe_text(facts.requested_model, _NAME_LENGTH)
-    return facts._replace(requested_model=requested, model=safe_text(facts.model, _NAME_LENGTH))
+    requested, model = _safe_name(facts.requested_model), _safe_name(facts.model)
+    if requested == facts.requested_model and model == facts.model:
+        return facts
+    return facts._replace(requested_model=requested, model=model)
+
+
+def _safe_name(name: str) -> str:
+    return _short_name(name) if len(name) <= _NAME_LENGTH else safe_text(name, _NAME_LENGTH)
+
+
+@lru_cache(256)
+def _short_name(name: str) -> str:
+    # Nearly every request has the names of the last one.
+    return safe_text(name, _NAME_LENGTH)

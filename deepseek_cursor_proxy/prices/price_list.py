@@ -9,6 +9,7 @@ is None here and never 0.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -45,7 +46,7 @@ class Price(NamedTuple):
 
 
 class PriceList:
-    """Never changes; a new configuration makes a new one."""
+    """Called by handler threads. Never changes but for what it remembers; a new configuration makes a new one."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self.currency = config.currency
@@ -54,6 +55,8 @@ class PriceList:
         self._own: Mapping[str, Mapping[str, float]] = own
         # Longest first, so that the nearest name wins.
         self._prefixes = sorted((name[:-1] for name in own if name.endswith("*")), key=len, reverse=True)
+        # Prices change on the hour only, and most requests are like the last one.
+        self._price_of_hour = lru_cache(64)(self._find_price)
 
     def cost(
         self, model: str, tokens: Tokens, at: float, *, is_deepseek: bool = True, lost_tokens: int = 0
@@ -76,7 +79,11 @@ class PriceList:
         )
 
     def price(self, model: str, at: float, *, is_deepseek: bool = True) -> Price | None:
-        moment = _moment(at)
+        return self._price_of_hour(model, at // 3600, is_deepseek)
+
+    def _find_price(self, model: str, hour: float, is_deepseek: bool) -> Price | None:
+        """The price in an hour, counted since 1970."""
+        moment = _moment(hour * 3600)
         is_at_peak = is_peak(moment, self._holidays)
         step = rates.find_step(model, self.currency, moment) if is_deepseek else None
         built_in = None if step is None else step.peak if is_at_peak else step.off_peak

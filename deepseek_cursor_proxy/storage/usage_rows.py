@@ -81,8 +81,9 @@ class DaySums(NamedTuple):
     saved: float = 0.0
     divergence_cost: float = 0.0
 
-    def plus(self, other: "DaySums") -> "DaySums":
-        return DaySums(*map(sum, zip(self, other, strict=True)))  # type: ignore[arg-type]
+
+def add_sums(each: Iterable[DaySums]) -> DaySums:
+    return DaySums(*map(sum, zip(DaySums(), *each, strict=True)))
 
 
 _COLUMNS = UsageRow._fields[1:]
@@ -103,7 +104,7 @@ def insert(connection: sqlite3.Connection, rows: Iterable[UsageRow]) -> None:
     connection.executemany(_INSERT, [row[1:] for row in rows])
 
 
-def add_sums(connection: sqlite3.Connection, sums: Mapping[DayGroup, DaySums]) -> None:
+def write_sums(connection: sqlite3.Connection, sums: Mapping[DayGroup, DaySums]) -> None:
     for group, added in sums.items():
         connection.execute(_ADD, (*_bounded(connection, group), *added))
 

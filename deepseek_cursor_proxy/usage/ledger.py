@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
-from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
+from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow, add_sums
 from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,8 @@ _SECONDS_BETWEEN_BATCHES = 1.0
 _ROWS_PER_TRANSACTION = 64
 # A kilobyte each, while the file cannot be used.
 _MOST_ROWS_WAITING = 2000
-_ROWS_BETWEEN_PRUNINGS = 256
+# Pruning counts the rows, which takes milliseconds when there are many.
+_ROWS_BETWEEN_PRUNINGS = 1024
 _ROWS_PER_STEP = 200
 
 # A request, and when it ended.
@@ -127,7 +128,7 @@ class UsageLedger:
             rows = [_row(ended_at, record) for ended_at, record in batch]
             with self._database.transaction() as connection:
                 usage_rows.insert(connection, rows)
-                usage_rows.add_sums(connection, sum_by_day(rows))
+                usage_rows.write_sums(connection, sum_by_day(rows))
         except Unusable as error:
             self._warn(error)
             return False
@@ -169,13 +170,13 @@ class UsageLedger:
 
 
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
-    sums: dict[DayGroup, DaySums] = {}
+    found: dict[DayGroup, list[DaySums]] = {}
     for row in rows:
         # Whose key DeepSeek does not know is nobody: a stranger could send any number of keys.
         key = row.key if row.status != 401 else ""
         group = DayGroup(day_of(row.ended_at), row.model, key, row.api, row.currency)
-        sums[group] = sums.get(group, DaySums()).plus(sums_of(row))
-    return sums
+        found.setdefault(group, []).append(sums_of(row))
+    return {group: add_sums(each) for group, each in found.items()}
 
 
 def sums_of(row: UsageRow) -> DaySums:
@@ -216,41 +217,41 @@ def _row(ended_at: float, record: RequestRecord) -> UsageRow:
     hit, miss, output, thinking, searches = tokens if tokens is not None else (None, None, None, None, 0)
     amount, saved, divergence, currency, version = cost if cost is not None else (None, None, None, "", "")
     return UsageRow(
-        id=0,
-        ended_at=ended_at,
-        number=facts.number,
-        api=facts.api,
-        key=facts.key,
-        session=facts.session,
-        requested_model=facts.requested_model,
-        model=facts.model,
-        upstream=record.upstream,
-        stream=int(facts.stream),
-        outcome=record.result.value,
-        status=record.status,
-        hit=hit,
-        miss=miss,
-        output=output,
-        thinking=thinking,
-        searches=searches,
-        cost=amount,
-        saved=saved,
-        divergence_cost=divergence,
-        currency=currency,
-        price_version=version,
-        is_cost_unknown=int(record.is_cost_unknown),
-        seconds=timing.total,
-        queue_seconds=timing.queue,
-        connect_seconds=timing.connect,
-        first_token_seconds=timing.first_delta,
-        retries=record.retries,
-        filled=record.turns.filled,
-        kept=record.turns.kept,
-        empty=record.turns.empty,
-        missing=record.turns.missing,
-        recovered=record.turns.recovered,
-        divergence=record.divergence,
-        messages=facts.messages,
-        tools=facts.tools,
-        body_bytes=facts.body_bytes,
+        0,
+        ended_at,
+        facts.number,
+        facts.api,
+        facts.key,
+        facts.session,
+        facts.requested_model,
+        facts.model,
+        record.upstream,
+        int(facts.stream),
+        record.result.value,
+        record.status,
+        hit,
+        miss,
+        output,
+        thinking,
+        searches,
+        amount,
+        saved,
+        divergence,
+        currency,
+        version,
+        int(record.is_cost_unknown),
+        timing.total,
+        timing.queue,
+        timing.connect,
+        timing.first_delta,
+        record.retries,
+        record.turns.filled,
+        record.turns.kept,
+        record.turns.empty,
+        record.turns.missing,
+        record.turns.recovered,
+        record.divergence,
+        facts.messages,
+        facts.tools,
+        facts.body_bytes,
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.storage import usage_rows
-from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
+from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow, add_sums
 from deepseek_cursor_proxy.usage.ledger import day_of, sums_of
 
 GROUPS = ("day", "model", "key", "api", "session")
@@ -98,11 +98,11 @@ def make_report(connection: sqlite3.Connection, period: Period, by: str, currenc
     for row in rows:
         by_name[_name_of(row, by)].append(row)
     if by == "session":
-        sums = {name: _total(map(sums_of, found)) for name, found in by_name.items()}
+        sums = {name: add_sums(map(sums_of, found)) for name, found in by_name.items()}
     else:
         sums = _sum_by((getattr(group, by) or _NAMELESS, each) for group, each in days)
     groups = [_group(name, found, by_name.get(name, ())) for name, found in sums.items()]
-    total = _group("", _total(sums.values()), rows)
+    total = _group("", add_sums(sums.values()), rows)
     return UsageReport(period, by, currency, tuple(sorted(groups, key=_order(by))), total, _by_day_and_model(days))
 
 
@@ -111,7 +111,7 @@ def sum_day(connection: sqlite3.Connection, day: date, currency: str) -> UsageGr
     if not usage_rows.has_tables(connection):
         return UsageGroup("", DaySums())
     kept = usage_rows.read_days(connection, day.isoformat(), day.isoformat())
-    return UsageGroup(day.isoformat(), _total(_in_currency(sums, group.currency, currency) for group, sums in kept))
+    return UsageGroup(day.isoformat(), add_sums(_in_currency(sums, group.currency, currency) for group, sums in kept))
 
 
 def _order(by: str) -> Any:
@@ -134,21 +134,17 @@ def _name_of(row: UsageRow, by: str) -> str:
 
 
 def _sum_by(named: Iterable[tuple[str, DaySums]]) -> dict[str, DaySums]:
-    sums: dict[str, DaySums] = {}
+    found: dict[str, list[DaySums]] = defaultdict(list)
     for name, each in named:
-        sums[name] = sums.get(name, DaySums()).plus(each)
-    return sums
-
-
-def _total(sums: Iterable[DaySums]) -> DaySums:
-    return _sum_by(("", each) for each in sums).get("", DaySums())
+        found[name].append(each)
+    return {name: add_sums(each) for name, each in found.items()}
 
 
 def _by_day_and_model(days: Iterable[tuple[DayGroup, DaySums]]) -> dict[str, dict[str, DaySums]]:
     found: dict[str, dict[str, DaySums]] = {}
     for group, sums in days:
         models, model = found.setdefault(group.day, {}), group.model or _NAMELESS
-        models[model] = models.get(model, DaySums()).plus(sums)
+        models[model] = add_sums([models.get(model, DaySums()), sums])
     return found
 
 

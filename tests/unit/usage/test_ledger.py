@@ -66,10 +66,7 @@ class LedgerTestCase(StoreFileTestCase):
             return {group[1:]: sums for group, sums in usage_rows.read_days(connection, day, day)}
 
     def all_sums(self) -> DaySums:
-        total = DaySums()
-        for sums in self.sums().values():
-            total = total.plus(sums)
-        return total
+        return usage_rows.add_sums(self.sums().values())
 
 
 class TestLedger(LedgerTestCase):
@@ -169,6 +166,7 @@ class TestBounds(LedgerTestCase):
         self.assertEqual(9, self.all_sums().requests)
 
     def test_pruning_runs_on_another_thread(self) -> None:
+        self.enterContext(mock.patch.object(ledger, "_ROWS_BETWEEN_PRUNINGS", 64))
         opened = self.ledger()
 
         def write() -> None:
