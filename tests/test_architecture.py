@@ -39,7 +39,7 @@ DIRECTIONS = {
     "api": "access deepseek exchange http1 observers protocols.request reasoning sessions storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
-    "admin": "access deepseek exchange http1 net observers own_hosts prices server storage upstream usage",
+    "admin": "access deepseek exchange http1 net observers own_hosts prices server sessions storage upstream usage",
     "lab": "reasoning server storage upstream",
     "cli": "access admin deepseek lab net observers prices server sessions storage upstream usage",
     # Files of the top level that are not open to all.

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.admin.access import AdminAccess
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.health import Readiness
-from deepseek_cursor_proxy.admin.json_api import requests, settings, stats
+from deepseek_cursor_proxy.admin.json_api import requests, sessions, settings, stats
 from deepseek_cursor_proxy.admin.json_api.request_pages import RequestPages
 from deepseek_cursor_proxy.admin.static_files import StaticFiles
 from deepseek_cursor_proxy.config.access_keys import AccessKey
@@ -36,6 +36,7 @@ _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 _METHODS = "GET, HEAD"
 _FEED = "/api/events"
 _REQUEST = re.compile(r"/api/requests/(-?[0-9]{1,15})")
+_SESSION = re.compile(r"/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?")
 _MOST_FIELDS = 20
 
 Parameters = dict[str, str]
@@ -58,6 +59,7 @@ class AdminApp:
             "/api/stats": lambda _: _json(stats.stats(context)),
             "/api/requests": lambda parameters: _json(self._pages().page(parameters)),
             "/api/usage": self._usage,
+            "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
             _FEED: lambda _: HttpReply.events(self._feeds.open()),
             "/api/config": lambda _: _json(settings.settings(context.loaded, context.config_path)),
         }
@@ -89,6 +91,8 @@ class AdminApp:
             raise MethodNotAllowed("The feed answers GET.", "GET")
         if (number := _REQUEST.fullmatch(request.path)) is not None:
             return self._request(int(number[1]))
+        if (session := _SESSION.fullmatch(request.path)) is not None:
+            return self._session(session[1], session[2])
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
             raise NotFound("There is nothing at this path of the dashboard's port; the API is at the proxy's own port.")
@@ -104,6 +108,12 @@ class AdminApp:
                 code="unknown_request",
             )
         return _json(requests.details(record, self._context.config.trace_dir))
+
+    def _session(self, session: str, node: str | None) -> HttpReply:
+        services = self._context.services()
+        if node is None:
+            return _json(sessions.tree(services, session))
+        return _json(sessions.trajectory(services, session, int(node)))
 
     def _pages(self) -> RequestPages:
         services = self._context.services()

@@ -178,6 +178,15 @@ class SessionStore:
             self._last_turns.pop(next(iter(self._last_turns)))
         self._last_turns[session] = last
 
+    def node(self, session: str, number: int) -> Node | None:
+        """One node of a session, for the owner."""
+        with self.database.reader() as connection:
+            row = connection.execute(
+                "SELECT 1 FROM nodes JOIN sessions ON sessions.id = session WHERE uuid = ? AND nodes.id = ?",
+                (session, number),
+            ).fetchone()
+            return None if row is None else _read_node(connection, number)
+
     def node_count(self, session: str) -> int:
         with self.database.reader() as connection:
             row = connection.execute(

@@ -1,0 +1,93 @@
+"""/api/sessions: the recorded sessions of all callers, the tree of one, and a trajectory with its thinking.
+
+These alone show prompts and answers, because somebody chose to record them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from deepseek_cursor_proxy.errors import NotFound, Overloaded
+from deepseek_cursor_proxy.json_codec import as_object
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.services import Services
+    from deepseek_cursor_proxy.sessions.store import SessionStore
+    from deepseek_cursor_proxy.sessions.trajectory import Node, Session
+
+_LONGEST_TITLE = 120
+
+
+def sessions(services: "Services") -> dict[str, Any]:
+    if not services.sessions.count():
+        return {"sessions": []}
+    return {"sessions": [_session(each) for each in _store(services).list(None)]}
+
+
+def tree(services: "Services", session: str) -> dict[str, Any]:
+    """A session and its nodes, without their messages."""
+    store = _store(services)
+    found = next((each for each in store.list(None) if each.uuid == session), None)
+    if found is None:
+        raise NotFound("There is no such session, or it was deleted.", code="unknown_session")
+    return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
+
+
+def trajectory(services: "Services", session: str, number: int) -> dict[str, Any]:
+    """One node with its messages."""
+    node = _store(services).node(session, number)
+    if node is None:
+        raise NotFound("There is no such trajectory, or its session was deleted.", code="unknown_node")
+    names = [as_object(tool.get("function")).get("name") for tool in node.tools]
+    return {**_summary(node), "messages": list(node.messages), "own": sorted(node.own), "tools": names}
+
+
+def _store(services: "Services") -> "SessionStore":
+    try:
+        store = services.sessions.store()
+    except Unusable as fault:
+        raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
+    services.sessions.flush()
+    return store
+
+
+def _session(session: "Session") -> dict[str, Any]:
+    return {
+        "uuid": session.uuid,
+        "name": session.options.name,
+        "tags": list(session.options.tags),
+        "model": session.model,
+        "created_at": session.created_at,
+        "used_at": session.used_at,
+        "requests": session.requests,
+        "nodes": session.nodes,
+        "tokens": session.tokens,
+        "cost": session.cost,
+    }
+
+
+def _summary(node: "Node") -> dict[str, Any]:
+    metadata = as_object(node.info.get("metadata"))
+    return {
+        "id": node.id,
+        "parent": node.parent,
+        "title": _title(node),
+        "message_count": len(node.messages),
+        "turns": len(node.own),
+        "model": node.info.get("model"),
+        "started": node.info.get("started"),
+        "finished": node.info.get("finished"),
+        "cost": node.info.get("cost"),
+        "api": metadata.get("api"),
+        "finish_reason": metadata.get("finish_reason"),
+        "is_complete": metadata.get("is_complete"),
+        "requests": metadata.get("request_numbers"),
+    }
+
+
+def _title(node: "Node") -> str:
+    """The beginning of the first question."""
+    for message in node.messages:
+        content = message.get("content")
+        if message.get("role") == "user" and isinstance(content, str):
+            return " ".join(content.split())[:_LONGEST_TITLE]
+    return ""
