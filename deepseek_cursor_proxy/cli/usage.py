@@ -4,6 +4,7 @@ Both only read, and work whether the proxy runs or not. All costs are estimates,
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import json
@@ -49,10 +50,10 @@ def add_usage_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no day, such as 2026-11-01") from None
+    with contextlib.suppress(ValueError):
+        if 2000 <= (day := date.fromisoformat(text)).year < 9000:
+            return day
+    raise argparse.ArgumentTypeError(f"{text!r} is no day, such as 2026-11-01")
 
 
 # usage …
@@ -148,7 +149,7 @@ def _print_csv(report: UsageReport) -> None:
     groups: list[dict[str, Any]] = report.as_json()["groups"]
     writer.writerow([report.by, *_CSV_FIELDS, "currency"])
     for group in groups:
-        writer.writerow([group["name"], *(group[name] for name in _CSV_FIELDS), report.currency])
+        writer.writerow([safe_text(group["name"], 60), *(group[name] for name in _CSV_FIELDS), report.currency])
 
 
 _CSV_FIELDS = (

@@ -1,8 +1,8 @@
 """The usage of an answer: the object that ends it, read into whole numbers.
 
 It comes from upstream and may have any shape: what is no sensible number counts as 0, so that a figure in a log or a
-sum is never absurd. Server-side searches are counted in the same object, as
-`{"server_tool_use": {"web_search_requests": 1}}`, whatever the API called them.
+sum is never absurd. Server-side searches and pages read are counted in the same object, as
+`{"server_tool_use": {"web_search_requests": 1, "web_fetch_requests": 1}}`, whatever the API called them.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Tokens(NamedTuple):
     miss: int
     output: int
     thinking: int = 0
-    # Server-side searches, each billed by itself.
+    # Server-side searches and pages read, each billed by itself.
     searches: int = 0
 
     @property
@@ -36,7 +36,8 @@ def read_usage(usage: Mapping[str, Any]) -> Tokens:
         cached = as_object(usage.get("prompt_tokens_details")).get("cached_tokens")
     hit = min(_number(cached), prompt)
     thinking = _number(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
-    searches = _number(as_object(usage.get("server_tool_use")).get("web_search_requests"))
+    runs = as_object(usage.get("server_tool_use"))
+    searches = _number(runs.get("web_search_requests")) + _number(runs.get("web_fetch_requests"))
     return Tokens(hit, prompt - hit, output, min(thinking, output), searches)
 
 

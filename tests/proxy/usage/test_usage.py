@@ -85,7 +85,8 @@ class TestUsage(UsageTestCase):
             self.assertIn("The store is in memory", self.output("usage"))
 
     def test_a_bad_flag_or_a_file_of_another_program_is_one_line(self) -> None:
-        for words in (("--since", "soon"), ("--by", "mood"), ("--today", "--week"), ("--json", "--csv")):
+        days = (("--since", day) for day in ("soon", "9999-12-31", "0001-01-01"))
+        for words in (*days, ("--by", "mood"), ("--today", "--week"), ("--json", "--csv")):
             code, out, err = self.run_command("usage", *words)
             self.assertEqual((2, "", 1), (code, out, err.count("\n")), err)
         self.path.write_bytes(b"a letter to my aunt" * 100)
@@ -138,6 +139,20 @@ class TestUsage(UsageTestCase):
         self.assertGreater(total["divergence_cost"], 0)
         self.assertLess(total["divergence_cost"], total["cost"])
         self.assertIn("cost $0.00", self.output("usage").splitlines()[-1])
+
+    def test_several_answers_are_one_request_with_the_cost_of_all(self) -> None:
+        proxy = self.with_file()
+        self.round_trip(proxy, chat_body())
+        self.round_trip(proxy, chat_body(n=3))
+        one, three = reversed(proxy.server.services().request_log.ended())
+        assert one.cost is not None
+        assert three.cost is not None
+        assert one.tokens is not None
+        assert three.tokens is not None
+        self.assertEqual((3 * one.tokens.prompt, 3 * one.tokens.output), (three.tokens.prompt, three.tokens.output))
+        self.assertGreater(three.cost.amount, 1.5 * one.cost.amount)
+        proxy.close()
+        self.assertEqual(2, json.loads(self.output("usage", "--json"))["total"]["requests"])
 
     def test_an_unknown_model_has_no_cost_and_says_so(self) -> None:
         proxy = self.with_file(upstream_host="vllm", upstream_model="deepseek-v4-pro")

@@ -409,6 +409,16 @@ REFUSED_TABLES = (
         "[host_options]\nx = {y = inf}",
         "host_options.x = \"{'y': inf}\" is not a text, number, true, false, list or table of these",
     ),
+    ("prices = 1", "prices = 1 is not a table; write [prices] into the configuration file"),
+    ("[prices]\na = 1", "prices.a = 1 is not a table with miss and output, each the price of a million tokens"),
+    ("[prices.a]", "prices.a = {} is not a table with miss and output"),
+    ("[prices.a]\noutputs = 1", 'unknown key prices.a.outputs ({file}); did you mean "output"?'),
+    ("[prices.a]\nmiss = -1", "prices.a.miss = -1 is not a price from 0 to 100000"),
+    ("[prices.a]\nmiss = true", "prices.a.miss = True is not a price"),
+    ("[prices.a]\nmiss = nan", "prices.a.miss = nan is not a price"),
+    ('[prices.a]\nmiss = "1"', 'prices.a.miss = "1" is not a price'),
+    ('[prices]\nholidays = ["soon"]', "prices.holidays = ['soon'] has an entry that is not a date such as 2027-02-09"),
+    ("[prices]\nholidays = 7", "prices.holidays is not a list"),
     ("passthrough = 1", "passthrough = 1 is not a table; write [passthrough] into the configuration file"),
     ('[passthrough]\na = "b"', 'passthrough.a = "b" is not a table with base_url and key_env'),
     ("[passthrough.a]", "passthrough.a has no base_url"),
@@ -435,6 +445,14 @@ class TablesTest(ConfigTest):
         self.assertEqual(loaded.config.models, {"gpt-5.6-sol": "deepseek-v4-pro", "*": "deepseek-flash"})
         self.assertEqual(loaded.config.passthrough, {"gpt-*": OPENAI})
         self.assertEqual(loaded.origins["models"], str(self.file))
+
+    def test_prices_are_numbers_and_holidays_are_dates(self) -> None:
+        text = '[prices]\nholidays = ["2027-02-09", 2027-02-10]\n[prices."a/b*"]\nmiss = 1\noutput = 2.5\npeak_hit = 0'
+        prices = self.load(text).config.prices
+        self.assertEqual(("2027-02-09", "2027-02-10"), prices["holidays"])
+        self.assertEqual({"miss": 1.0, "output": 2.5, "peak_hit": 0.0}, prices["a/b*"])
+        shown = f"prices = {to_toml(prices)}"
+        self.assertEqual(prices, self.load(shown).config.prices)
 
     def test_tables_built_from_dicts_are_read_only(self) -> None:
         given = {"gpt-*": {"base_url": OPENAI.base_url, "key_env": OPENAI.key_env}}

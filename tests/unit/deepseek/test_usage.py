@@ -14,6 +14,7 @@ class TestUsage(unittest.TestCase):
             "others": ({**details, "prompt_tokens_details": {"cached_tokens": 30}}, Tokens(30, 70, 20, 7)),
             "no cache": ({"prompt_tokens": 5, "completion_tokens": 1}, Tokens(0, 5, 1)),
             "searches": ({"prompt_tokens": 5, "server_tool_use": {"web_search_requests": 2}}, Tokens(0, 5, 0, 0, 2)),
+            "pages": ({"server_tool_use": {"web_search_requests": 2, "web_fetch_requests": 1}}, Tokens(0, 0, 0, 0, 3)),
             "nothing": ({}, Tokens(0, 0, 0)),
         }
         for name, (usage, expected) in cases.items():
