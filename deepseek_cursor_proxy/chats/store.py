@@ -37,10 +37,12 @@ _ROWS_PER_STEP = 200
 
 
 class PromptTokens(NamedTuple):
-    """The tokens of a prompt, and how many of them DeepSeek had cached."""
+    """The tokens of a prompt, how many were cached, and the upstream and model, each with a cache of its own."""
 
     total: int
     cached: int
+    upstream: str = ""
+    model: str = ""
 
     @property
     def share(self) -> float:

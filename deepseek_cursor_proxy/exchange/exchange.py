@@ -193,8 +193,10 @@ class Exchange:
             finally:
                 finished = self._finished_event()
                 self._report.end(finished)
-        if finished.tokens is not None and upstream_call.tracker is not None:
-            upstream_call.tracker.record_tokens(PromptTokens(finished.tokens.prompt, finished.tokens.hit))
+        tokens = finished.tokens
+        if tokens is not None and upstream_call.tracker is not None:
+            prompt = PromptTokens(tokens.prompt, tokens.hit, finished.upstream, finished.facts.model)
+            upstream_call.tracker.record_tokens(prompt)
         if is_complete:
             upstream_call.learn(self._reply)
         if is_complete and upstream_call.prepared is not None:

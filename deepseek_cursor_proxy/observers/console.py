@@ -188,12 +188,14 @@ def _retries(count: int) -> list[str]:
 
 
 def _format_finished(event: Finished, *, has_lost_cache: bool) -> str:
-    before = f", was {100 * event.last_prompt.share:.0f} %" if has_lost_cache and event.last_prompt else ""
+    last = event.last_prompt
+    before = f", was {int(100 * last.share)} %" if has_lost_cache and last is not None else ""
     parts = [format_tokens(event.tokens, before)] if event.tokens is not None else []
     if event.divergence is not None:
         parts.append(f"diverged at {event.divergence.words()}")
-    elif has_lost_cache:
-        parts.append("the chat is unchanged: DeepSeek forgot it")
+    elif has_lost_cache and last is not None:
+        is_same = (last.upstream, last.model) == (event.upstream, event.facts.model)
+        parts.append("the chat is unchanged: DeepSeek forgot it" if is_same else "another model has its own cache")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
     if event.end is not COMPLETED:

@@ -190,6 +190,9 @@ class TestConsole(unittest.TestCase):
             self.assertIn(f"{expected} · 50 out · diverged at message 12 (user content) · stop", line)
             (unchanged,) = self.lines(finished(tokens=tokens, last_prompt=last))
             self.assertEqual("was" in expected, "the chat is unchanged: DeepSeek forgot it" in unchanged)
+            moved = last._replace(model="another") if last is not None else None
+            (elsewhere,) = self.lines(finished(tokens=tokens, last_prompt=moved))
+            self.assertEqual("was" in expected, "another model has its own cache" in elsewhere)
 
     def test_the_console_prints_status_and_reason_of_a_failure(self) -> None:
         failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)
