@@ -153,7 +153,7 @@ export class NowView {
         const figures = format.plural(calls, "call") + (waiting ? `, ${format.count(waiting)} waiting` : "");
         return h(
           "li",
-          h("span.cut", { title: host }, upstreams.length > 1 ? name : host),
+          h("span.cut", { title: host }, name),
           h("span.quiet", figures),
           chip(UPSTREAM_STATES[state] ?? [state, "quiet"]),
         );
