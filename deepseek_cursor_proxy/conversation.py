@@ -90,6 +90,8 @@ class ChatRequest(NamedTuple):
     # Tools that DeepSeek runs itself, as the client declares them, and the choice of one that it forces.
     server_tools: tuple[Mapping[str, Any], ...] = ()
     server_choice: Mapping[str, Any] | None = None
+    # Whether the client wants the response cache to be used, if it says so.
+    cache: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,11 @@ DIRECTIONS = {
     "upstream": "deepseek http1 net",
     "sessions": "deepseek observers reasoning storage tokens",
     "prices": "deepseek",
+    "response_cache": "deepseek http1 net storage",
     "observers": "chats deepseek prices reasoning",
     "usage": "deepseek observers prices storage",
-    "exchange": "access chats deepseek http1 net observers prices protocols.request reasoning sessions storage tokens "
-    + "upstream usage",
+    "exchange": "access chats deepseek http1 net observers prices protocols.request reasoning response_cache "
+    + "sessions storage tokens upstream usage",
     "api": "access deepseek exchange http1 observers protocols.request reasoning sessions storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",

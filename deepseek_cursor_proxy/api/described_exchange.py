@@ -67,6 +67,10 @@ class LateExchange:
     def is_closed(self) -> bool:
         return self._is_closed or (self._exchange is not None and self._exchange.is_closed)
 
+    @property
+    def cache_state(self) -> str:
+        return self._exchange.cache_state if self._exchange is not None else ""
+
     def notice(self, choice: int) -> str:
         """Known once the answer has begun."""
         assert self._exchange is not None

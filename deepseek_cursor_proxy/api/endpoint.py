@@ -53,6 +53,10 @@ class Display(NamedTuple):
 
 
 _FIELDS_ONLY = Display()
+# The values of a request's header `x-cache`.
+_CACHE_WORDS = {"use": True, "skip": False}
+# Fields for this proxy alone, which other upstreams may refuse.
+_OWN_FIELDS = ("cache", "nomyo")
 
 
 class Endpoint:
@@ -99,13 +103,19 @@ class GenerationEndpoint(Endpoint):
         if api is None or key is None:
             return create(ClientRequest(request, caller, context, body, len(raw)))
         self._services.access.check_spender(caller)
-        sent = raw if model is None else encode_json(body)
+        if not body.keys().isdisjoint(_OWN_FIELDS):
+            body = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
+            sent = encode_json(body)
+        else:
+            sent = raw if model is None else encode_json(body)
         return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services, self._report)
 
     def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         """The exchange of a call that DeepSeek accepted, or a late one; `access` learns what it thinks of the key."""
         services = self._services
         services.access.check_call(request.caller)
+        if services.config.response_cache != "off" and self._wants_cache(request, generation.request):
+            generation = generation.with_cache()
         if services.upstreams.only is None:
             request = self._check_upstreams(request, generation.request.model)
         if services.config.pictures == "name":
@@ -114,6 +124,15 @@ class GenerationEndpoint(Endpoint):
         from deepseek_cursor_proxy.api.described_exchange import open_described
 
         return open_described(request.context, generation, services, partial(self._open, request))
+
+    def _wants_cache(self, request: ClientRequest, chat: ChatRequest) -> bool:
+        """Whether the response cache may answer: as the body says, else as the header does, else the setting."""
+        if chat.choices > 1:
+            return False
+        wanted = chat.cache
+        if wanted is None and (header := request.http.header("x-cache")) is not None:
+            wanted = _CACHE_WORDS.get(header.strip().lower())
+        return self._services.config.response_cache == "on" if wanted is None else wanted
 
     def _check_upstreams(self, request: ClientRequest, model: str) -> ClientRequest:
         """The request with what its caller may not spend; raises a ProxyError if that leaves no upstream."""
@@ -134,8 +153,8 @@ class GenerationEndpoint(Endpoint):
             if refusal.status == 401:
                 access.record_refused(request.caller)
             raise
-        if request.context.is_held or not exchange.has_owner_key:
-            # An upstream that accepts a key of the owner says nothing about the caller's.
+        if exchange.is_sent and (request.context.is_held or not exchange.has_owner_key):
+            # A cached answer, or an upstream that accepts a key of the owner, says nothing about the caller's.
             access.record_accepted(request.caller)
         return exchange
 

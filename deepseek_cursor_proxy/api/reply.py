@@ -32,6 +32,10 @@ class OpenExchange(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
+    # What the response cache has to do with the answer: hit, miss, shared, or "" if it is not used.
+    @property
+    def cache_state(self) -> str: ...
+
     # The text before the answer of a choice, or "".
     def notice(self, choice: int) -> str: ...
 
@@ -65,7 +69,7 @@ class Writer(Protocol):
 
 
 def stream_reply(exchange: OpenExchange, events: Events) -> HttpReply:
-    return HttpReply.events(_StreamedBody(exchange, events))
+    return _with_cache_state(HttpReply.events(_StreamedBody(exchange, events)), exchange)
 
 
 def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Events:
@@ -101,9 +105,14 @@ def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_
         exchange.close()
         raise
     if is_late:
-        return HttpReply(200, _LateBody(exchange, blanks, writer), _JSON)
+        return _with_cache_state(HttpReply(200, _LateBody(exchange, blanks, writer), _JSON), exchange)
     exchange.close()
-    return HttpReply(200, body, _JSON)
+    return _with_cache_state(HttpReply(200, body, _JSON), exchange)
+
+
+def _with_cache_state(reply: HttpReply, exchange: OpenExchange) -> HttpReply:
+    state = exchange.cache_state
+    return reply._replace(headers=(*reply.headers, ("X-Cache", state))) if state else reply
 
 
 def failure(error: Exception) -> ProxyError:

@@ -121,8 +121,8 @@ class ResponsesEndpoint(GenerationEndpoint):
         chat_body = compaction.summary_request if options.compacts else envelope.chat_body
         chat = parse(chat_body(body, items), config, self._services.memory, server_tools.RESPONSES)
         if options.background:
-            # So that its events can be followed while it runs.
-            chat = chat._replace(stream=True)
+            # So that its events can be followed while it runs. It is a generation of its own, never one of the cache.
+            chat = chat._replace(stream=True, cache=False)
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
         is_native = config.responses_upstream == "native" or server_tools.has_any(chat)
         generation = GenerationRequest(chat, body, request.body_bytes, RESPONSES if is_native else CHAT)

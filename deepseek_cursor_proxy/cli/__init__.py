@@ -95,9 +95,12 @@ def _config_show_path(options: dict[str, Any]) -> None:
 def _store_stats(options: dict[str, Any]) -> None:
     from datetime import datetime
 
+    from deepseek_cursor_proxy.prices.price_list import format_amount
+
     config = _load(options).config
     with serve.open_store(config) as store:
         stats, responses = store.stats(), serve.response_stats(store)
+        cache = serve.cache_stats(store, config.currency)
     oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
     print(f"store        {config.reasoning_content_path}")
     print(f"reasonings   {stats.reasonings:,} (of at most {config.reasoning_cache_max_rows:,})")
@@ -105,6 +108,9 @@ def _store_stats(options: dict[str, Any]) -> None:
     print(f"text         {stats.bytes:,} bytes")
     print(f"oldest use   {oldest}")
     print(f"responses    {responses.responses:,} (of at most {config.response_max_rows:,}), {responses.bytes:,} bytes")
+    totals, saved = cache.totals, format_amount(cache.totals.money, config.currency)
+    print(f"cache        {cache.entries:,} answers, {cache.bytes:,} bytes")
+    print(f"cache use    {totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved")
 
 
 def _store_clear(options: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.service import AdminService
     from deepseek_cursor_proxy.cli.tunnel import Tunnel
+    from deepseek_cursor_proxy.storage.cached_answers import CacheStats
     from deepseek_cursor_proxy.storage.response_rows import ResponseStats
 
 _log = logging.getLogger(__name__)
@@ -122,10 +123,20 @@ def response_stats(store: ReasoningStore) -> "ResponseStats":
         return responses.stats()
 
 
+def cache_stats(store: ReasoningStore, currency: str = "") -> "CacheStats":
+    """Figures of the response cache, with money in this currency; raises Unusable."""
+    from deepseek_cursor_proxy.storage.cached_answers import CachedAnswers
+
+    with contextlib.closing(CachedAnswers(store.database)) as cache:
+        return cache.stats(currency)
+
+
 def clear(store: ReasoningStore) -> str:
     """Delete all that is stored; a line that says how much. Raises Unusable."""
-    responses = response_stats(store).responses
-    return f"Cleared {store.clear():,} stored reasonings" + (f" and {responses:,} responses." if responses else ".")
+    responses, answers = response_stats(store).responses, cache_stats(store).entries
+    others = [f"{responses:,} responses"] if responses else []
+    others += [f"{answers:,} cached answers"] if answers else []
+    return " and ".join([f"Cleared {store.clear():,} stored reasonings", *others]) + "."
 
 
 def _clear_at_start(store: ReasoningStore, path: Path) -> None:

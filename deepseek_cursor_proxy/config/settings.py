@@ -191,6 +191,18 @@ class ProxyConfig:
     response_max_bytes: int = _amount(
         1024**3, "how much they may take up, packed; the oldest go first", needs_restart=True
     )
+    response_cache: str = setting(
+        "ask",
+        "answer the same question again without a call: never, for requests that ask for it, or for all",
+        choices=("off", "ask", "on"),
+        group="response cache",
+    )
+    response_cache_max_age_seconds: int = _amount(
+        24 * 3600, "seconds after which a cached answer is forgotten", needs_restart=True
+    )
+    response_cache_max_bytes: int = _amount(
+        256 * 1024**2, "how much they may take up, packed; the oldest go first", needs_restart=True
+    )
     record: str = setting(
         "sessions",
         "which requests are recorded as trajectories: those to a session's own URL, or all, in a session of each chat",

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT as CLIENT_CHAT
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -42,3 +43,12 @@ class GenerationRequest(NamedTuple):
     upstream_api: UpstreamApi = CHAT
     # The messages as the client sent them, which identify its turns, if the request has descriptions in them.
     client_messages: tuple[Message, ...] | None = None
+    # Whether the response cache may answer it. It is then streamed, whatever the client wants.
+    uses_cache: bool = False
+    # Whether the client wants that stream as one chat completion.
+    is_joined: bool = False
+
+    def with_cache(self) -> "GenerationRequest":
+        """The request as the cache needs it: plain and streamed ones are the same question to the upstream."""
+        is_joined = not self.request.stream and self.request.client_api == CLIENT_CHAT
+        return self._replace(request=self.request._replace(stream=True), uses_cache=True, is_joined=is_joined)

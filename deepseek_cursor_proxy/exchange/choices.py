@@ -103,6 +103,15 @@ class ChoicesExchange:
     def has_owner_key(self) -> bool:
         return any(exchange.has_owner_key for exchange in self._exchanges.values())
 
+    @property
+    def cache_state(self) -> str:
+        """Never used: a client that wants several answers wants different ones."""
+        return ""
+
+    @property
+    def is_sent(self) -> bool:
+        return True
+
     def notice(self, choice: int) -> str:
         return self._exchanges[choice].notice()
 

@@ -10,6 +10,7 @@ A turn or call is stored before the batch that completes it is handed on.
 import secrets
 import time
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.chats.store import PromptTokens
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
@@ -32,6 +33,9 @@ from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import look_up
 from deepseek_cursor_proxy.redaction import redact_keys
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.cached_upstream_call import CachedUpstreamCall
 
 # A shorter key may be a word that an error message contains anyway.
 _SHORTEST_SECRET = 8
@@ -62,7 +66,13 @@ class Exchange:
 
         With lulls its consumer waits for DeepSeek. Text that means a forced call becomes the call.
         """
-        return forced_tools.convert_stream(self._deltas(with_lulls), self._request, self._tool_call_id)
+        batches = self._deltas(with_lulls)
+        if self._is_joined:
+            # Only here: hardly any plain answer comes as a stream, and the proxy is smaller without.
+            from deepseek_cursor_proxy.deepseek.joined_completion import join_stream
+
+            batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
+        return forced_tools.convert_stream(batches, self._request, self._tool_call_id)
 
     def _deltas(self, with_lulls: bool) -> Batches:
         try:
@@ -80,6 +90,9 @@ class Exchange:
                                 events.raise_problem()
                     if self._request.stream and not self._reply.is_finished:
                         raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
+                    if self._cached_call is not None:
+                        yield BLOCKING
+                        self._store_answer(self._cached_call)
                     break
                 except ProxyError as error:
                     yield BLOCKING
@@ -108,7 +121,8 @@ class Exchange:
         self._services = services
         self._context = context
         self._report = context.report or open_report(context, generation, services)
-        self._upstream_call = UpstreamCall(self._report, context, generation, services)
+        self._cached_call = _open_cached_call(self._report, context, generation, services)
+        self._upstream_call = self._cached_call or UpstreamCall(self._report, context, generation, services)
         self._request = self._upstream_call.request
         self._started = time.monotonic()
         self._first_delta: float | None = None
@@ -120,6 +134,7 @@ class Exchange:
         # Whether anything of a stream was handed on, if only a heartbeat.
         self._has_output = False
         self._end = CLIENT_LEFT
+        self._is_joined = generation.is_joined
         self._report.emit(Received(self._report.facts(self._request), self._request, generation.body, self.progress))
 
     def progress(self) -> Progress:
@@ -130,6 +145,16 @@ class Exchange:
     def has_owner_key(self) -> bool:
         """Whether DeepSeek is called with a key of the owner."""
         return self._upstream_call.has_owner_key
+
+    @property
+    def cache_state(self) -> str:
+        """What the response cache has to do with the answer, in the word of its header; "" if it is not used."""
+        return self._cached_call.cache_state.value if self._cached_call is not None else ""
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether an upstream accepted the request."""
+        return self._upstream_call.is_accepted and not self._upstream_call.is_cached
 
     def notice(self, choice: int = 0) -> str:
         """The notice before the answer; known for sure once the answer has begun."""
@@ -158,6 +183,12 @@ class Exchange:
                 self._upstream_call.end_soon()
         if events.batch and self._request.stream:
             self._has_output = True
+
+    def _store_answer(self, cached_call: "CachedUpstreamCall") -> None:
+        """Have the response cache keep the answer, which is complete, with what it cost."""
+        tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
+        cost = self._cost(tokens, time.time()) if tokens is not None else None
+        cached_call.store_answer(self._reply.finish_reason(), tokens, cost)
 
     def fail(self, error: Exception) -> None:
         """End the exchange for a reason that lies behind it: the answer could not be written for the client."""
@@ -189,10 +220,13 @@ class Exchange:
         finally:
             try:
                 # A bug of ours costs an answer, not a slot for the next one.
-                upstream_call.end(was_complete=is_complete)
+                upstream_call.end(was_complete=is_complete, has_left=self._end is CLIENT_LEFT)
             finally:
                 finished = self._finished_event()
                 self._report.end(finished)
+        if upstream_call.is_cached:
+            # It says nothing new about the upstream, and nothing about its prefix cache.
+            return
         tokens = finished.tokens
         if tokens is not None and upstream_call.tracker is not None:
             prompt = PromptTokens(tokens.prompt, tokens.hit, finished.upstream, finished.facts.model)
@@ -208,7 +242,8 @@ class Exchange:
         facts = self._report.facts(upstream_call.request)
         seconds = time.monotonic() - self._started
         tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
-        tracker = upstream_call.tracker
+        # What DeepSeek has of the chat does not matter to an answer of the response cache.
+        tracker = upstream_call.tracker if not upstream_call.is_cached else None
         return Finished(
             facts=facts.with_session(prepared.history.conversation) if prepared is not None else facts,
             end=self._end,
@@ -216,10 +251,11 @@ class Exchange:
             message=None if self._reply.is_empty else self._reply.message(),
             finish_reason=self._reply.finish_reason(),
             usage=self._reply.usage,
-            upstream=upstream_call.upstream.name,
+            upstream="" if upstream_call.is_cached else upstream_call.upstream.name,
+            is_cached=upstream_call.is_cached,
             prepared=prepared,
             retries=upstream_call.retries.count,
-            divergence=upstream_call.divergence,
+            divergence=upstream_call.divergence if tracker is not None else None,
             tokens=tokens,
             last_prompt=tracker.last_prompt if tracker is not None else None,
             cost=self._cost(tokens, facts.started_at + seconds) if tokens is not None else None,
@@ -234,11 +270,25 @@ class Exchange:
     def _cost(self, tokens: Tokens, at: float) -> Cost | None:
         """What the answer cost, which ended at that Unix time; None if the price is not known."""
         upstream_call, lost = self._upstream_call, 0
+        if upstream_call.is_cached:
+            return Cost(0.0, 0.0, 0.0, self._services.prices.currency, "")
         last = upstream_call.tracker.last_prompt if upstream_call.tracker is not None else None
         if last is not None and upstream_call.divergence is not None:
             lost = max(0, min(last.total, tokens.prompt) - tokens.hit)
         model, is_deepseek = upstream_call.request.model, upstream_call.upstream.may_be_deepseek
         return self._services.prices.cost(model, tokens, at, is_deepseek=is_deepseek, lost_tokens=lost)
+
+
+def _open_cached_call(
+    report: RequestReport, context: CallContext, generation: GenerationRequest, services: Services
+) -> "CachedUpstreamCall | None":
+    """The calls of an exchange that uses the response cache; None for any other."""
+    if not generation.uses_cache:
+        return None
+    # Only here: most requests do not, and the proxy is smaller without.
+    from deepseek_cursor_proxy.exchange.cached_upstream_call import CachedUpstreamCall
+
+    return CachedUpstreamCall(report, context, generation, services)
 
 
 def open_report(context: CallContext, generation: GenerationRequest, services: Services) -> RequestReport:

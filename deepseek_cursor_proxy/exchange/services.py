@@ -21,7 +21,9 @@ from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.prices.price_list import PriceList
 from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.response_cache.service import ResponseCache
 from deepseek_cursor_proxy.sessions.service import SessionService
+from deepseek_cursor_proxy.storage.cached_answers import CachedAnswers
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
@@ -40,6 +42,7 @@ class Services:
     access: Access
     reasoning_store: ReasoningStore
     chats: ChatStore
+    response_cache: ResponseCache
     # Saves time only; see chat_memory.
     memory: ChatMemory
     responses: ResponseStore
@@ -111,6 +114,7 @@ class Services:
                 max_age_seconds=config.reasoning_cache_max_age_seconds,
                 clock=reasoning_store.clock,
             ),
+            response_cache=_open_cache(config, reasoning_store),
             memory=ChatMemory(),
             responses=_open_responses(config, reasoning_store),
             jobs=Jobs(config.background_workers, config.background_queue),
@@ -148,6 +152,7 @@ class Services:
         self.ledger.close()
         self.responses.close()
         self.chats.close()
+        self.response_cache.close()
         self.picture_descriptions.close()
         self.counter.close()
         self.upstream.close()
@@ -162,6 +167,16 @@ def _open_ledger(config: ProxyConfig, reasoning_store: ReasoningStore, request_l
     )
     request_log.subscribe(ledger.add)
     return ledger
+
+
+def _open_cache(config: ProxyConfig, reasoning_store: ReasoningStore) -> ResponseCache:
+    store = CachedAnswers(
+        reasoning_store.database,
+        max_age_seconds=config.response_cache_max_age_seconds,
+        max_bytes=config.response_cache_max_bytes,
+        clock=reasoning_store.clock,
+    )
+    return ResponseCache(store)
 
 
 def _open_responses(config: ProxyConfig, reasoning_store: ReasoningStore) -> ResponseStore:

@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader
 from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message, name_upstream
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -45,6 +46,7 @@ from deepseek_cursor_proxy.upstream.retry import Retries
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.failover import Failover
+    from deepseek_cursor_proxy.response_cache.replay import ReplayedResponse
 
 
 class UpstreamCall:
@@ -78,7 +80,7 @@ class UpstreamCall:
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
         self.prepared: PreparedRequest | None = None
-        self._response: UpstreamResponse | None = None
+        self._response: UpstreamResponse | ReplayedResponse | None = None
         # Waited for slots, by all calls; None as long as none was asked for.
         self.queue_seconds: float | None = None
 
@@ -137,8 +139,13 @@ class UpstreamCall:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether DeepSeek accepted the request, if only to break off the answer."""
+        """Whether there is an answer, if only to break off: DeepSeek accepted the request, or it is a cached one."""
         return self._response is not None
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the answer is one of the response cache; see CachedUpstreamCall."""
+        return False
 
     def send(self, history: History, stored: StoredTexts, tracker: ChatTracker) -> None:
         """Have an upstream accept the request; raises a ProxyError or ClientGone otherwise."""
@@ -203,16 +210,19 @@ class UpstreamCall:
     def read(self, *, with_lulls: bool) -> upstream_events.UpstreamEvents:
         """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
         assert self._response is not None
-        if not self._request.stream:
+        if isinstance(self._response, UpstreamResponse) and not self._request.stream:
             self.record_sent()
             return upstream_events.read_whole(self._response, self._read_answer)
         if not with_lulls:
             # The first wait for DeepSeek may be long.
             self.record_sent()
-        reader = self._upstream_api.open_reader()
+        reader = self._open_reader()
         if self._request.sent_names:
             reader = OwnNameReader(reader, self._request.sent_names)
         return upstream_events.read_stream(self._response, reader, self.record_sent, with_lulls=with_lulls)
+
+    def _open_reader(self) -> EventReader:
+        return self._upstream_api.open_reader()
 
     def _read_answer(self, body: Mapping[str, Any]) -> list[Delta]:
         deltas = self._upstream_api.read_answer(body)
@@ -276,13 +286,14 @@ class UpstreamCall:
         if self._sent is not None and self.tracker is not None:
             sent, self._sent = self._sent, None
             self.tracker.record()
-            self._report.emit(sent)
+            if not self.is_cached:
+                self._report.emit(sent)
 
-    def end(self, *, was_complete: bool) -> None:
-        """The exchange is over."""
+    def end(self, *, was_complete: bool, has_left: bool) -> None:
+        """The exchange is over: its client has the answer, or left, or got an error."""
         self.close(was_complete=was_complete)
         if self._failover is not None:
-            self._failover.end(was_complete=was_complete)
+            self._failover.end(was_complete=was_complete and not self.is_cached)
 
     def close(self, *, was_complete: bool = False) -> None:
         self.record_sent()
@@ -319,15 +330,20 @@ class UpstreamCall:
         self._transmit(self.prepared)
 
     def _transmit(self, prepared: PreparedRequest) -> None:
-        body = self._upstream_api.encode(prepared.request, self._services.memory)
-        self._response = self._send_with_retries(body)
+        self._transmit_body(prepared, self._upstream_api.encode(prepared.request, self._services.memory))
+
+    def _transmit_body(self, prepared: PreparedRequest, body: bytes) -> None:
+        self._response = response = self._send_with_retries(body)
         if prepared.request.stream:
-            self._response.raise_unless_stream()
-        payload = partial(self._upstream_api.payload, prepared.request)
-        self._sent = Sent(self._report.number, payload, len(body), time.monotonic() - self._started, self.retries.count)
+            response.raise_unless_stream()
+        self._sent = self._sent_event(prepared, len(body))
         if self._failover is not None:
             self._failover.record_acceptance()
             self._sent = self._sent._replace(upstream=self.upstream.name)
+
+    def _sent_event(self, prepared: PreparedRequest, size: int) -> Sent:
+        payload = partial(self._upstream_api.payload, prepared.request)
+        return Sent(self._report.number, payload, size, time.monotonic() - self._started, self.retries.count)
 
     def _send_with_retries(self, body: bytes) -> UpstreamResponse:
         while True:

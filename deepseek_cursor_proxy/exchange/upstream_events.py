@@ -11,7 +11,7 @@ such lull, or when there is nothing to hand on yet. A Heartbeat travels in a bat
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
@@ -20,12 +20,23 @@ from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
+
+class StreamedResponse(Protocol):
+    """A response that comes in pieces: from an upstream, or from the response cache."""
+
+    def stream(self, *, with_lulls: bool) -> Generator[bytes | Heartbeat | Lull, None, None]: ...
+
+    def note_progress(self) -> None: ...
+
+    def note_keep_alive(self) -> None: ...
+
+
 UpstreamEvents = Generator[ParsedEvents | Lull, None, None]
 _Pieces = Generator[bytes | Heartbeat | Lull, None, None]
 
 
 def read_stream(
-    response: UpstreamResponse, reader: EventReader, record_sent: Callable[[], None], *, with_lulls: bool
+    response: StreamedResponse, reader: EventReader, record_sent: Callable[[], None], *, with_lulls: bool
 ) -> UpstreamEvents:
     """The events of a streamed response up to its [DONE] or the first problem."""
     with closing(response.stream(with_lulls=with_lulls)) as pieces:

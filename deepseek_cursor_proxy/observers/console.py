@@ -6,6 +6,7 @@
     └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s · $0.0061
 
 A picture that another model describes is a line of its own before them, an upstream that fails one after the second.
+An answer of the response cache has no third line, and `cached answer` in the last.
 The second line reports what was repaired or replayed as text. The last reports where a chat diverged from its previous
 request, what share of it was cached then if that fell by more than half, and the cost, an estimate.
 A new figure is a field of its event (see `events`), which `exchange` or `api` sets. Lines contain no prompt, answer or
@@ -198,6 +199,8 @@ def _format_finished(event: Finished, *, has_lost_cache: bool) -> str:
         parts.append("the chat is unchanged: DeepSeek forgot it" if is_same else "another model has its own cache")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
+    if event.is_cached:
+        parts.insert(0, "cached answer")
     if event.end is not COMPLETED:
         parts[:0] = [_format_end(event.end), *_retries(event.retries)]
     parts.append(f"{event.timing.total:.1f} s")

@@ -166,8 +166,9 @@ class Finished(NamedTuple):
     message: Message | None
     finish_reason: str | None
     usage: Mapping[str, Any] | None
-    # The upstream that was called.
+    # The upstream that was called; none for an answer of the response cache.
     upstream: str = ""
+    is_cached: bool = False
     # The request as it was sent last, if it came so far.
     prepared: PreparedRequest | None = None
     retries: int = 0

@@ -98,6 +98,8 @@ class RequestRecord(NamedTuple):
     retry_reasons: tuple[str, ...] = ()
     # The upstreams that failed, so that another was asked.
     rerouted: tuple[str, ...] = ()
+    # Whether the response cache had the answer.
+    is_cached: bool = False
 
     @property
     def number(self) -> int:
@@ -276,6 +278,7 @@ def make_record(event: Terminal) -> RequestRecord:
         history.packed_strip,
         event.retry_reasons,
         event.rerouted,
+        is_cached=event.is_cached,
     )
 
 

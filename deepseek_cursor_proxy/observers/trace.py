@@ -145,6 +145,7 @@ def _finished_fields(event: Finished) -> dict[str, Any]:
         "outcome": event.end.message,
         "status": event.end.status,
         "retries": event.retries,
+        **({"is_cached": True} if event.is_cached else {}),
     }
 
 

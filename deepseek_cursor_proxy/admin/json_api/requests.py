@@ -50,6 +50,7 @@ def row(record: RequestRecord) -> dict[str, Any]:
         "tools": record.facts.tools,
         "body_bytes": record.facts.body_bytes,
         "upstream": record.upstream or None,
+        "cached": record.is_cached,
     }
 
 
@@ -89,6 +90,8 @@ def ledger_row(row: UsageRow) -> dict[str, Any]:
         "tools": row.tools,
         "body_bytes": row.body_bytes,
         "upstream": row.upstream or None,
+        # Nothing else is free and was sent nowhere.
+        "cached": row.cost == 0 and not row.upstream,
     }
 
 

@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
 
 _HOUR = 3600.0
 
@@ -43,6 +44,7 @@ def summary(context: AdminContext) -> dict[str, Any]:
         **_last_hour(services.request_log.ended(limit=sys.maxsize), now),
         "today": _today(context, services),
         "store": _store(context, services),
+        "cache": _cache(services),
         "process": _process(),
         "tracing": context.config.trace_dir is not None,
         "currency": services.config.currency,
@@ -132,6 +134,22 @@ def _store(context: AdminContext, services: Services) -> dict[str, Any]:
         "bytes": state.size.bytes,
         "state": state.fault or "usable",
         "faults": state.fault_count,
+    }
+
+
+def _cache(services: Services) -> dict[str, Any] | None:
+    """The response cache, since its store was made; None when that cannot be read."""
+    try:
+        found = services.response_cache.store.stats(services.prices.currency)
+    except Unusable:
+        return None
+    return {
+        "hits": found.totals.hits,
+        "misses": found.totals.misses,
+        "entries": found.entries,
+        "bytes": found.bytes,
+        "saved_tokens": found.totals.tokens,
+        "saved_usd": round(found.totals.money, 6),
     }
 
 

@@ -89,6 +89,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         client_api=api,
         server_tools=tuple(tool_set.server),
         server_choice=tool_set.server_choice,
+        cache=_wants_cache(body),
     )
 
 
@@ -139,7 +140,7 @@ _FORWARDED_FIELDS: dict[str, _Check] = {
 }
 _TRANSLATED_FIELDS = (
     "model messages stream stream_options tools tool_choice functions function_call max_completion_tokens user "
-    "n input instructions system max_output_tokens text prompt_cache_key"
+    "n input instructions system max_output_tokens text prompt_cache_key cache nomyo"
 )
 _PARAMS = frozenset({*_FORWARDED_FIELDS, "max_completion_tokens", "max_output_tokens", "text", "user"})
 _KNOWN_FIELDS = frozenset({*_FORWARDED_FIELDS, *_TRANSLATED_FIELDS.split(), *thinking_mode.NAMES})
@@ -201,6 +202,14 @@ def _choices(body: Json) -> int:
     if count is not None and not 1 <= count <= _MAX_CHOICES:
         raise BadRequest(f"n = {str(count)[:20]}: ask for 1 to {_MAX_CHOICES} choices.", param="n")
     return count or 1
+
+
+def _wants_cache(body: Json) -> bool | None:
+    """What a body says about the response cache: `"cache": true` or, as another router has it, inside `nomyo`."""
+    wanted = optional(body, "cache", bool, "true or false")
+    if wanted is not None or "nomyo" not in body:
+        return wanted
+    return optional(optional(body, "nomyo", dict, "an object") or {}, "cache", bool, "true or false", "nomyo.cache")
 
 
 class _HistorySource(NamedTuple):

@@ -70,6 +70,15 @@ _USAGE = (
     "searches INTEGER NOT NULL, cost REAL NOT NULL, saved REAL NOT NULL, divergence_cost REAL NOT NULL, "
     "PRIMARY KEY (day, model, key, api, currency)) STRICT, WITHOUT ROWID",
 )
+# By digest of caller and request, whole answers; and what their use has saved, by currency.
+_CACHED_ANSWERS = (
+    "CREATE TABLE cached_answers (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, created_at REAL NOT NULL, "
+    "size INTEGER NOT NULL, body BLOB NOT NULL, tokens INTEGER NOT NULL, cost REAL, currency TEXT NOT NULL) STRICT",
+    # Pruning asks for the oldest and for the sum of all sizes.
+    "CREATE INDEX cached_answers_by_age ON cached_answers (created_at, size)",
+    "CREATE TABLE cache_totals (currency TEXT PRIMARY KEY, hits INTEGER NOT NULL, misses INTEGER NOT NULL, "
+    "tokens INTEGER NOT NULL, money REAL NOT NULL) STRICT, WITHOUT ROWID",
+)
 MIGRATIONS: list[tuple[str, ...]] = [
     _REASONINGS,
     _TOOL_ORDERS,
@@ -78,6 +87,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
     _REASONING_FORMS,
     _PICTURE_DESCRIPTIONS,
     _USAGE,
+    _CACHED_ANSWERS,
 ]
 # The tables that each step adds; version 0 has none.
 _TABLES: tuple[set[str], ...] = (
@@ -89,6 +99,7 @@ _TABLES: tuple[set[str], ...] = (
     {"reasoning_forms"},
     {"picture_descriptions"},
     {"usage", "usage_days"},
+    {"cached_answers", "cache_totals"},
 )
 
 
@@ -159,12 +170,13 @@ def newest_time(connection: sqlite3.Connection) -> float | None:
         ("created_at", "responses"),
         ("used_at", "picture_descriptions"),
         ("ended_at", "usage"),
+        ("created_at", "cached_answers"),
     )
     times = [connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] for column, table in columns]
     return max((time for time in times if time is not None), default=None)
 
 
 def delete_rows(connection: sqlite3.Connection) -> None:
-    """Delete all that was stored for callers; figures stay: usage, token ratios and reasoning forms."""
-    for table in ("keys", "tool_orders", "responses", "picture_descriptions", "reasonings"):
+    """Delete all that was stored for callers; figures stay: usage, hits, token ratios and reasoning forms."""
+    for table in ("keys", "tool_orders", "responses", "picture_descriptions", "cached_answers", "reasonings"):
         connection.execute(f"DELETE FROM {table}")

@@ -19,11 +19,11 @@ from tests.support.polling import wait_until
 
 ROW = """id number started_at api model requested_model key session stream ended_at outcome status message tokens
 searches cost_usd saved_usd divergence_usd seconds retries turns repairs divergence messages tools body_bytes
-upstream"""
+upstream cached"""
 RUNNING = """number started_at api model requested_model key session stream phase age_seconds output_tokens_estimate
 first_token_seconds"""
 STATS = """version started_at now uptime_seconds base_url public_url upstreams in_flight waiting connections
-last_minutes first_token_seconds tokens_per_second cache_hit_share today store process tracing currency"""
+last_minutes first_token_seconds tokens_per_second cache_hit_share today store cache process tracing currency"""
 TODAY = """requests cost_usd unknown_cost_requests saved_usd divergence_usd hit_tokens miss_tokens output_tokens
 thinking_tokens searches"""
 GROUP = """requests failed hit_tokens miss_tokens output_tokens thinking_tokens searches cost unknown_cost_requests

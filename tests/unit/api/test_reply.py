@@ -41,7 +41,7 @@ class Writer:
 
 
 def new_exchange() -> mock.Mock:
-    return mock.Mock(wait_handle=None)
+    return mock.Mock(wait_handle=None, cache_state="")
 
 
 class Source:

@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.settings import DECLARATIONS, SETTINGS
 from deepseek_cursor_proxy.lab import bench
+from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.engine import database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
@@ -266,7 +267,8 @@ KEY = "sk-some-key-of-a-client"
 class StoreCommandTest(CliTest):
     def test_store_stats_of_an_empty_store(self) -> None:
         lines = [line.split(maxsplit=1) for line in self.output_of("store", "stats").splitlines()]
-        self.assertEqual([name for name, _ in lines], ["store", "reasonings", "keys", "text", "oldest", "responses"])
+        names = ["store", "reasonings", "keys", "text", "oldest", "responses", "cache", "cache"]
+        self.assertEqual([name for name, _ in lines], names)
         self.assertIn(["reasonings", "0 (of at most 100,000)"], lines)
         self.assertIn(["oldest", "use   -"], lines)
 
@@ -289,6 +291,20 @@ class StoreCommandTest(CliTest):
         self.assertRegex(self.output_of("store", "stats"), r"responses    2 \(of at most 10,000\), \d+ bytes\n")
         self.assertEqual(self.output_of("store", "clear"), "Cleared 1 stored reasonings and 2 responses.\n")
         self.assertRegex(self.output_of("store", "stats"), r"responses    0 \(of at most 10,000\), 0 bytes\n")
+
+    def test_store_stats_and_clear_include_the_response_cache(self) -> None:
+        self.fill_store("one")
+        with contextlib.closing(ReasoningStore(self.store)) as store:
+            with contextlib.closing(CachedAnswers(store.database)) as answers:
+                answer = CachedAnswer(b"packed", 1200, 0.25, "USD")
+                answers.record(b"1", answer)
+                for _ in range(3):
+                    answers.count_hit(answer)
+                answers.count_miss()
+        use = "cache use    3 hits, 1 misses; 3,600 tokens, $0.750 saved\n"
+        self.assertIn(f"cache        1 answers, 206 bytes\n{use}", self.output_of("store", "stats"))
+        self.assertEqual(self.output_of("store", "clear"), "Cleared 1 stored reasonings and 1 cached answers.\n")
+        self.assertIn(f"cache        0 answers, 0 bytes\n{use}", self.output_of("store", "stats"))
 
     def test_store_commands_use_the_store_of_the_flag(self) -> None:
         self.fill_store("one")

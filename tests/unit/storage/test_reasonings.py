@@ -383,7 +383,7 @@ class TestCosts(StoreTestCase):
 
     def test_the_file_also_with_its_wal_is_little_larger_than_its_reasonings(self) -> None:
         rng = random.Random(4)
-        for size, most, most_with_wal in ((10_000, 1.15, 1.5), (1_000, 1.66, 5)):
+        for size, most, most_with_wal in ((10_000, 1.15, 1.5), (1_000, 1.73, 5)):
             with self.subTest(size):
                 path = self.path.parent / str(size) / "store.sqlite3"
                 store = self.store(path)

@@ -186,9 +186,15 @@ class TestFaults(StoreFileTestCase):
         self.assertLess(2 * database._BUSY_SECONDS, 0.5)
 
     def test_a_damaged_file_is_set_aside_by_open_and_not_before(self) -> None:
+        with self.opened.reader() as connection:
+            roots = [page for (page,) in connection.execute("SELECT rootpage FROM sqlite_master WHERE rootpage > 0")]
         self.opened.close()
         data = self.path.read_bytes()
-        self.path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+        damaged = bytearray(data)
+        for page in roots:
+            # The schema, which may take more than the first page, stays.
+            damaged[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
+        self.path.write_bytes(damaged)
         self.opened = self.open()
         with self.assertRaises(Damaged):
             count(self.opened)

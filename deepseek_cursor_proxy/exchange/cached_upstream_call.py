@@ -1,0 +1,94 @@
+"""CachedUpstreamCall: the calls of an exchange that uses the response cache.
+
+Before a body is sent, the cache is asked for an answer to it. A hit takes the place of the response, and everything
+after that is as usual. While an identical question is in flight, nothing is sent: its answer is this one's, too, and if
+it gets none, this one is sent. An answer is kept if it came to its own end, `stop` or `tool_calls`, and the upstream
+ended the stream by itself.
+"""
+
+from deepseek_cursor_proxy.conversation import Heartbeat
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.request_report import RequestReport
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
+from deepseek_cursor_proxy.exchange.upstream_events import UpstreamEvents
+from deepseek_cursor_proxy.lull import BLOCKING
+from deepseek_cursor_proxy.prices.price_list import Cost
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
+from deepseek_cursor_proxy.response_cache.replay import ReplayedResponse
+from deepseek_cursor_proxy.response_cache.service import CacheState, cache_key
+from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer
+
+# Of an answer that is worth keeping; others were cut off or refused.
+_GOOD_ENDS = ("stop", "tool_calls")
+
+
+class CachedUpstreamCall(UpstreamCall):
+    """Used by the thread that runs the exchange."""
+
+    def __init__(
+        self, report: RequestReport, context: CallContext, generation: GenerationRequest, services: Services
+    ) -> None:
+        super().__init__(report, context, generation, services)
+        self._lookup = services.response_cache.open_call(context.peer, services.config.heartbeat_interval)
+
+    @property
+    def is_cached(self) -> bool:
+        return isinstance(self._response, ReplayedResponse)
+
+    @property
+    def cache_state(self) -> CacheState:
+        """What the cache has to do with the answer, as it is known by now."""
+        return self._lookup.state
+
+    def _transmit_body(self, prepared: PreparedRequest, body: bytes) -> None:
+        self._use_answer(prepared, self._lookup.find(self._key(body)))
+        if self._response is None and not self._lookup.is_waiting:
+            super()._transmit_body(prepared, body)
+
+    def _use_answer(self, prepared: PreparedRequest, answer: ReplayedResponse | None) -> None:
+        self._response = answer
+        # A hit is a request of its chat like any other; that it was sent is not reported.
+        self._sent = self._sent_event(prepared, 0) if answer is not None else None
+
+    def _key(self, body: bytes) -> bytes:
+        """The digest of all that an answer depends on: caller, upstream, the body, and how the answer is read."""
+        api, names = self._upstream_api, self._request.sent_names
+        url = self.upstream.destination(api.path, is_unversioned=api.is_unversioned).url
+        reading = repr((url, api.host.name, api.host.form, api.runs_server_tools, sorted(names.items())))
+        return cache_key((self._context.namespace, reading.encode("utf-8", "surrogatepass"), body))
+
+    def read(self, *, with_lulls: bool) -> UpstreamEvents:
+        if self._lookup.is_waiting:
+            return self._read_shared(with_lulls)
+        return super().read(with_lulls=with_lulls)
+
+    def _read_shared(self, with_lulls: bool) -> UpstreamEvents:
+        """Heartbeats until the identical question is over, then the answer."""
+        yield BLOCKING
+        while not self._lookup.wait():
+            yield ParsedEvents([Heartbeat()])
+            yield BLOCKING
+        assert self.prepared is not None
+        self._use_answer(self.prepared, self._lookup.take())
+        if self._response is None:
+            self._send_anywhere()
+        yield from self.read(with_lulls=with_lulls)
+
+    def _open_reader(self) -> EventReader:
+        return self._lookup.open_reader(super()._open_reader())
+
+    def store_answer(self, finish_reason: str | None, tokens: Tokens | None, cost: Cost | None) -> None:
+        """Keep an answer that came to its end, unless it is a hit itself."""
+        if finish_reason not in _GOOD_ENDS:
+            return
+        figures = CachedAnswer(b"", tokens.prompt + tokens.output if tokens is not None else 0)
+        if cost is not None:
+            figures = figures._replace(cost=cost.amount, currency=cost.currency)
+        self._lookup.store(figures)
+
+    def end(self, *, was_complete: bool, has_left: bool) -> None:
+        self._lookup.end(has_failed=not has_left)
+        super().end(was_complete=was_complete, has_left=has_left)

@@ -1,0 +1,395 @@
+"""The response cache over real sockets: what is a hit, on which API and in which form, and what is none."""
+
+import json
+import logging
+import os
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.admin_client import AdminCase
+from tests.support.cache_client import ANSWER, APIS, CacheTestCase, body, read
+from tests.support.harness import RunningProxy, chat_body, request_bytes
+from tests.support.polling import wait_until
+
+CONSOLE = "deepseek_cursor_proxy.observers.console"
+
+
+class TestHits(CacheTestCase):
+    def test_a_hit_says_the_same_on_every_api_in_both_forms_without_a_call(self) -> None:
+        for api in APIS:
+            for first in (False, True):
+                with self.subTest(api, first=first):
+                    proxy = self.cache_proxy()
+                    self.fake.forget()
+                    self.fake.answer(ANSWER)
+                    replies = [self.ask(proxy, api, stream=stream) for stream in (first, False, True, first)]
+                    self.assertEqual(["miss", "hit", "hit", "hit"], self.states(*replies))
+                    self.assertEqual([first, False, True, first], [reply.is_stream for reply in replies])
+                    self.assertEqual(1, len(self.fake.seen))
+                    said = [read(api, reply) for reply in replies]
+                    self.assertEqual([said[0]] * 4, said)
+                    self.assertIn("A thought", said[0].reasoning)
+                    self.assertEqual(("The answer.", "read_file"), (said[0].text, said[0].calls[0][0]))
+                    # Keep-alives of the first time are not repeated.
+                    self.assertNotIn(b": keep-alive", replies[2].body)
+
+    def test_a_plain_answer_is_the_one_that_a_request_without_the_cache_gets(self) -> None:
+        proxy, other = self.cache_proxy(), self.cache_proxy()
+        self.fake.answer(ANSWER, ANSWER)
+        with_cache = self.ask(proxy, "chat").value
+        without = self.ask(other, "chat", cache=False).value
+        for value in (with_cache, without):
+            value.pop("id")
+            value.pop("created")
+            for call in value["choices"][0]["message"]["tool_calls"]:
+                call.pop("index", None)
+            value.pop("usage")
+        self.assertEqual(without, with_cache)
+        self.assertNotIn("stream", self.fake.seen[1].payload)
+
+    def test_the_thinking_block_and_the_notice_are_written_into_a_hit_as_well(self) -> None:
+        proxy = self.proxy(display_reasoning="on")
+        self.fake.answer(Answer(reasoning="A thought.", content="Done."))
+        replies = [self.ask(proxy, "chat", stream=stream) for stream in (True, True, False)]
+        self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
+        self.assertEqual(1, len({reply.text for reply in replies}))
+        self.assertIn("A thought.", replies[0].text)
+
+    def test_a_hit_is_remembered_so_that_the_next_turn_is_restored(self) -> None:
+        for api in ("chat", "messages"):
+            with self.subTest(api):
+                store = ReasoningStore(self.folder / f"{api}.sqlite3")
+                proxy = self.cache_proxy(store)
+                self.fake.forget()
+                self.fake.answer(Answer(reasoning="Deep.", content="One."))
+                self.ask(proxy, api)
+                with store.database.transaction() as connection:
+                    for table in ("keys", "reasonings", "tool_orders"):
+                        connection.execute(f"DELETE FROM {table}")
+                again = self.cache_proxy(ReasoningStore(self.folder / f"{api}.sqlite3"))
+                self.assertEqual("hit", self.ask(again, api).headers["x-cache"])
+                question = body(api)["messages"][0]
+                history = [question, {"role": "assistant", "content": "One."}, {"role": "user", "content": "More"}]
+                self.assertEqual(200, self.post(again, api, {**body(api), "messages": history}).status)
+                self.assert_upstream_saw("Deep.")
+
+    def test_a_response_from_the_cache_is_stored_and_can_be_continued(self) -> None:
+        proxy = self.cache_proxy()
+        self.fake.answer(Answer(reasoning="Deep.", content="One."))
+        first, second = (self.ask(proxy, "responses", stream=stream) for stream in (False, True))
+        responses = [first.value, json.loads(second.body.rpartition(b"data: ")[2])["response"]]
+        self.assertNotEqual(responses[0]["id"], responses[1]["id"])
+        for response in responses:
+            self.ask(proxy, "responses", "More", previous_response_id=response["id"], cache=False)
+            self.assert_upstream_saw("Deep.")
+
+    def test_what_is_the_same_to_deepseek_is_a_hit_on_another_api(self) -> None:
+        proxy = self.cache_proxy()
+        self.fake.answer(ANSWER)
+        replies = {api: self.ask(proxy, api, max_output_tokens=1000) for api in ("chat", "responses")}
+        self.assertEqual(["miss", "hit"], self.states(*replies.values()))
+        self.assertEqual(*(read(api, reply) for api, reply in replies.items()))
+
+    def test_an_answer_survives_a_restart(self) -> None:
+        path = self.folder / "store.sqlite3"
+        first = self.cache_proxy(ReasoningStore(path))
+        self.fake.answer(ANSWER)
+        said = read("chat", self.ask(first, "chat", stream=True))
+        first.close()
+        reply = self.ask(self.cache_proxy(ReasoningStore(path)), "chat")
+        self.assertEqual(("hit", said), (reply.headers["x-cache"], read("chat", reply)))
+
+    def test_an_answer_is_forgotten_after_its_time(self) -> None:
+        store = ReasoningStore(":memory:")
+        with mock.patch.object(store, "clock", mock.Mock(return_value=1e9)) as clock:
+            proxy = self.cache_proxy(store, response_cache_max_age_seconds=60)
+            replies = [self.ask(proxy, "chat")]
+            clock.return_value += 59
+            replies.append(self.ask(proxy, "chat"))
+            clock.return_value += 2
+            replies += [self.ask(proxy, "chat"), self.ask(proxy, "chat")]
+        self.assertEqual(["miss", "hit", "miss", "hit"], self.states(*replies))
+
+    def test_searches_are_part_of_a_hit(self) -> None:
+        search = {"type": "web_search"}
+        self.fake.answer(Answer(content="Sunny.", searches=(Search("weather"),)))
+        proxy = self.cache_proxy()
+        replies = []
+        for stream in (False, True, False):
+            data = {"model": "deepseek-flash", "input": "q", "tools": [search], "cache": True, "stream": stream}
+            replies.append(self.post(proxy, "responses", data))
+        self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
+        for reply in replies:
+            self.assertIn(b"web_search_call", reply.body)
+            self.assertEqual("Sunny.", read("responses", reply).text)
+
+    def test_fields_that_a_search_adds_to_a_chat_are_part_of_a_hit(self) -> None:
+        for fields in (web_tools.ASSUMED, web_tools.ASSUMED_BLOCKS):
+            with self.subTest(fields[0][0]):
+                text = None if fields is web_tools.ASSUMED_BLOCKS else "It is sunny."
+                self.fake.answer(*[Answer(reasoning="R.", content=text, fields=fields)] * 2)
+                data = {**chat_body("q", model="deepseek-flash"), "tools": [{"type": "deepseek_web_search"}]}
+                proxy = self.cache_proxy()
+                plain, *cached = (
+                    self.post(proxy, "chat", {**data, **more})
+                    for more in ({}, {"cache": True}, {"cache": True}, {"cache": True, "stream": True})
+                )
+                self.assertEqual([None, "miss", "hit", "hit"], self.states(plain, *cached))
+                messages = [reply.value["choices"][0]["message"] for reply in (plain, *cached[:2])]
+                self.assertEqual(messages[0], messages[1])
+                self.assertEqual(messages[0], messages[2])
+
+    def test_log_probabilities_are_part_of_a_hit(self) -> None:
+        chunks = [
+            {"index": 0, "delta": {"content": text}, "logprobs": {"content": [{"token": text, "logprob": -0.5}]}}
+            for text in ("Hel", "lo")
+        ]
+        events = [{"id": "1", "object": "chat.completion.chunk", "choices": [each]} for each in chunks]
+        events.append({"id": "1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        stream = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in events) + b"data: [DONE]\n\n"
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(stream)
+        self.fake.answer(Raw(head + stream))
+        proxy = self.cache_proxy()
+        for state in ("miss", "hit"):
+            reply = self.ask(proxy, "chat", logprobs=True)
+            choice = reply.value["choices"][0]
+            self.assertEqual((state, "Hello"), (reply.headers["x-cache"], choice["message"]["content"]))
+            self.assertEqual(["Hel", "lo"], [each["token"] for each in choice["logprobs"]["content"]])
+
+    def test_names_that_deepseek_refuses_are_the_clients_own_in_a_hit(self) -> None:
+        proxy = self.cache_proxy()
+
+        def respond(payload: dict[str, Any]) -> Answer:
+            return Answer(reasoning="R.", calls=(Call("c", payload["tools"][0]["function"]["name"], "{}"),))
+
+        self.fake._responder = respond
+        # Both are the same name to DeepSeek, and so are the bodies that it gets.
+        for name in ("look up", "look.up"):
+            tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+            for state in ("miss", "hit"):
+                reply = self.post(proxy, "chat", {**body("chat"), "tools": [tool], "cache": True})
+                self.assertEqual((state, name), (reply.headers["x-cache"], read("chat", reply).calls[0][0]))
+
+
+class TestMisses(CacheTestCase):
+    def test_whatever_differs_upstream_is_another_question(self) -> None:
+        cases: list[dict[str, Any]] = [
+            {},
+            {"text": "Q"},
+            {"model": "deepseek-flash"},
+            {"reasoning_effort": "max"},
+            {"thinking": {"type": "disabled"}},
+            {"temperature": 0.5},
+            {"max_tokens": 7},
+            {"seed": 1},
+            {"tools": "read_file list_files"},
+            {"user": "somebody"},
+            {"response_format": {"type": "json_object"}},
+        ]
+        proxy = self.cache_proxy()
+        for state in ("miss", "hit"):
+            for case in cases:
+                with self.subTest(state, case=case):
+                    self.assertEqual(state, self.ask(proxy, "chat", **case).headers["x-cache"])
+        self.assertEqual(len(cases), len(self.fake.seen))
+
+    def test_what_does_not_reach_deepseek_makes_no_difference(self) -> None:
+        proxy = self.cache_proxy()
+        self.ask(proxy, "chat")
+        for fields in ({"metadata": {"a": "b"}}, {"store": True}, {"nomyo": {"cache": True}}):
+            self.assertEqual("hit", self.ask(proxy, "chat", **fields).headers["x-cache"])
+
+    def test_another_reasoning_in_the_history_is_another_question(self) -> None:
+        proxy = self.cache_proxy()
+        states = []
+        for reasoning in ("One way.", "Another way.", "One way."):
+            turn = {"role": "assistant", "content": "Yes.", "reasoning_content": reasoning}
+            history = [{"role": "user", "content": "q"}, turn, {"role": "user", "content": "and?"}]
+            states += self.states(self.post(proxy, "chat", {**body("chat"), "messages": history, "cache": True}))
+        self.assertEqual(["miss", "miss", "hit"], states)
+
+    def test_tools_in_another_order_are_the_same_question(self) -> None:
+        proxy = self.cache_proxy()
+        orders = ("a b c", "c b a", "b a c")
+        replies = [self.ask(proxy, "chat", tools=tools, metadata={"cursorConversationId": "1"}) for tools in orders]
+        self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
+
+    def test_keys_share_nothing(self) -> None:
+        keys = {"access_keys": ["sk-one", "sk-two"], "pin_key": "never"}
+        for name, settings in (("own keys", {}), ("the key of the owner", keys)):
+            environment = {"DEEPSEEK_API_KEY": "sk-held-by-the-proxy-0001"} if settings else {}
+            with self.subTest(name), mock.patch.dict(os.environ, environment):
+                proxy = self.cache_proxy(**settings)
+                replies = [self.ask(proxy, "chat", key=key) for key in ("sk-one", "sk-two", "sk-one", "sk-two")]
+                self.assertEqual(["miss", "miss", "hit", "hit"], self.states(*replies))
+
+    def test_upstreams_share_nothing(self) -> None:
+        store = self.folder / "store.sqlite3"
+        first = self.cache_proxy(ReasoningStore(store))
+        self.ask(first, "chat")
+        first.close()
+        second = self.cache_proxy(ReasoningStore(store), upstream_base_url=f"{self.fake.url}/beta")
+        self.assertEqual("miss", self.ask(second, "chat").headers["x-cache"])
+
+    def test_answers_that_broke_off_or_failed_are_never_stored(self) -> None:
+        broken: list[Any] = [
+            Answer(reasoning="R.", content="Half of it", piece=4, cut_after=3),
+            Answer(content="Too long", finish_reason="length"),
+            Answer(content="No", finish_reason="content_filter"),
+            Failure(500),
+            Failure(400, "Bad."),
+        ]
+        for step in broken:
+            for stream in (False, True):
+                with self.subTest(step, stream=stream):
+                    proxy = self.cache_proxy()
+                    self.fake.forget()
+                    self.fake.answer(step, Answer(content="All of it."))
+                    self.post(proxy, "chat", body("chat", stream=stream, cache=True))
+                    again = self.ask(proxy, "chat", stream=stream)
+                    self.assertEqual(("miss", "All of it."), (again.headers["x-cache"], again.text))
+                    self.assertEqual("hit", self.ask(proxy, "chat", stream=stream).headers["x-cache"])
+
+    def test_an_answer_whose_client_left_is_not_stored(self) -> None:
+        proxy = self.cache_proxy()
+        self.fake.answer(Answer(content="Half", piece=1, stall_after=3))
+        with self.connect(proxy, body("chat", stream=True, cache=True)):
+            self.fake.stalls.get(timeout=10)
+        self.fake.hang_ups.get(timeout=10)
+        self.assertEqual("miss", self.ask(proxy, "chat").headers["x-cache"])
+
+    def await_response(self, proxy: RunningProxy, id: str) -> None:
+        head = f"GET /v1/responses/{id} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n\r\n".encode()
+        wait_until(lambda: self.round_trip(proxy, head).value["status"] == "completed")
+
+    def test_several_answers_and_background_responses_never_use_it(self) -> None:
+        for setting in ("ask", "on"):
+            proxy = self.cache_proxy(response_cache=setting)
+            for _ in range(2):
+                self.assertEqual([None], self.states(self.ask(proxy, "chat", n=2)))
+                reply = self.ask(proxy, "responses", background=True)
+                self.await_response(proxy, reply.value["id"])
+            self.assertEqual(6, len(self.fake.seen))
+            self.fake.forget()
+
+    def test_a_hit_does_not_vouch_for_the_key(self) -> None:
+        path = self.folder / "store.sqlite3"
+        first = self.cache_proxy(ReasoningStore(path))
+        self.ask(first, "chat", key="sk-old")
+        first.close()
+        proxy = self.cache_proxy(ReasoningStore(path), pin_key="always")
+        self.assertEqual("hit", self.ask(proxy, "chat", key="sk-old").headers["x-cache"])
+        # The first key that DeepSeek accepts is the one that is served, not the first that had a hit.
+        self.assertEqual("miss", self.ask(proxy, "chat", key="sk-new").headers["x-cache"])
+
+
+class TestAsking(CacheTestCase):
+    def state(self, proxy: RunningProxy, api: str = "chat", header: str | None = None, **fields: Any) -> str | None:
+        headers = {} if header is None else {"x_cache": header}
+        reply = self.post(proxy, api, body(api, **fields), **headers)
+        self.assertEqual(200, reply.status, reply.body)
+        return reply.headers.get("x-cache")
+
+    def test_only_requests_that_ask_use_it_unless_the_setting_says_otherwise(self) -> None:
+        ways: list[dict[str, Any]] = [
+            {"cache": True},
+            {"nomyo": {"cache": True}},
+            {"header": "use"},
+            {"header": "USE "},
+        ]
+        silent: list[dict[str, Any]] = [{}, {"cache": None}, {"nomyo": {}}, {"nomyo": None}, {"header": "what"}]
+        refusals: list[dict[str, Any]] = [{"cache": False}, {"nomyo": {"cache": False}}, {"header": "skip"}]
+        expected = {"off": (None, None, None), "ask": ("hit", None, None), "on": ("hit", "hit", None)}
+        for api in APIS:
+            for setting, states in expected.items():
+                proxy = self.cache_proxy(response_cache=setting)
+                self.state(proxy, api, cache=True)
+                for cases, state in zip((ways, silent, refusals), states, strict=True):
+                    for case in cases:
+                        with self.subTest(api, setting=setting, case=case):
+                            self.assertEqual(state, self.state(proxy, api, **case))
+
+    def test_its_fields_are_never_sent_nor_reported_as_dropped(self) -> None:
+        for setting in ("off", "ask", "on"):
+            proxy = self.cache_proxy(response_cache=setting)
+            with self.assertNoLogs(CONSOLE, logging.WARNING), self.assertLogs(CONSOLE, logging.INFO) as log:
+                for api in APIS:
+                    self.state(proxy, api, cache=True, nomyo={"cache": True})
+            self.assertNotIn("not forwarded", "\n".join(log.output))
+        for seen in self.fake.seen:
+            self.assertFalse({"cache", "nomyo"} & seen.payload.keys())
+
+    def test_its_fields_are_not_sent_to_other_upstreams_either(self) -> None:
+        other, route = self.route()
+        proxy = self.cache_proxy(passthrough={"deepseek-flash": route}, access_keys=["sk-test"])
+        reply = self.post(proxy, "chat", body("chat", model="deepseek-flash", cache=True, nomyo={"cache": True}))
+        self.assertEqual((200, None), (reply.status, reply.headers.get("x-cache")))
+        self.assertFalse({"cache", "nomyo"} & other.seen[0].payload.keys())
+
+    def test_a_field_of_the_wrong_type_is_named(self) -> None:
+        for api in APIS:
+            for field, fields in (("cache", {"cache": "yes"}), ("nomyo", {"nomyo": 1})):
+                reply = self.post(self.running, api, body(api, **fields))
+                self.assertEqual(400, reply.status)
+                self.assertIn(field.encode(), reply.body)
+            reply = self.post(self.running, api, body(api, nomyo={"cache": 1}))
+            self.assertEqual(400, reply.status)
+            self.assertIn(b"nomyo.cache", reply.body)
+
+    def test_the_setting_can_be_changed_while_the_proxy_runs(self) -> None:
+        proxy = self.cache_proxy()
+        self.state(proxy, cache=True)
+        proxy.server.reconfigure(replace(proxy.server.config, response_cache="off"))
+        self.assertIsNone(self.state(proxy, cache=True))
+
+
+class TestReports(CacheTestCase, AdminCase):
+    def test_a_hit_costs_nothing_and_says_so_in_log_admin_and_session(self) -> None:
+        proxy = self.admin_proxy(display_reasoning="off")
+        admin = self.admin(proxy)
+        self.fake.answer(Answer(reasoning="A thought.", content="Done."))
+        with self.assertLogs(CONSOLE, logging.INFO) as log:
+            self.ask(proxy, "chat")
+            self.ask(proxy, "chat", stream=True)
+            rows = proxy.server.services().request_log
+            wait_until(lambda: len(rows.ended()) == 2)
+        hit, miss = rows.ended()
+        self.assertEqual((True, False), (hit.is_cached, miss.is_cached))
+        assert hit.cost is not None
+        assert miss.cost is not None
+        self.assertEqual((0.0, 0.0, ""), (hit.cost.amount, hit.cost.saved, hit.upstream))
+        self.assertGreater(miss.cost.amount, 0)
+        self.assertEqual(miss.tokens, hit.tokens)
+        self.assertFalse(hit.is_cost_unknown)
+        lines = [line for line in log.output if "#2" in line]
+        self.assertEqual(3, len(lines), lines)
+        self.assertRegex(lines[-1], r"completed  cached answer · .* · stop · .* · \$0\.00")
+        found = json.loads(self.get(admin, "/api/requests").body)["requests"]
+        self.assertEqual([True, False], [row["cached"] for row in found])
+        cache = json.loads(self.get(admin, "/api/stats").body)["cache"]
+        assert miss.tokens is not None
+        tokens = miss.tokens.prompt + miss.tokens.output
+        self.assertEqual(
+            (1, 1, 1, tokens), tuple(cache[each] for each in ("hits", "misses", "entries", "saved_tokens"))
+        )
+        self.assertGreater(cache["bytes"], 0)
+        self.assertAlmostEqual(miss.cost.amount, cache["saved_usd"], places=6)
+
+    def test_a_hit_is_recorded_in_its_session(self) -> None:
+        proxy = self.running
+        head = b"POST /sessions/create HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n"
+        created = self.round_trip(proxy, head + b"Content-Length: 2\r\n\r\n{}").value
+        self.fake.answer(Answer(reasoning="A thought.", content="Done."))
+        for state in ("miss", "hit"):
+            data = request_bytes(chat_body("q", cache=True), path=f"/s/{created['uuid']}/v1/chat/completions")
+            self.assertEqual(state, self.round_trip(proxy, data).headers["x-cache"])
+
+        def session() -> Any:
+            asked = f"GET /s/{created['uuid']} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n\r\n"
+            return self.round_trip(proxy, asked.encode()).value
+
+        wait_until(lambda: session()["num_requests"] == 2)
+        self.assertEqual(1, session()["num_nodes"])

@@ -1,0 +1,89 @@
+import json
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.joined_completion import join_stream
+from deepseek_cursor_proxy.lull import BLOCKING
+
+
+def joined(*choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The completion that chunks with these choices become."""
+    chunks = [{"id": "1", "object": "chat.completion.chunk", **fields, "choices": [each]} for each in choices]
+    chunks.append({"id": "1", "choices": [], "usage": {"total_tokens": 3}})
+    data = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in chunks)
+
+    def batches() -> Batches:
+        yield BLOCKING
+        yield [Heartbeat()]
+        yield StreamReader().read(data).batch
+
+    first, second, last = join_stream(batches(), has_server_tools=False)
+    assert (first, second) == (BLOCKING, [Heartbeat()])
+    assert isinstance(last, list)
+    (delta,) = last
+    assert isinstance(delta, Delta)
+    assert delta.chunk is not None
+    return dict(delta.chunk)
+
+
+def piece(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "finish_reason": finish_reason}
+
+
+class TestJoinedCompletions(unittest.TestCase):
+    def test_everything_is_added_up(self) -> None:
+        call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
+        more = {"index": 0, "function": {"arguments": "{}"}}
+        found = joined(
+            piece(role="assistant", reasoning_content="", content=None),
+            *(piece(reasoning_content=each) for each in ("Th", "in", "k")),
+            *(piece(content=each) for each in ("a", "b", "c", "d")),
+            piece(tool_calls=[call]),
+            piece(tool_calls=[more]),
+            piece("tool_calls"),
+            system_fingerprint="fp",
+        )
+        function = {"name": "f", "arguments": "{}"}
+        message = {
+            "role": "assistant",
+            "content": "abcd",
+            "reasoning_content": "Think",
+            "tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}],
+        }
+        self.assertEqual(
+            {
+                "id": "1",
+                "object": "chat.completion",
+                "system_fingerprint": "fp",
+                "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+                "usage": {"total_tokens": 3},
+            },
+            found,
+        )
+
+    def test_an_answer_without_thinking_has_no_reasoning(self) -> None:
+        message = joined(piece(content="a"), piece("stop"))["choices"][0]["message"]
+        self.assertEqual({"role": "assistant", "content": "a"}, message)
+
+    def test_log_probabilities_are_joined(self) -> None:
+        choices = [
+            {**piece(content=each), "logprobs": {"content": [{"token": each}], "reasoning_content": None}}
+            for each in ("a", "b")
+        ]
+        found = joined(*choices, {**piece("stop"), "logprobs": None})["choices"][0]["logprobs"]
+        self.assertEqual({"content": [{"token": "a"}, {"token": "b"}]}, found)
+
+    def test_unknown_fields_survive(self) -> None:
+        found = joined(piece(content="a", notes="x", marks=[1]), piece(notes="y", marks=[2], last=1), piece("stop"))
+        message = found["choices"][0]["message"]
+        self.assertEqual(("xy", [1, 2], 1), (message["notes"], message["marks"], message["last"]))
+
+    def test_a_failure_goes_on_and_nothing_comes_of_what_was_there(self) -> None:
+        def batches() -> Batches:
+            yield [Delta(text="a")]
+            raise ValueError
+
+        with self.assertRaises(ValueError):
+            list(join_stream(batches(), has_server_tools=False))
