@@ -76,7 +76,7 @@ class LiveTest(DashboardCase):
         page = self.dashboard(admin)
         self.talk(proxy)
         page.get_by_role("link", name="Requests", exact=True).click()
-        page.get_by_role("row").filter(has_text="Completed").first.click()
+        page.get_by_role("row").filter(has=page.get_by_role("link", name="Request 3")).click()
         detail = page.get_by_role("region", name="Request", exact=True)
         expect(detail.get_by_role("region", name="Tokens and cost")).to_be_visible()
         expect(detail.get_by_role("img", name="Reasoning of 2 turns: 2 from the store")).to_be_visible()
@@ -88,7 +88,7 @@ class LiveTest(DashboardCase):
         expect(detail).to_be_hidden()
         self.assertTrue(page.url.endswith("#/requests"))
         page.go_back()
-        expect(page.get_by_role("heading", name="In flight").first).to_be_visible()
+        expect(page.get_by_role("heading", name="Requests in flight")).to_be_visible()
 
     def test_a_request_that_runs_can_be_opened_by_its_link_and_says_more_when_it_has_ended(self) -> None:
         proxy, admin = self.start()

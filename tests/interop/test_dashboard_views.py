@@ -6,9 +6,12 @@ With DASHBOARD_PICTURES=.github/images they are written there. The data are made
 import os
 from pathlib import Path
 
+from tests.interop import npm
 from tests.interop.browser import NARROW, BrowserCase, Page, expect
 from tests.interop.busy_proxy import NOW, OPENED, OTHER, BusyProxy
 
+# It knows the rules of WCAG that a program can check.
+AXE = "axe-core@4.14.0"
 PICTURES = os.environ.get("DASHBOARD_PICTURES")
 SIZE = (1280, 800)
 
@@ -89,6 +92,20 @@ class ViewsTest(BrowserCase):
                     page.evaluate("route => { location.hash = '#/' + route }", view)
                     expect(page.get_by_text(text).first).to_be_attached()
                     self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), NARROW[0])
+
+    def test_axe_finds_no_fault_in_any_view_and_theme(self) -> None:
+        axe = (npm.installed(AXE).parent / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+        for theme in ("light", "dark"):
+            page = self.show("#/now", theme=theme)
+            page.evaluate(axe)
+            for view in ("now", "requests", f"requests/{OPENED}", "usage", "store"):
+                with self.subTest(view, theme=theme):
+                    page.evaluate("route => { location.hash = '#/' + route }", view)
+                    expect(page.locator(".bones:visible")).to_have_count(0)
+                    found = page.evaluate(
+                        "async () => (await axe.run()).violations.map((each) => [each.id, each.nodes[0].html])"
+                    )
+                    self.assertEqual([], found)
 
     def test_nothing_moves_without_motion_if_the_system_says_so(self) -> None:
         page = self.show("#/now")

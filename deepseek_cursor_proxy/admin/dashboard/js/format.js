@@ -22,11 +22,7 @@ export function plural(value, noun, nouns = `${noun}s`) {
 // 950, 12.3k, 1.20M: three digits that count.
 export function compact(value) {
   if (!isNumber(value)) return NONE;
-  for (const [size, letter] of [
-    [1e9, "G"],
-    [1e6, "M"],
-    [1e3, "k"],
-  ]) {
+  for (const [letter, size] of Object.entries({ G: 1e9, M: 1e6, k: 1e3 })) {
     const scaled = value / size;
     if (Math.abs(scaled) >= 1) return scaled.toFixed(scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2) + letter;
   }

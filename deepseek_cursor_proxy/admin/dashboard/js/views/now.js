@@ -39,7 +39,12 @@ export class NowView {
   layout() {
     const tiles = [this.running, this.first, this.speed, this.cached, this.cost];
     const all = h("a", { href: "#/requests" }, "All requests");
-    this.streamPanel = panel("In flight", { class: "streams" }, h("div.scroll", this.streams.element), this.idle);
+    this.streamPanel = panel(
+      "Requests in flight",
+      { class: "streams" },
+      h("div.scroll", this.streams.element),
+      this.idle,
+    );
     this.newestPanel = panel("Newest requests", { aside: all, class: "list-pane" }, this.newest.element);
     const upstreams = panel("Upstream", {}, h("div.panel-body", this.upstreams));
     const right = h("div.grid", this.hour.element, upstreams, panel("Addresses", {}, this.addresses));

@@ -57,6 +57,7 @@ export class StoreView {
   }
 
   fillSettings() {
+    if (!this.config) return;
     const wanted = this.field.value.trim().toLowerCase();
     const shown = this.config.settings.filter(
       (each) =>
@@ -113,17 +114,12 @@ function settingsTable(settings) {
   const columns = [
     ["Setting", "w-setting"],
     ["Value", ""],
-    ["From", "w-origin"],
   ];
   return table("Settings", columns, h("tbody", settings.map(settingRow)));
 }
 
 function settingRow({ name, value, origin, help, is_secret: isSecret }) {
   const shown = h(isSecret ? "code.quiet" : "code", String(value ?? "–"));
-  return h(
-    "tr",
-    h("td", h("code", name)),
-    h("td", shown, h("small.quiet", help)),
-    h("td", chip(ORIGINS[origin] ?? [origin, "plain"])),
-  );
+  const from = chip(ORIGINS[origin] ?? [origin, "plain"]);
+  return h("tr", h("td", h("code", name), from), h("td", shown, h("small.quiet", help)));
 }
