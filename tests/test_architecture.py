@@ -33,6 +33,7 @@ DIRECTIONS = {
     "sessions": "deepseek observers reasoning storage tokens",
     "prices": "deepseek",
     "response_cache": "deepseek http1 net storage",
+    "setup": "deepseek prices",
     "observers": "chats deepseek prices reasoning",
     "usage": "deepseek observers prices storage",
     "exchange": "access chats deepseek http1 net observers prices protocols.request reasoning response_cache "
@@ -42,7 +43,7 @@ DIRECTIONS = {
     "server": "api exchange http1 net storage",
     "admin": "access deepseek exchange http1 net observers own_hosts prices server sessions storage upstream usage",
     "lab": "reasoning server storage upstream",
-    "cli": "access admin deepseek lab net observers prices server sessions storage upstream usage",
+    "cli": "access admin deepseek lab net observers prices server sessions setup storage upstream usage",
     # Files of the top level that are not open to all.
     "access": "http1 own_hosts",
     "own_hosts": "http1",

@@ -5,6 +5,8 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     serve, signals                        the running proxy and its signals
     usage                                 what was used and what it cost; the balance of the account
     tunnel, child_process, windows_job    ngrok as a child process
+    access_key                            a new key for access_keys, or the digest of one
+    setup                                 the configuration of clients: shown, changed and put back
     dashboard                             the link to the dashboard, printed and opened
     sessions                              recorded trajectories: listed, shown and exported
     flag_types                            the values of flags that are no settings
@@ -27,7 +29,7 @@ from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.cli import flag_types, serve
 from deepseek_cursor_proxy.cli.signals import redirect_to_null
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
+from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import Setting, nearest, to_toml
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.sources import expand_home
@@ -124,6 +126,13 @@ def _dashboard(options: dict[str, Any]) -> None:
     dashboard.open_dashboard(_load(options).config)
 
 
+def _setup(options: dict[str, Any]) -> int:
+    from deepseek_cursor_proxy.cli import setup
+
+    name, choice = setup.take_choice(options)
+    return setup.run(_load(options).config, _config_path(options), name, choice)
+
+
 def _explain(options: dict[str, Any]) -> None:
     from deepseek_cursor_proxy.observers import explain_trace
 
@@ -131,24 +140,12 @@ def _explain(options: dict[str, Any]) -> None:
 
 
 def _access_key(options: dict[str, Any]) -> None:
-    from getpass import getpass
+    from deepseek_cursor_proxy.cli import access_key
 
     if options["new"]:
-        key = new_key()
-        print(f"{key}   the key: give it to the client, it is shown only now")
-        print(f"{AccessKey.of(key).line}   its digest, for access_keys")
-        return
-    try:
-        # Typed without echo or piped, so that no shell history keeps it.
-        text = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
-    except EOFError:
-        text = ""
-    if not is_credential(key := text.strip()):
-        raise StartupError("that is not a key: one line of visible ASCII without blanks, typed or piped in")
-    access_key = AccessKey.of(key)
-    print(access_key.line)
-    if access_key.is_guessable:
-        print("This key is so short that it can be guessed; `access-key --new` makes a better one.", file=sys.stderr)
+        access_key.print_new()
+    else:
+        access_key.print_digest()
 
 
 def _sessions_list(options: dict[str, Any]) -> None:
@@ -282,6 +279,14 @@ def _add_dashboard(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_dashboard)
 
 
+def _add_setup(parser: argparse.ArgumentParser) -> None:
+    from deepseek_cursor_proxy.cli import setup
+
+    _add_settings(parser)
+    setup.add_flags(parser)
+    parser.set_defaults(command=_setup)
+
+
 def _add_sessions(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(metavar="WHAT", required=True)
     _add_settings(lists := what.add_parser("list", help="all sessions, newest first"))
@@ -388,6 +393,7 @@ _CONFIG_COMMANDS = (
 _STORE_COMMANDS = (("stats", "how much is stored", _store_stats), ("clear", "delete all of it", _store_clear))
 _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...] = (
     ("serve", "run the proxy (the default)", _add_serve),
+    ("setup", "point Codex, Claude Code or another client to the proxy, or list them", _add_setup),
     ("dashboard", "open the dashboard of the running proxy in a browser", _add_dashboard),
     ("demo", "try it without a key, against a DeepSeek made up here", lambda demo: demo.set_defaults(command=_demo)),
     ("bench", "measure it against a DeepSeek made up here", _add_bench),

@@ -59,6 +59,27 @@ def open_dashboard(config: ProxyConfig) -> None:
         raise StartupError("there is no browser to open; open the link above in one, perhaps through `ssh -L`")
 
 
+class Addresses(NamedTuple):
+    """Where a running proxy serves clients: on this machine, and through its tunnel."""
+
+    base_url: str
+    public_url: str | None
+
+
+def find_addresses(config: ProxyConfig) -> Addresses | None:
+    """The addresses of the proxy that runs with this store; None when none does, or its key is not known here."""
+    import json
+
+    store = config.reasoning_content_path
+    key = None if config.admin_key is not None else key_files.read_key(store)
+    for found in _running(store, key):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            stats = json.loads(_get(found.url, "/api/stats", found.key).body)
+            public = stats["public_url"]
+            return Addresses(str(stats["base_url"]), str(public) if public else None)
+    return None
+
+
 def _running(store: Path, key: str | None) -> Iterator[Dashboard]:
     if str(store) == ":memory:":
         return
@@ -73,15 +94,29 @@ def _running(store: Path, key: str | None) -> Iterator[Dashboard]:
 
 def _probe(url: str, key: str | None) -> int | None:
     """The status with which a dashboard answers; None when there is none."""
+    with contextlib.suppress(OSError):
+        return _get(url, "/healthz", key).status
+    return None
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+def _get(url: str, path: str, key: str | None) -> _Answer:
+    """Ask an admin listener; OSError if there is none."""
     import http.client
 
     address = urlsplit(url)
-    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+    try:
         connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_PROBE_SECONDS)
         with contextlib.closing(connection):
-            connection.request("GET", "/healthz", headers={"Authorization": f"Bearer {key}"} if key else {})
-            return connection.getresponse().status
-    return None
+            connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
+            answer = connection.getresponse()
+            return _Answer(answer.status, answer.read())
+    except (ValueError, http.client.HTTPException) as error:
+        raise OSError(str(error)) from None
 
 
 def _redirect_page(store: Path, dashboard: Dashboard) -> str:

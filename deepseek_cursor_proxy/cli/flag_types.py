@@ -28,3 +28,12 @@ def port(text: str) -> int:
         if 0 < int(text) < 65536:
             return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is no port: a whole number from 1 to 65535")
+
+
+def root_url(text: str) -> str:
+    """The address of a proxy, without /v1 at its end."""
+    with contextlib.suppress(ValueError):
+        address = urlsplit(text)
+        if address.scheme in ("http", "https") and address.hostname and address.port != 0 and not address.query:
+            return text.rstrip("/").removesuffix("/v1").rstrip("/")
+    raise argparse.ArgumentTypeError(f"{text!r} is not the address of a proxy, such as http://127.0.0.1:9000")

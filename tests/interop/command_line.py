@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import unittest
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -24,6 +25,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
 from tests.interop import npm
 from tests.support.harness import running_proxy
 
+ROOT = Path(__file__).parents[2]
 MODEL = "deepseek-v4-pro"
 KEY = "sk-right"
 Json = dict[str, Any]
@@ -91,6 +93,18 @@ class ClientCase(unittest.TestCase):
             refused = [seen.refusal for seen in self.fake.refused]
             self.fail(f"the client {fate}; DeepSeek got {len(self.said)} requests and refused {refused}{self.output}")
         return printed
+
+    def set_up(self, client: str, url: str, **environment: str) -> str:
+        """Point a client in this home to a proxy by the command for it; what that prints."""
+        return self._setup(client, "--url", url, **environment)
+
+    def undo(self, client: str) -> str:
+        return self._setup(client, "--undo")
+
+    def _setup(self, *arguments: str, **environment: str) -> str:
+        place = {"PYTHONPATH": str(ROOT), **environment}
+        command = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy", "setup")
+        return self.run_client(Program(command, tuple(place.items()), seconds=30), *arguments, "--yes")
 
     # What must hold upstream …
 

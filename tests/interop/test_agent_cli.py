@@ -55,6 +55,28 @@ class ContinueTest(AgentCase):
         self.assert_refused_without_the_proxy()
 
 
+class ContinueSetUpTest(AgentCase):
+    """cn with exactly what `setup continue` wrote, ahead of a model of its user."""
+
+    packages = (CN,)
+
+    def test_the_task(self) -> None:
+        theirs = (
+            "# mine\nname: mine\nversion: 0.0.1\nschema: v1\nmodels:\n- name: other\n  provider: ollama\n  model: o"
+        )
+        config = self.home / ".continue" / "config.yaml"
+        config.parent.mkdir()
+        config.write_text(theirs, encoding="utf-8")
+        self.set_up("continue", self.new_proxy(display=False))
+        place = {"CONTINUE_TELEMETRY_ENABLED": "0", "DEEPSEEK_API_KEY": KEY}
+        program = self.program(self.commands / "cn", **place)
+        printed = self.run_client(program, "--config", str(config), "--auto", "-p", QUESTION)
+        self.assert_task_done(printed)
+        self.assert_nothing_lost()
+        self.undo("continue")
+        self.assertEqual(theirs, config.read_text("utf-8"))
+
+
 class PiTest(AgentCase):
     packages = (PI,)
 

@@ -44,6 +44,20 @@ class AiderTest(ClientCase):
         self.run_client(program, *given)
         self.assertEqual(len(self.said), 1, self.output)
 
+    def test_an_edit_with_what_setup_wrote(self) -> None:
+        self.answer = Answer("Butter.", f"Here it is.\n\n{EDIT.format('bread', 'butter')}")
+        self.set_up("aider", self.proxy_with())
+        place = (("OPENAI_API_KEY", KEY), ("LITELLM_LOCAL_MODEL_COST_MAP", "True"))
+        program = Program((str(self.commands / "aider"),), place, RUN_SECONDS)
+        # The warnings are those about a model that aider knows nothing about.
+        options = [option for option in OPTIONS if option != "--no-show-model-warnings"]
+        printed = self.run_client(program, *options, "--no-stream", "--message", "Milk only.", "notes.txt")
+        self.assert_files("milk\nbutter\n")
+        self.assertEqual([MODEL], [payload["model"] for payload in self.fake.accepted], self.output)
+        self.assertNotIn("unknown context window", printed.lower())
+        self.undo("aider")
+        self.assertEqual([], list(self.home.glob(".aider.*.yml")) + list(self.home.glob(".aider.*.json")))
+
     def assert_files(self, notes: str) -> None:
         self.assertEqual(self.notes.read_text("utf-8"), notes, self.output)
         found = sorted(path.name for path in self.scratch.iterdir() if not path.name.startswith("."))

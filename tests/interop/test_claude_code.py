@@ -1,4 +1,4 @@
-"""Claude Code through the proxy, set up as the README says, against the strict fake: it changes real files.
+"""Claude Code through the proxy, set up by hand and by `setup`, against the strict fake: it changes real files.
 
 It streams from the Messages API, asks for thinking that is signed but not told, and keeps the signatures with its
 chats.
@@ -32,8 +32,8 @@ def setUpModule() -> None:
         raise unittest.SkipTest(f"{CLAUDE_CODE} does not run on this system: {found.stderr.strip()}")
 
 
-def environment_of_the_readme(url: str) -> dict[str, str]:
-    """What the README tells people to set, for this proxy and key."""
+def environment_of_the_page(url: str) -> dict[str, str]:
+    """What the page on clients tells people to set, for this proxy and key."""
     told = dict(re.findall(r"^export (\w+)=(\S+)", block("bash", "export ANTHROPIC_BASE_URL"), re.MULTILINE))
     assert told.pop("ANTHROPIC_BASE_URL") == "http://127.0.0.1:9000"
     assert told.pop("ANTHROPIC_AUTH_TOKEN") == "sk-…"
@@ -44,7 +44,7 @@ class ClaudeCodeCase(AgentCase):
     def ask(self, question: str, *options: str) -> str:
         # Nobody listens there: what is meant for the world outside does not get there.
         nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
-        program = self.program("node", _launcher, **environment_of_the_readme(self.url), **nowhere)
+        program = self.program("node", _launcher, **environment_of_the_page(self.url), **nowhere)
         return self.run_client(program, *options, "-p", question, "--allowedTools", TOOLS)
 
     def point_at(self, url: str) -> None:
@@ -93,6 +93,27 @@ class TaskTest(ClaudeCodeCase):
         self.assert_task_done(self.ask(QUESTION))
         self.said.insert(0, broken)
         self.assert_nothing_lost()
+
+
+class SetUpTest(ClaudeCodeCase):
+    """Claude Code with exactly what `setup claude-code` wrote; only the key is in its environment."""
+
+    def ask(self, question: str, *options: str) -> str:
+        nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+        program = self.program("node", _launcher, ANTHROPIC_AUTH_TOKEN=KEY, **nowhere)
+        return self.run_client(program, *options, "-p", question, "--allowedTools", TOOLS)
+
+    def test_the_task(self) -> None:
+        settings = self.home / ".claude" / "settings.json"
+        settings.parent.mkdir()
+        settings.write_bytes(theirs := b'{"includeCoAuthoredBy": false, "env": {"EDITOR": "vi"}}')
+        self.assertIn("ANTHROPIC_AUTH_TOKEN", self.set_up("claude-code", self.proxy_with_a_memory()))
+        self.assert_task_done(self.ask(QUESTION))
+        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
+        self.assert_whole_chat()
+        self.assertEqual({(MODEL, "max")}, {(one["model"], one["reasoning_effort"]) for one in self.fake.accepted})
+        self.undo("claude-code")
+        self.assertEqual(theirs, settings.read_bytes())
 
 
 class SearchTest(ClaudeCodeCase):

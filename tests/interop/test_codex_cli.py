@@ -1,7 +1,7 @@
 """Codex through the proxy, against the strict fake: it runs commands and patches a file as the model asks.
 
-Its configuration is the README's, word for word but for the port. Codex sends no `previous_response_id`: it echoes
-every item it was sent, reasoning included, in a task and when one is resumed.
+Its configuration is that of the page on clients, word for word but for the port, or what `setup` writes. Codex sends no
+`previous_response_id`: it echoes every item it was sent, reasoning included, in a task and when one is resumed.
 """
 
 import json
@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import threading
+import tomllib
 import unittest
 from collections.abc import Callable
 from dataclasses import replace
@@ -255,6 +256,51 @@ class CodexTest(CodexCase):
         self.assert_task_done(printed)
         self.assert_nothing_lost()
         self.assertEqual(["426" in line for line in logs.output if " refused: " in line], [True], logs.output)
+
+
+class SetUpTest(CodexCase):
+    """Codex with exactly what `setup codex` wrote, beside settings of its user."""
+
+    THEIRS = '# mine\nmodel = "gpt-6-sol"\n\n[projects."/tmp/other"]\ntrust_level = "trusted"'
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_proxy()
+        assert self.proxy is not None
+        self.settings = self.home / ".codex" / "config.toml"
+        self.settings.parent.mkdir()
+        self.settings.write_text(self.THEIRS, encoding="utf-8")
+        self.set_up("codex", self.proxy.url.removesuffix("/v1"))
+
+    def codex(self, *arguments: str, config: str | None = None, may_fail: bool = False) -> str:
+        program = Program((str(_commands / "codex"),), (("DEEPSEEK_API_KEY", KEY),), RUN_SECONDS)
+        return self.run_client(program, *arguments, may_fail=may_fail)
+
+    def test_the_task_runs_with_the_catalogue(self) -> None:
+        self.assert_task_done(self.ask("Put Brötchen on my list instead of bread."))
+        self.assertIn("Done with step 6.", self.ask_again("How many lines are these?"))
+        self.assert_whole_session()
+        self.assertEqual(["apply_patch"], [call.name for call in self.said[2].calls])
+        self.assertNotIn("fallback", self.output.lower())
+        self.assertEqual({MODEL}, {payload["model"] for payload in self.fake.accepted})
+        self.assertEqual({"high"}, {payload.get("reasoning_effort") for payload in self.fake.accepted})
+
+    def test_codex_reads_the_catalogue_as_it_was_written(self) -> None:
+        found = {model["slug"]: model for model in json.loads(self.codex("debug", "models"))["models"]}
+        written = json.loads((self.settings.parent / "deepseek-proxy-models.json").read_text("utf-8"))["models"]
+        self.assertEqual(2, len(written))
+        for model in written:
+            # Releases before this one ask for these.
+            later = {"supports_reasoning_summaries", "supports_parallel_tool_calls"}
+            known = {name: value for name, value in model.items() if name not in later}
+            self.assertEqual(known, {name: found[model["slug"]].get(name) for name in known})
+
+    def test_what_codex_adds_meanwhile_survives_the_undo(self) -> None:
+        self.codex("mcp", "add", "notes", "--", "true")
+        self.undo("codex")
+        left = self.settings.read_text("utf-8")
+        self.assertTrue(left.startswith(self.THEIRS), left)
+        self.assertEqual({"true"}, {server["command"] for server in tomllib.loads(left)["mcp_servers"].values()})
 
 
 class SearchTest(CodexCase):

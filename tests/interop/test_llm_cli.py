@@ -83,6 +83,17 @@ class LlmTest(ClientCase):
         self.assert_nothing_lost()
         self.assertEqual(self.tool_results(), ["Hangzhou", "Hangzhou: cloudy, 7 degrees"])
 
+    def test_the_loop_with_what_setup_wrote(self) -> None:
+        models = self.home / "llm" / "extra-openai-models.yaml"
+        models.parent.mkdir()
+        models.write_text("- model_id: mine\n  model_name: mine", encoding="utf-8")
+        self.set_up("llm", self.new_proxy(display=False), LLM_USER_PATH=str(models.parent))
+        self.run_client(self.llm, "keys", "set", "deepseek-proxy", "--value", KEY)
+        command = ("-m", MODEL, "--functions", str(self.home / "tools.py"), "What is the weather here?")
+        self.assertIn("It is cloudy in Hangzhou, 7 degrees.", self.run_client(self.llm, *command))
+        self.assert_nothing_lost()
+        self.assertIn("mine", self.run_client(self.llm, "models"))
+
     def test_the_loop_streamed(self) -> None:
         self.assert_loop(display=False)
 

@@ -61,6 +61,18 @@ class QwenCodeTest(ClientCase):
         program = Program((str(self.commands / "qwen"),), tuple(place.items()), RUN_SECONDS)
         return self.run_client(program, "--yolo", *options, "-p", question)
 
+    def test_the_task_with_what_setup_wrote(self) -> None:
+        self.set_up("qwen-code", self.proxy_with())
+        program = Program((str(self.commands / "qwen"),), (("DEEPSEEK_API_KEY", KEY),), RUN_SECONDS)
+        printed = self.run_client(program, "--yolo", "-p", "Put Brötchen on my list instead of bread.")
+        self.assertIn("Done with step 3.", printed)
+        self.assertEqual(self.notes.read_text("utf-8"), "milk\nBrötchen\n", self.output)
+        self.assert_nothing_lost()
+        self.undo("qwen-code")
+        left = json.loads((self.home / ".qwen" / "settings.json").read_text("utf-8"))
+        # It rewrites the file as it runs, and adds this.
+        self.assertEqual(SETTINGS, {name: value for name, value in left.items() if name != "$version"})
+
     def test_trimmed_thoughts_reach_deepseek_exactly_and_nothing_in_them_is_done(self) -> None:
         self.url = self.proxy_with()
         printed = self.ask("Put Brötchen on my list instead of bread.")

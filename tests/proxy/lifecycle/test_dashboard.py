@@ -44,6 +44,14 @@ class DashboardTest(ServeTest):
         self.expect_mode(self.directory / "admin.key", 0o600)
         self.assertEqual(200, self.health(url, self.key()))
 
+    def test_setup_points_a_client_to_the_proxy_that_runs(self) -> None:
+        """With its own port, though the settings name another."""
+        _, welcome, _ = self.start()
+        setup = self.launch("setup", "codex", "--print")
+        self.assertEqual(0, setup.wait(), setup.errors)
+        host, port = address(welcome)
+        self.assertIn(f'base_url = "http://{host}:{port}/v1"', setup.rest())
+
     @unittest.skipIf(WINDOWS, "Windows has no pseudo terminals")
     def test_a_terminal_gets_the_link_with_the_key(self) -> None:
         import pty

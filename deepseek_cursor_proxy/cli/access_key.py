@@ -1,0 +1,28 @@
+"""Keys for access_keys: a new one, or the digest of one that is typed or piped in. No key is stored."""
+
+import sys
+
+from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
+from deepseek_cursor_proxy.errors import StartupError
+
+
+def print_new() -> None:
+    key = new_key()
+    print(f"{key}   the key: give it to the client, it is shown only now")
+    print(f"{AccessKey.of(key).line}   its digest, for access_keys")
+
+
+def print_digest() -> None:
+    from getpass import getpass
+
+    try:
+        # Typed without echo or piped, so that no shell history keeps it.
+        text = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+    except EOFError:
+        text = ""
+    if not is_credential(key := text.strip()):
+        raise StartupError("that is not a key: one line of visible ASCII without blanks, typed or piped in")
+    access_key = AccessKey.of(key)
+    print(access_key.line)
+    if access_key.is_guessable:
+        print("This key is so short that it can be guessed; `access-key --new` makes a better one.", file=sys.stderr)

@@ -1,0 +1,15 @@
+"""Setting up clients: their configuration files are edited so that they use the proxy, and put back as they were.
+
+    clients                      each client: its files on every system, and what has to stand there
+    endpoint, machine            what they are pointed at, and where they run
+    codex_catalogue              the models as Codex wants them described
+    documents                    text and bytes; what an editor is
+    toml_text, yaml_text         editors for formats with comments, whose lines are marked (marked_lines)
+    json_text, json_tree         the editor for JSON, with or without comments
+    whole_file                   the editor for a file that is setup's alone
+    changes, files, history      what is changed, how it is written, and what is kept for the way back
+    status                       which clients are here, and which point to the proxy
+    cursor                       what to enter in Cursor
+
+The editors are pure, and nothing here uses the network. `cli/setup.py` asks and prints.
+"""

@@ -1,0 +1,134 @@
+"""The changes that setup or its undo makes to the files of a client: first all are worked out, then all are made.
+
+Setup takes out what it wrote earlier before it writes anew, so a second run changes nothing. Undo puts back the backup
+if the file is still as setup left it; otherwise it takes out its own part alone, and refuses if that was changed.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepseek_cursor_proxy.setup import files
+from deepseek_cursor_proxy.setup.clients import Target
+from deepseek_cursor_proxy.setup.documents import Document, LinesChanged, Record, Unreadable, decode
+from deepseek_cursor_proxy.setup.history import Entry, History, digest
+
+
+class Refusal(Exception):
+    """A file that stays as it is, with the reason; `target` has what a user can add by hand."""
+
+    def __init__(self, target: Target, reason: str) -> None:
+        super().__init__(f"{target.path}: {reason}")
+        self.target = target
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file as it is, as it would be without setup, and as it shall be; None where there is no file."""
+
+    path: Path
+    now: bytes | None
+    before: bytes | None
+    after: bytes | None
+    record: Record
+
+    @property
+    def is_needed(self) -> bool:
+        return self.now != self.after
+
+
+def plan_setup(client: str, targets: Sequence[Target], history: History) -> list[Change]:
+    """Raises Refusal; so does `plan_undo`."""
+    return [_plan(target, history.entry(client, target.path), is_undo=False) for target in targets]
+
+
+def plan_undo(client: str, targets: Sequence[Target], history: History) -> list[Change]:
+    return [_plan(target, history.entry(client, target.path), is_undo=True) for target in targets]
+
+
+def make(client: str, changes: Sequence[Change], history: History) -> list[Path]:
+    """Make the changes of a setup, all or none; the backups. Raises Refusal and OSError."""
+    entries = {
+        change.path: Entry(digest(change.after), change.before, change.record)
+        for change in changes
+        if change.after is not None
+    }
+    _check(changes)
+    backups = history.write(client, entries)
+    _replace_all(changes)
+    return backups
+
+
+def undo(client: str, changes: Sequence[Change], history: History) -> None:
+    """Make the changes of an undo, all or none, and forget about them. Raises Refusal and OSError."""
+    _check(changes)
+    _replace_all(changes)
+    history.forget(client)
+
+
+def _plan(target: Target, entry: Entry | None, *, is_undo: bool) -> Change:
+    try:
+        now = files.read(target.path)
+        before = _before(target, now, entry)
+        if is_undo:
+            _refuse_unknown(target, now, entry)
+            change = Change(target.path, now, before, before, [])
+        else:
+            document = decode(before or b"")
+            edited = target.editor.apply(document.text)
+            change = Change(target.path, now, before, document.encode(edited.text), edited.record)
+        if change.is_needed:
+            files.check_writable(target.path)
+        return change
+    except Unreadable as reason:
+        raise Refusal(target, str(reason)) from None
+    except LinesChanged as reason:
+        remedy = "put them back as they were, or remove them by hand"
+        raise Refusal(target, f"{reason}; {remedy}") from None
+
+
+def _refuse_unknown(target: Target, now: bytes | None, entry: Entry | None) -> None:
+    """Refuse to undo what is there word for word but was never recorded, if no mark in it tells the way back."""
+    text = decode(now or b"").text
+    if not text or entry is not None or target.editor.revert(text, []) != text:
+        return
+    with contextlib.suppress(Unreadable):
+        if target.editor.apply(text).text == text:
+            raise LinesChanged("it has these settings, and nothing tells what was there before")
+
+
+def _before(target: Target, now: bytes | None, entry: Entry | None) -> bytes | None:
+    """The content without our part."""
+    if now is None:
+        return None
+    if entry is not None and digest(now) == entry.digest:
+        return entry.before
+    document: Document = decode(now)
+    text = target.editor.revert(document.text, entry.record if entry is not None else [])
+    was_made = entry is None or entry.before is None
+    if was_made and text != document.text and text.strip() in ("", "{}"):
+        return None
+    return document.encode(text)
+
+
+def _check(changes: Sequence[Change]) -> None:
+    """Raise OSError if a file is no longer as it was when the changes were worked out."""
+    for change in changes:
+        with contextlib.suppress(Unreadable):
+            if files.read(change.path) == change.now:
+                continue
+        raise OSError(None, f"{change.path} was changed just now; run the command again")
+
+
+def _replace_all(changes: Sequence[Change]) -> None:
+    made: list[Change] = []
+    try:
+        for change in changes:
+            if change.is_needed:
+                files.replace(change.path, change.after)
+                made.append(change)
+    except OSError:
+        for change in made:
+            files.replace(change.path, change.now)
+        raise

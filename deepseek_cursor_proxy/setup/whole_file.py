@@ -1,0 +1,22 @@
+"""An edit of a file that is setup's alone, such as a catalogue: its whole text."""
+
+from dataclasses import dataclass
+
+from deepseek_cursor_proxy.setup.documents import Edited, LinesChanged, Record
+
+
+@dataclass(frozen=True)
+class WholeFile:
+    text: str
+
+    def apply(self, text: str) -> Edited:
+        return Edited(self.text, [])
+
+    def revert(self, text: str, record: Record) -> str:
+        """Nothing is left of a file that is ours; what somebody made of it meanwhile is theirs."""
+        if text not in ("", self.text):
+            raise LinesChanged("it is no longer as setup wrote it")
+        return ""
+
+    def by_hand(self) -> str:
+        return self.text

@@ -1,0 +1,46 @@
+"""opencode with exactly what `setup opencode` wrote, against the strict fake: it changes real files.
+
+It sends reasoning_content back, and writes the arguments of calls anew.
+"""
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.interop.agents import QUESTION, AgentCase
+from tests.interop.command_line import KEY, MODEL, Json
+
+# Pinned: this one was seen to run without its install script.
+OPENCODE = "opencode-ai@1.18.33"
+# Nothing is looked up outside this machine.
+ALONE = ("AUTOUPDATE", "MODELS_FETCH", "DEFAULT_PLUGINS", "LSP_DOWNLOAD")
+THEIRS = """{
+\t// mine
+\t"autoupdate": false, "share": "disabled",
+\t"permission": {"*": "allow"}, // everything
+}
+"""
+
+
+class OpencodeTest(AgentCase):
+    packages = (OPENCODE,)
+
+    def script(self, payload: Json) -> Answer:
+        if not payload.get("tools"):
+            # The title of the chat, asked for beside it.
+            return Answer(None, "A list")
+        return super().script(payload)
+
+    def ask(self, question: str, *options: str) -> str:
+        settings = {f"OPENCODE_DISABLE_{name}": "1" for name in ALONE}
+        # Without install scripts the program stays in the package for its system.
+        command = sorted(self.commands.parent.glob("opencode-*-*/bin/opencode"))[0]
+        program = self.program(command, DEEPSEEK_API_KEY=KEY, **settings)
+        return self.run_client(program, "run", *options, question)
+
+    def test_the_task(self) -> None:
+        config = self.home / ".config" / "opencode" / "opencode.jsonc"
+        config.parent.mkdir(parents=True)
+        config.write_text(THEIRS, encoding="utf-8")
+        self.set_up("opencode", self.new_proxy(display=False))
+        self.assert_task_done(self.ask(QUESTION))
+        self.assertEqual({MODEL}, {payload["model"] for payload in self.fake.accepted if payload.get("tools")})
+        self.undo("opencode")
+        self.assertEqual(THEIRS, config.read_text("utf-8"))

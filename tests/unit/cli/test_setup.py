@@ -1,0 +1,204 @@
+"""The `setup` command: what it shows, asks, refuses and prints; its exit codes."""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+import unittest
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from deepseek_cursor_proxy import cli
+from deepseek_cursor_proxy.cli import dashboard
+from deepseek_cursor_proxy.config.access_keys import AccessKey
+
+KEY = "sk-abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+class SetupCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.home = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
+        place = {"HOME": str(self.home), "USERPROFILE": str(self.home), "PATH": "", "COLUMNS": "100"}
+        place["APPDATA"] = str(self.home / "AppData" / "Roaming")
+        self.enterContext(mock.patch.dict(os.environ, place, clear=True))
+        self.running = self.enterContext(mock.patch.object(dashboard, "find_addresses", return_value=None))
+        self.codex = self.home / ".codex" / "config.toml"
+        self.claude = self.home / ".claude" / "settings.json"
+
+    def run_setup(self, *arguments: str, answers: tuple[str, ...] | None = None) -> Result:
+        """With answers there is a terminal to ask on."""
+        out, err = io.StringIO(), io.StringIO()
+        terminal = mock.patch.object(sys.stdin, "isatty", return_value=answers is not None)
+        asked = mock.patch("builtins.input", side_effect=answers or EOFError)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), terminal, asked as self.asked:
+            code = cli.main(["setup", *arguments])
+        return Result(code, out.getvalue(), err.getvalue())
+
+    def configure(self, text: str) -> None:
+        path = self.home / ".deepseek-cursor-proxy" / "config.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def files(self) -> list[Path]:
+        return [path for path in self.home.rglob("*") if path.is_file()]
+
+
+class SetupTest(SetupCase):
+    def test_it_shows_the_difference_and_asks(self) -> None:
+        self.codex.parent.mkdir()
+        self.codex.write_text('model = "gpt-6"\n', encoding="utf-8")
+        ran = self.run_setup("codex", answers=("y",))
+        self.assertEqual((0, ""), (ran.code, ran.err))
+        self.assertIn('-model = "gpt-6"\n', ran.out)
+        self.assertIn('+model = "deepseek-v4-pro"\n', ran.out)
+        self.assertIn("export DEEPSEEK_API_KEY=" if sys.platform != "win32" else "setx DEEPSEEK_API_KEY", ran.out)
+        self.assertIn('model = "deepseek-v4-pro"', self.codex.read_text("utf-8"))
+        again = self.run_setup("codex", answers=())
+        self.assertEqual((0, True), (again.code, "nothing is changed" in again.out))
+        self.assertEqual(0, self.run_setup("codex", "--undo", answers=("yes",)).code)
+        self.assertEqual('model = "gpt-6"\n', self.codex.read_text("utf-8"))
+
+    def test_without_a_yes_nothing_is_written(self) -> None:
+        for answers in (("n",), ("",), ()):
+            with self.subTest(answers):
+                ran = self.run_setup("codex", answers=answers)
+                self.assertEqual((1, []), (ran.code, self.files()))
+                self.assertIn("Nothing is changed.", ran.out)
+
+    def test_without_a_terminal_it_wants_yes(self) -> None:
+        for arguments in (("codex",), ("codex", "--undo")):
+            with self.subTest(arguments):
+                ran = self.run_setup(*arguments)
+                self.assertEqual((2, []), (ran.code, self.files()))
+                self.assertIn("--yes", ran.err)
+        self.assertEqual(0, self.run_setup("codex", "--yes").code)
+        self.assertEqual(0, self.run_setup("codex", "--undo", "--yes").code)
+        self.assertFalse(self.codex.exists())
+
+    def test_print_prints_and_writes_nothing(self) -> None:
+        ran = self.run_setup("claude-code", "--print", "--url", "https://proxy.example/v1/")
+        self.assertEqual((0, "", []), (ran.code, ran.err, self.files()))
+        self.assertIn(str(self.claude), ran.out)
+        self.assertIn('"ANTHROPIC_BASE_URL": "https://proxy.example"', ran.out)
+
+    def test_a_file_that_cannot_be_read_is_refused_with_what_to_add_by_hand(self) -> None:
+        self.claude.parent.mkdir()
+        self.claude.write_text("{// mine\n}", encoding="utf-8")
+        ran = self.run_setup("claude-code", "--yes")
+        self.assertEqual(2, ran.code)
+        self.assertIn(f"nothing is changed. {self.claude}: it has comments", ran.err)
+        self.assertIn('"ANTHROPIC_MODEL"', ran.out)
+        self.assertEqual([self.claude], self.files())
+
+    def test_an_undo_of_changed_lines_is_refused(self) -> None:
+        self.run_setup("codex", "--yes")
+        self.codex.write_text(self.codex.read_text("utf-8").replace(":9000", ":9001"), encoding="utf-8")
+        ran = self.run_setup("codex", "--undo", "--yes")
+        self.assertEqual((2, ""), (ran.code, ran.out))
+        self.assertIn("no longer as setup wrote them", ran.err)
+
+    def test_an_undo_of_nothing_says_so(self) -> None:
+        ran = self.run_setup("codex", "--undo", "--yes")
+        self.assertEqual((0, True), (ran.code, "nothing of setup" in ran.out))
+
+    def test_a_folder_that_cannot_be_written_changes_nothing(self) -> None:
+        with mock.patch("os.replace", side_effect=OSError(28, "No space left on device", "x")):
+            ran = self.run_setup("codex", "--yes")
+        self.assertEqual(2, ran.code)
+        self.assertIn("nothing is changed: x: No space left on device", ran.err)
+        self.assertFalse(self.codex.exists())
+
+    def test_the_address_is_that_of_the_running_proxy_else_of_the_settings(self) -> None:
+        self.assertIn('"http://127.0.0.1:9100/v1"', self.run_setup("codex", "--print", "--port", "9100").out)
+        self.configure('host = "0.0.0.0"\nport = 9200\n')
+        self.assertIn('"http://127.0.0.1:9200/v1"', self.run_setup("codex", "--print").out)
+        self.running.return_value = dashboard.Addresses("http://127.0.0.1:9300/v1", None)
+        self.assertIn('"http://127.0.0.1:9300/v1"', self.run_setup("codex", "--print").out)
+        self.assertIn('"https://x/v1"', self.run_setup("codex", "--print", "--url", "https://x").out)
+
+    def test_an_address_that_is_none_is_refused(self) -> None:
+        for url in ("x", "ftp://x", "http://", "http://x:0", "http://x:99999", "http://x?y"):
+            with self.subTest(url):
+                self.assertEqual(2, self.run_setup("codex", "--print", "--url", url).code)
+
+    def test_an_unknown_client_is_refused_by_name(self) -> None:
+        ran = self.run_setup("emacs")
+        self.assertEqual(2, ran.code)
+        self.assertIn("claude-code", ran.err)
+
+    def test_alone_it_lists_the_clients(self) -> None:
+        self.run_setup("codex", "--yes")
+        self.claude.parent.mkdir()
+        self.claude.write_bytes(b"\xff")
+        ran = self.run_setup()
+        self.assertEqual((0, ""), (ran.code, ran.err))
+        rows = {line.split()[0]: line.split()[1:] for line in ran.out.splitlines()[1:-1]}
+        self.assertEqual(["yes", "yes"], rows["codex"])
+        self.assertEqual(["yes", "unknown:"], rows["claude-code"][:2])
+        self.assertEqual(["-", "no"], rows["aider"])
+        self.assertIn("cursor", rows)
+
+    def test_cursor_gets_the_public_address_and_the_way_to_the_long_context(self) -> None:
+        self.running.return_value = dashboard.Addresses("http://127.0.0.1:9000/v1", "https://x.ngrok-free.app")
+        ran = self.run_setup("cursor")
+        self.assertEqual((0, []), (ran.code, self.files()))
+        self.assertIn("https://x.ngrok-free.app/v1", ran.out)
+        self.assertIn('"gpt-5.6-sol" = "deepseek-v4-pro"', ran.out)
+
+    def test_continue_keeps_its_older_file(self) -> None:
+        old = self.home / ".continue" / "config.json"
+        old.parent.mkdir()
+        old.write_text("{}", encoding="utf-8")
+        ran = self.run_setup("continue", "--yes")
+        self.assertEqual((2, [old]), (ran.code, self.files()))
+        self.assertIn("config.json", ran.err)
+
+
+class KeysTest(SetupCase):
+    def test_a_key_in_a_file_is_not_shown(self) -> None:
+        with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": KEY}):
+            ran = self.run_setup("cline", "--yes")
+        self.assertEqual(0, ran.code)
+        self.assertNotIn(KEY, ran.out + ran.err)
+        [path] = (self.home / ".cline").rglob("providers.json")
+        found = json.loads(path.read_text("utf-8"))["providers"]["openai-compatible"]["settings"]
+        self.assertEqual(KEY, found["apiKey"])
+        others = [each.read_text("utf-8") for each in self.files() if each != path]
+        self.assertNotIn(KEY, "".join(others))
+
+    def test_a_client_that_has_to_have_the_key_is_refused_without_one(self) -> None:
+        ran = self.run_setup("cline", "--yes")
+        self.assertEqual((2, []), (ran.code, self.files()))
+        self.assertIn("DEEPSEEK_API_KEY", ran.err)
+
+    def test_a_key_can_be_typed(self) -> None:
+        with mock.patch("getpass.getpass", return_value=KEY):
+            ran = self.run_setup("cline", answers=("y",))
+        self.assertEqual(0, ran.code)
+        self.assertNotIn(KEY, ran.out)
+
+    def test_a_variable_that_is_set_needs_no_word(self) -> None:
+        with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": KEY}):
+            self.assertNotIn("Set the key", self.run_setup("codex", "--yes").out)
+
+    def test_with_access_keys_a_new_one_is_offered(self) -> None:
+        self.configure(f'access_keys = ["{AccessKey.of(KEY).line}"]\n')
+        ran = self.run_setup("codex", answers=("y", "y"))
+        self.assertIn('env_key = "DEEPSEEK_PROXY_API_KEY"', ran.out)
+        self.assertRegex(ran.out, r"sk-\S+   the key[^\n]*\nsha256:[0-9a-f]{64} ")
+        self.run_setup("codex", "--undo", "--yes")
+        self.assertIn("access-key --new", self.run_setup("codex", "--yes").out)
+        self.run_setup("codex", "--undo", "--yes")
+        with mock.patch.dict(os.environ, {"DEEPSEEK_PROXY_API_KEY": KEY}):
+            self.run_setup("codex", answers=("y",))
+        self.assertEqual(1, self.asked.call_count)
