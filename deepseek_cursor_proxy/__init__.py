@@ -2,7 +2,8 @@
 
 A request passes this list from the top, its reply from the bottom; no folder imports one above it:
 
-    cli         commands; serve, signals, tunnel
+    cli         commands; serve, signals
+    tunnel      a public address for the proxy, by a program such as ngrok
     server      accept connections, read requests, send replies
     api         routes and endpoints: chat completions, Responses, Messages, models, passthrough
     exchange    one generation: restore the reasoning, call DeepSeek, store the new reasoning, yield deltas

@@ -43,7 +43,8 @@ DIRECTIONS = {
     "server": "api exchange http1 net storage",
     "admin": "access deepseek exchange http1 net observers own_hosts prices server sessions storage upstream usage",
     "lab": "reasoning server storage upstream",
-    "cli": "access admin deepseek lab net observers prices server sessions setup storage upstream usage",
+    "tunnel": "net",
+    "cli": "access admin deepseek lab net observers prices server sessions setup storage tunnel upstream usage",
     # Files of the top level that are not open to all.
     "access": "http1 own_hosts",
     "own_hosts": "http1",

@@ -2,15 +2,14 @@
 
 Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr gives the reason and the remedy).
 
-    serve, signals                        the running proxy and its signals
-    usage                                 what was used and what it cost; the balance of the account
-    tunnel, child_process, windows_job    ngrok as a child process
-    access_key                            a new key for access_keys, or the digest of one
-    setup                                 the configuration of clients: shown, changed and put back
-    dashboard                             the link to the dashboard, printed and opened
-    sessions                              recorded trajectories: listed, shown and exported
-    flag_types                            the values of flags that are no settings
-    local_address                         the host to print for a wildcard address
+    serve, signals    the running proxy and its signals
+    usage             what was used and what it cost; the balance of the account
+    access_key        a new key for access_keys, or the digest of one
+    setup             the configuration of clients: shown, changed and put back
+    dashboard         the link to the dashboard, printed and opened
+    sessions          recorded trajectories: listed, shown and exported
+    flag_types        the values of flags that are no settings
+    local_address     the host to print for a wildcard address
 
 Other folders import only `main`.
 """

@@ -31,9 +31,9 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.service import AdminService
-    from deepseek_cursor_proxy.cli.tunnel import Tunnel
     from deepseek_cursor_proxy.storage.cached_answers import CacheStats
     from deepseek_cursor_proxy.storage.response_rows import ResponseStats
+    from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
 
 _log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
 
 
 def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
-    from deepseek_cursor_proxy.cli.tunnel import Tunnel
+    from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
 
     tunnel = Tunnel(server.server_port, announce=_print, on_url=server.set_tunnel_url)
     signals.kill_hooks.append(tunnel.kill)

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.settings import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.lifecycle import test_tunnel
+from tests.proxy.tunnel import test_ngrok
 from tests.support.program import PATIENCE, WINDOWS, ServeTest, address
 from tests.support.systems import ROOT
 
@@ -244,9 +244,9 @@ class RefusalTest(ServeTest):
 
 
 class NgrokServeTest(ServeTest):
-    def install(self, part: test_tunnel.Part) -> dict[str, str]:
+    def install(self, part: test_ngrok.Part) -> dict[str, str]:
         """Puts the stand-in first on PATH."""
-        (self.bin / "stand_in.py").write_text(test_tunnel.STAND_IN)
+        (self.bin / "stand_in.py").write_text(test_ngrok.STAND_IN)
         (self.bin / "plan.json").write_text(json.dumps([part]))
         (self.bin / "launches").write_text("")
         command = shlex.join([sys.executable, "-S", "-E", str(self.bin / "stand_in.py")])
@@ -262,8 +262,8 @@ class NgrokServeTest(ServeTest):
 @unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
 class NgrokTest(NgrokServeTest):
     def test_the_public_address_is_the_one_to_paste_and_ends_with_the_proxy(self) -> None:
-        process, welcome = self.serve("--ngrok", **self.install(test_tunnel.OK))
-        self.assertRegex(welcome, rf"Override OpenAI Base URL +{test_tunnel.URL}/v1\n")
+        process, welcome = self.serve("--ngrok", **self.install(test_ngrok.OK))
+        self.assertRegex(welcome, rf"Override OpenAI Base URL +{test_ngrok.URL}/v1\n")
         self.assertNotIn("cannot reach this machine", welcome)
         [_, _, arguments] = json.loads((self.bin / "launches").read_text())
         self.expect_health(int(arguments[1]))
@@ -272,7 +272,7 @@ class NgrokTest(NgrokServeTest):
         self.expect_agent_gone()
 
     def test_a_refusing_ngrok_is_one_line_with_the_command_that_helps(self) -> None:
-        line = self.refusal("--port", "0", "--ngrok", **self.install(test_tunnel.fails("ERR_NGROK_4018")))
+        line = self.refusal("--port", "0", "--ngrok", **self.install(test_ngrok.fails("ERR_NGROK_4018")))
         self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
 
     def test_a_slow_ngrok_does_not_delay_the_stop(self) -> None:
@@ -281,7 +281,7 @@ class NgrokTest(NgrokServeTest):
                 # An agent that has no URL yet: it answers every question for one with 404.
                 is_asked = threading.Event()
                 pages: Any = SimpleNamespace(get=lambda path, is_asked=is_asked: is_asked.set())
-                agent = self.enterContext(contextlib.closing(test_tunnel.Agent(pages)))
+                agent = self.enterContext(contextlib.closing(test_ngrok.Agent(pages)))
                 started = {"msg": "starting web service", "addr": agent.api.removeprefix("http://")}
                 environment = self.install({"log": [started], "stays": True})
                 process = self.launch("--port", "0", "--ngrok", **environment)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import serve, tunnel
+from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.settings import LoadedConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
@@ -26,8 +26,9 @@ from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.lifecycle import test_tunnel
+from deepseek_cursor_proxy.tunnel import supervisor
 from tests.proxy.lifecycle.test_serve import NgrokServeTest
+from tests.proxy.tunnel import test_ngrok
 from tests.support.harness import RunningProxy, read_reply, request_bytes
 from tests.support.polling import wait_until
 from tests.support.program import COMMAND, DUPLICATE_SECONDS, ENDLESS_GRACE, PATIENCE, QUICK_COMMAND, ServeTest, address
@@ -137,7 +138,7 @@ class StopTest(RunningTest):
         """Cursor's answers leave through it."""
         order = mock.Mock(**{"tunnel.start.return_value": "https://x.example"})
         with (
-            mock.patch.object(tunnel, "Tunnel", return_value=order.tunnel),
+            mock.patch.object(supervisor, "Tunnel", return_value=order.tunnel),
             mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
             mock.patch.object(serve, "_log_to_stderr"),
             mock.patch.object(serve, "_welcome", side_effect=lambda *_: str(signal.raise_signal(signal.SIGTERM))),
@@ -253,7 +254,7 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
         for first, second in ((signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)):
             with self.subTest(second):
                 fake = self.pausing_fake("Never said.")
-                environment = self.install(test_tunnel.OK)
+                environment = self.install(test_ngrok.OK)
                 process, _ = self.serve("--base-url", fake.url, "--ngrok", *ENDLESS_GRACE, **environment)
                 response = self.stream(self.local())
                 process.send(first)

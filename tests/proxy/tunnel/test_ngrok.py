@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import child_process
-from deepseek_cursor_proxy.cli import tunnel as module
-from deepseek_cursor_proxy.cli.tunnel import Tunnel
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.tunnel import child_process
+from deepseek_cursor_proxy.tunnel import supervisor as module
+from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
 
 PORT = 9000  # never opened: only ngrok would connect to it
 URL = "https://first.ngrok-free.app"

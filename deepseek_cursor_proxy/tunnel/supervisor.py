@@ -20,9 +20,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
-from deepseek_cursor_proxy.cli.child_process import ChildProcess
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.tunnel.child_process import ChildProcess
 
 _API_TIMEOUT = 1.0  # seconds; the API is on this machine
 _READ_LIMIT = 1_000_000  # bytes of one reply or log line; ngrok stays far below

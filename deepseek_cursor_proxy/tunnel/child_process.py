@@ -34,7 +34,7 @@ class ChildProcess:
     def start(self, command: Sequence[str]) -> None:
         """Run the command, stdout and stderr in one pipe; raises OSError."""
         if sys.platform == "win32":
-            from deepseek_cursor_proxy.cli import windows_job
+            from deepseek_cursor_proxy.tunnel import windows_job
 
             self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, creationflags=windows_job.FLAGS)
             self._job = windows_job.hold(self._process)
@@ -62,7 +62,7 @@ class ChildProcess:
         if self._process is None:
             return
         if sys.platform == "win32":
-            from deepseek_cursor_proxy.cli import windows_job
+            from deepseek_cursor_proxy.tunnel import windows_job
 
             windows_job.end(self._process, self._job)
         else:
@@ -77,7 +77,7 @@ class ChildProcess:
         if self._process is not None:
             self._process.wait()
         if sys.platform == "win32" and self._job is not None:
-            from deepseek_cursor_proxy.cli import windows_job
+            from deepseek_cursor_proxy.tunnel import windows_job
 
             windows_job.release(self._job)
             self._job = None
