@@ -39,7 +39,7 @@ OTHER_FLAGS |= {"--quick", "--soak", "--json", "--against", "--upstream-port"}
 OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}
 OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url"}
 # Flags of other programs, as the pages name them.
-FOREIGN_FLAGS = {"--strict", "--user", "--now", "--provider"}
+FOREIGN_FLAGS = {"--strict", "--user", "--now", "--provider", "--operator"}
 
 # The system users of a Debian image, from base-passwd.
 DEBIAN_USERS = {"root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy"}

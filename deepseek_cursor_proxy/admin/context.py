@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AdminContext:
-    """Assigned by the main thread; the threads of the listener read it."""
+    """Assigned by the main thread, `public_url` by the tunnel's; the threads of the listener read it."""
 
     def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path | None) -> None:
         self.server = server

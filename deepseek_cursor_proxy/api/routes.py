@@ -95,6 +95,13 @@ _SESSION = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
 _RECORDED = re.compile(rf"{_SESSION}(/v1(?:/.*)?)", re.DOTALL)
 
 
+class Probe(NamedTuple):
+    """A random path and its answer, by which the proxy recognises itself behind a public URL."""
+
+    path: str
+    answer: str
+
+
 class Route(NamedTuple):
     name: str
     method: str
@@ -121,11 +128,16 @@ class App:
     """Called by handler threads; holds nothing that changes. The first call of `services` builds them."""
 
     def __init__(
-        self, config: ProxyConfig, services: "Callable[[], Services]", dashboard_url: str | None = None
+        self,
+        config: ProxyConfig,
+        services: "Callable[[], Services]",
+        dashboard_url: str | None = None,
+        probe: Probe | None = None,
     ) -> None:
         self._config = config
         self._services = services
         self._dashboard_url = dashboard_url
+        self._probe = probe
 
     def __call__(self, request: HttpRequest) -> HttpReply:
         name, report = None, None
@@ -137,6 +149,8 @@ class App:
             if found is None:
                 if _is_browser_at_root(request):
                     return self._start_page(request)
+                if self._probe is not None and request.path == self._probe.path:
+                    return HttpReply(200, self._probe.answer.encode())
                 raise NotFound(_remedy(request))
             name, endpoint = found.route.name, found.route.endpoint
             if isinstance(endpoint, str):

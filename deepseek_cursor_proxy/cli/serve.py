@@ -80,11 +80,13 @@ def _serve(
         stack.callback(server.server_close)
         server.config, server.reasoning_store = config, store
         admin = _open_admin(server, loaded, config_path, stack) if config.admin_port else None
-        tunnel = _tunnel(server, signals, stack) if config.ngrok else None
+        tunnel = _make_tunnel(server, admin) if config.tunnel_program else None
+        if tunnel is not None:
+            signals.kill_hooks.append(tunnel.kill)
+            # Stopped after the server: running answers still pass through it.
+            stack.callback(tunnel.stop)
         stack.enter_context(_run_server(server))
         public_url = _public_url(tunnel, signals) if tunnel is not None else None
-        if admin is not None:
-            admin.context.public_url = public_url
         if not signals.is_stopping:
             addresses = Addresses(server.server_port, public_url, _dashboard_lines(admin) if admin else ())
             _print(_welcome(config, config_path, addresses, access))
@@ -252,14 +254,21 @@ def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
         server.drain(server.config.shutdown_grace)
 
 
-def _tunnel(server: DeepSeekProxyServer, signals: Signals, stack: contextlib.ExitStack) -> "Tunnel":
+def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "Tunnel":
+    from deepseek_cursor_proxy.tunnel import programs, reachability
     from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
 
-    tunnel = Tunnel(server.server_port, announce=_print, on_url=server.set_tunnel_url)
-    signals.kill_hooks.append(tunnel.kill)
-    # Stopped after the server: running answers still pass through it.
-    stack.callback(tunnel.stop)
-    return tunnel
+    def use(url: str) -> None:
+        server.set_tunnel_url(url)
+        if admin is not None:
+            admin.context.public_url = url
+
+    config = server.config
+    choice = config.tunnel_program or ""
+    program = programs.choose(choice, server.server_port, config.tunnel_url or "", os.environ)
+    if choice == "on":
+        _print(f"Opening a tunnel with {program.name}, the first that is installed.")
+    return Tunnel(program, lambda url: reachability.ask(url, *server.probe), _print, use)
 
 
 def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
@@ -267,7 +276,7 @@ def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
     if signals.is_stopping:
         return None
     try:
-        # ngrok may take long; Ctrl-C interrupts it.
+        # The program may take long; Ctrl-C interrupts it.
         with signals.call_on_stop(tunnel.stop):
             return tunnel.start()
     except StartupError:
@@ -349,7 +358,7 @@ def _welcome(config: ProxyConfig, config_path: Path, addresses: Addresses, acces
     lines += [*_upstream_lines(config), *_outbound_proxy_lines(config)]
     # public_hosts names a tunnel that we did not open.
     if public_url is None and not config.public_hosts:
-        lines.append("Cursor's servers cannot reach this machine by itself: add --ngrok for a public address.")
+        lines.append("Cursor's servers cannot reach this machine by itself: add --tunnel for a public address.")
     lines += [*_access_lines(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
 
@@ -394,7 +403,7 @@ def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
         else:
             yield f'{which} {are} closed: name the keys that may use {they} in access_keys (pin_key is "never").'
     if tables or access.held_key is not None:
-        tunnel = ["the tunnel"] if config.ngrok else []
+        tunnel = ["the tunnel"] if config.tunnel_program else []
         *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]
         where = f"{', '.join(names)} or {last}"
         yield f"Keys of yours are spent only for requests to {where}; add other names to public_hosts."

@@ -33,6 +33,7 @@ def setting(
     at_least: float | None = None,
     at_most: float | None = None,
     item: "EntryParser | None" = None,
+    check: "EntryParser | None" = None,
     needs_restart: bool = False,
     group: str = "",
 ) -> Any:
@@ -41,11 +42,12 @@ def setting(
     key              its name in file, flag and environment, if it differs from the field
     switch           its choices `on` and `off` may also be written as true, false and a flag without a value
     item             parses one entry of a list, whose entries are separated by commas
+    check            checks a value of the right kind and may write it differently; the choices are its affair then
     needs_restart    a reload of the configuration does not change it
     group            heading in `--help` of this setting and those that follow, up to the next heading
     """
     limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
-    more = {"switch": switch, "needs_restart": needs_restart, "group": group}
+    more = {"switch": switch, "check": check, "needs_restart": needs_restart, "group": group}
     return field(default=default, metadata={**limits, **more})
 
 
@@ -59,6 +61,7 @@ class Setting(NamedTuple):
     at_least: float | None
     at_most: float | None
     item: "EntryParser | None" = None
+    check: "EntryParser | None" = None
     switch: bool = False
     needs_restart: bool = False
     group: str = ""
@@ -95,17 +98,14 @@ class Setting(NamedTuple):
         # RuntimeError: a path that begins with the home of a user who does not exist.
         except (TypeError, ValueError, OverflowError, KeyError, RuntimeError):
             raise refusal(self.key, value, f"is not {allowed}", origin) from None
+        if self.check is not None:
+            return self.check(self.key, parsed, origin)
         if self.choices and parsed not in self.choices:
             raise refusal(self.key, value, f"is not {allowed}", origin)
         if self.at_least is not None and parsed < self.at_least:
             raise refusal(self.key, value, f"is less than {self.at_least}", origin)
         if self.at_most is not None and parsed > self.at_most:
             raise refusal(self.key, value, f"is more than {self.at_most}", origin)
-        if self.field == "upstream_base_url":
-            if not is_base_url(parsed):
-                why = "is not an http(s) address such as https://api.deepseek.com"
-                raise refusal(self.key, parsed, why, origin)
-            return parsed.rstrip("/")
         return parsed
 
     def _convert(self, value: Any) -> Any:
@@ -186,6 +186,13 @@ def is_base_url(url: str) -> bool:
         return False
     is_plain = re.fullmatch(r"[!-~]+", url) and not (parts.query or parts.fragment or "@" in parts.netloc)
     return bool(parts.scheme in ("http", "https") and is_reachable and is_plain)
+
+
+def base_url(key: str, value: Any, origin: str) -> str:
+    """Check a value of `base_url`."""
+    if not is_base_url(value):
+        raise refusal(key, value, "is not an http(s) address such as https://api.deepseek.com", origin)
+    return str(value).rstrip("/")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.config.declaration import (
     PassthroughRoute,
     Setting,
     Table,
+    base_url,
     freeze,
     is_loopback,
     is_private,
@@ -34,6 +35,7 @@ from deepseek_cursor_proxy.config.declaration import (
     switch_word,
     table,
 )
+from deepseek_cursor_proxy.config.tunnels import TUNNELS, tunnel_address, tunnel_choice
 from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
 
 HOME = Path("~/.deepseek-cursor-proxy")
@@ -62,7 +64,7 @@ class ProxyConfig:
     )
     port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
     upstream_base_url: str = setting(
-        "https://api.deepseek.com", "where DeepSeek answers", key="base_url", group="model"
+        "https://api.deepseek.com", "where DeepSeek answers", key="base_url", check=base_url, group="model"
     )
     # `host` alone is the address that the proxy listens on.
     upstream_host: str = setting(
@@ -248,7 +250,19 @@ class ProxyConfig:
         "whether Responses requests are translated to DeepSeek's chat API or sent to its own /responses",
         choices=("translate", "native"),
     )
-    ngrok: bool = setting(False, "open a public https address with ngrok", needs_restart=True, group="who may use it")
+    tunnel: str | bool | None = setting(
+        None,
+        "open a public https address with this program; on: with the first that is installed",
+        choices=TUNNELS,
+        switch=True,
+        check=tunnel_choice,
+        needs_restart=True,
+        group="who may use it",
+    )
+    tunnel_url: str | None = setting(
+        None, "the address of the tunnel, if you have reserved or named one", check=tunnel_address, needs_restart=True
+    )
+    ngrok: bool = setting(False, "the same as --tunnel ngrok, unless tunnel is set as well", needs_restart=True)
     access_keys: tuple[AccessKey, ...] = setting(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
     )
@@ -333,7 +347,8 @@ class ProxyConfig:
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
-        object.__setattr__(self, "display_reasoning", switch_word(self.display_reasoning))
+        for name in ("display_reasoning", "tunnel"):
+            object.__setattr__(self, name, switch_word(getattr(self, name)))
         keys = parse_items("access_keys", self.access_keys, "ProxyConfig", access_key) if self.access_keys else ()
         object.__setattr__(self, "access_keys", keys)
         for name in ("admin_key", "metrics_key"):
@@ -364,9 +379,16 @@ class ProxyConfig:
         return tuple(table.base_url for table in self.upstreams.values()) or (self.upstream_base_url,)
 
     @property
+    def tunnel_program(self) -> str | None:
+        """The program that opens a tunnel, `on` for any that is installed; None for no tunnel."""
+        if self.tunnel is None:
+            return "ngrok" if self.ngrok else None
+        return None if self.tunnel == "off" else str(self.tunnel)
+
+    @property
     def is_exposed(self) -> bool:
         """Whether the settings let other machines reach the proxy."""
-        return self.ngrok or bool(self.public_hosts) or not is_loopback(self.host)
+        return self.tunnel_program is not None or bool(self.public_hosts) or not is_loopback(self.host)
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "LoadedConfig":

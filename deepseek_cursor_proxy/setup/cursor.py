@@ -15,7 +15,7 @@ def steps(base_url: str, key: str, model: str, *, is_public: bool) -> Iterator[s
     if not is_public:
         yield ""
         yield "Cursor calls from its own servers, which cannot reach this address: start the proxy with a tunnel"
-        yield "(`serve --ngrok`), then run this again for the public address."
+        yield "(`serve --tunnel`), then run this again for the public address."
 
 
 def long_context(model: str, models: Mapping[str, str], config_path: str) -> Iterator[str]:

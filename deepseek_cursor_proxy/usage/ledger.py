@@ -1,4 +1,4 @@
-"""UsageLedger: one row for every request that ended, written about a second later by a thread that ends when idle.
+"""UsageLedger: one row for every request that ended, written about a second later by a thread of its own.
 
 A call that describes a picture has a row, too, with the API "picture". A request whose key was refused has none: it
 cost nothing, and strangers could fill the file with them. Rows wait in memory while the file cannot be used, up to a
@@ -68,6 +68,9 @@ class UsageLedger:
             self._drop_excess()
             if self._thread is None and not self._is_closed:
                 self._thread = start_thread(self._run, "usage-ledger")
+                self._changed.notify()
+            elif len(self._waiting) == 1:
+                self._changed.notify()
 
     def emit(self, event: Event) -> None:
         """Have a call written that is no request of a client."""
@@ -98,16 +101,12 @@ class UsageLedger:
     def _run(self) -> None:
         while True:
             with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
                 # Others join the batch.
                 self._changed.wait_for(lambda: self._is_closed, _SECONDS_BETWEEN_BATCHES)
                 if self._is_closed:
                     return
             self.flush()
-            with self._changed:
-                if not self._waiting:
-                    # The next request starts another.
-                    self._thread = None
-                    return
 
     def _take_batch(self) -> list[_Waiting]:
         with self._changed:
@@ -142,8 +141,7 @@ class UsageLedger:
         return True
 
     def _warn(self, error: Exception) -> None:
-        # A proxy that stops has warned before, if the file could not be written.
-        if not self._has_warned and not self._is_closed:
+        if not self._has_warned:
             self._has_warned = True
             most = f"{_MOST_ROWS_WAITING:,} requests"
             _log.warning("usage cannot be written (%s); the figures of more than %s until then are lost", error, most)

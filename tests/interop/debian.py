@@ -17,20 +17,25 @@ DOWNLOAD_SECONDS = 120
 @functools.cache
 def program(name: str, package: str) -> str:
     """The path of a program: of an installed one, or from this package. Raises SkipTest."""
-    if (found := shutil.which(name)) is not None:
-        return found
+    return shutil.which(name) or str(unpacked(name, package) / "usr" / "bin" / name)
+
+
+@functools.cache
+def unpacked(name: str, *packages: str) -> Path:
+    """The root of these packages, which have the program of that name and its libraries. Raises SkipTest."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise unittest.SkipTest(f"{name} is not on the PATH, and there is no apt to get {package} with")
+        raise unittest.SkipTest(f"{name} is not on the PATH, and there is no apt to get {packages[0]} with")
     place = Path(unittest.enterModuleContext(TemporaryDirectory(prefix="debian-")))
     try:
-        _run(["apt-get", "download", "-qq", package], place)
-        [archive] = place.glob("*.deb")
-        _run(["dpkg-deb", "-x", archive.name, "."], place)
+        for package in packages:
+            _run(["apt-get", "download", "-qq", package], place)
+            [archive] = place.glob(f"{package}_*.deb")
+            _run(["dpkg-deb", "-x", archive.name, "."], place)
     except (subprocess.SubprocessError, ValueError) as error:
         raise unittest.SkipTest(
-            f"{name} is not on the PATH, and apt has no {package}: {type(error).__name__}"
+            f"{name} is not on the PATH, and apt has no {packages[0]}: {type(error).__name__}"
         ) from None
-    return str(place / "usr" / "bin" / name)
+    return place
 
 
 def _run(command: list[str], place: Path) -> None:

@@ -21,9 +21,10 @@ from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.settings import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.proxy.tunnel import test_ngrok
+from tests.support import ngrok_stand_in
 from tests.support.program import PATIENCE, WINDOWS, ServeTest, address
 from tests.support.systems import ROOT
+from tests.support.tunnel_edge import Edge
 
 # What a process finds that runs as a user without an entry in /etc/passwd, and without HOME.
 HOMELESS = """
@@ -46,7 +47,7 @@ class StartTest(ServeTest):
         self.assertRegex(lines[3], r"Model .+ deepseek-flash$")
         self.assertIn(str(Path("~/.deepseek-cursor-proxy/config.toml")), lines[4])
         self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[4])
-        self.assertRegex(lines[5], "cannot reach this machine .* --ngrok")
+        self.assertRegex(lines[5], "cannot reach this machine .* --tunnel")
         self.assertEqual("127.0.0.1", host)
         self.expect_health(port)
 
@@ -161,7 +162,7 @@ class ServedCallersTest(unittest.TestCase):
     def said(self, held_key: str = "", **settings: Any) -> str:
         with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": held_key}):
             config = ProxyConfig(**settings)
-            public_url = "https://x.ngrok.app" if config.ngrok else None
+            public_url = "https://x.ngrok.app" if config.tunnel_program else None
             return serve._welcome(config, Path("x"), serve.Addresses(1, public_url), Access(config))
 
     def test_the_start_names_exactly_who_is_served(self) -> None:
@@ -173,6 +174,8 @@ class ServedCallersTest(unittest.TestCase):
             ({"public_hosts": ["a.example"]}, "", (PINNED,)),
             ({"host": "::1", "pin_key": "never"}, "", ()),
             ({"ngrok": True}, "", (PINNED,)),
+            *(({"tunnel": name}, "", (PINNED,)) for name in ("on", "cloudflared", "tailscale", "ssh", "ssh:home")),
+            ({"tunnel": "off", "ngrok": True}, "", ()),
             ({"host": "0.0.0.0", "passthrough": ROUTE}, "", (PINNED, SPENT, NAMES)),
             ({"pin_key": "always"}, "", (PINNED,)),
             ({"ngrok": True, "pin_key": "never"}, "", (ANYBODY,)),
@@ -204,13 +207,14 @@ class ServedCallersTest(unittest.TestCase):
         for settings, names in (
             ({}, "an IP address or localhost;"),
             ({"ngrok": True}, "an IP address, localhost or the tunnel;"),
+            ({"tunnel": "ssh"}, "an IP address, localhost or the tunnel;"),
             ({"public_hosts": ["a.example", "*.b.example"]}, "an IP address, localhost, a.example or *.b.example;"),
         ):
             self.assertIn(f"only for requests to {names} add other", self.said(passthrough=ROUTE, **settings))
 
     def test_a_proxy_with_a_public_host_is_not_asked_to_open_a_tunnel(self) -> None:
-        self.assertIn("add --ngrok", self.said())
-        self.assertNotIn("add --ngrok", self.said(public_hosts=["a.example"]))
+        self.assertIn("add --tunnel", self.said())
+        self.assertNotIn("add --tunnel", self.said(public_hosts=["a.example"]))
 
     def test_the_key_to_paste_is_the_one_that_works(self) -> None:
         for settings, held_key, words in (
@@ -244,15 +248,23 @@ class RefusalTest(ServeTest):
 
 
 class NgrokServeTest(ServeTest):
-    def install(self, part: test_ngrok.Part) -> dict[str, str]:
-        """Puts the stand-in first on PATH."""
-        (self.bin / "stand_in.py").write_text(test_ngrok.STAND_IN)
+    def install(self, part: ngrok_stand_in.Part | None = None) -> dict[str, str]:
+        """Puts the stand-in first on PATH; by default it has a URL that leads to the proxy."""
+        edge = self.enterContext(contextlib.closing(Edge(self.forwarded_port)))
+        self.public_url = edge.url
+        part = part or {"urls": [edge.url]}
+        (self.bin / "stand_in.py").write_text(ngrok_stand_in.STAND_IN)
         (self.bin / "plan.json").write_text(json.dumps([part]))
         (self.bin / "launches").write_text("")
         command = shlex.join([sys.executable, "-S", "-E", str(self.bin / "stand_in.py")])
         (self.bin / "ngrok").write_text(f'#!/bin/sh\necho $$ > "{self.bin}/pid"\nexec {command} "$@"\n')
         (self.bin / "ngrok").chmod(0o755)
-        return {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        return {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", **edge.environment}
+
+    def forwarded_port(self) -> int:
+        """The port that the stand-in was told to forward to."""
+        [_, _, arguments] = json.loads((self.bin / "launches").read_text().splitlines()[-1])
+        return int(arguments[1])
 
     def expect_agent_gone(self) -> None:
         with self.assertRaises(ProcessLookupError):
@@ -262,17 +274,16 @@ class NgrokServeTest(ServeTest):
 @unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
 class NgrokTest(NgrokServeTest):
     def test_the_public_address_is_the_one_to_paste_and_ends_with_the_proxy(self) -> None:
-        process, welcome = self.serve("--ngrok", **self.install(test_ngrok.OK))
-        self.assertRegex(welcome, rf"Override OpenAI Base URL +{test_ngrok.URL}/v1\n")
+        process, welcome = self.serve("--ngrok", **self.install())
+        self.assertRegex(welcome, rf"Override OpenAI Base URL +{self.public_url}/v1\n")
         self.assertNotIn("cannot reach this machine", welcome)
-        [_, _, arguments] = json.loads((self.bin / "launches").read_text())
-        self.expect_health(int(arguments[1]))
+        self.expect_health(self.forwarded_port())
         process.send(signal.SIGTERM)
         self.expect_stopped(process)
         self.expect_agent_gone()
 
     def test_a_refusing_ngrok_is_one_line_with_the_command_that_helps(self) -> None:
-        line = self.refusal("--port", "0", "--ngrok", **self.install(test_ngrok.fails("ERR_NGROK_4018")))
+        line = self.refusal("--port", "0", "--ngrok", **self.install(ngrok_stand_in.fails("ERR_NGROK_4018")))
         self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
 
     def test_a_slow_ngrok_does_not_delay_the_stop(self) -> None:
@@ -281,7 +292,7 @@ class NgrokTest(NgrokServeTest):
                 # An agent that has no URL yet: it answers every question for one with 404.
                 is_asked = threading.Event()
                 pages: Any = SimpleNamespace(get=lambda path, is_asked=is_asked: is_asked.set())
-                agent = self.enterContext(contextlib.closing(test_ngrok.Agent(pages)))
+                agent = self.enterContext(contextlib.closing(ngrok_stand_in.Agent(pages)))
                 started = {"msg": "starting web service", "addr": agent.api.removeprefix("http://")}
                 environment = self.install({"log": [started], "stays": True})
                 process = self.launch("--port", "0", "--ngrok", **environment)

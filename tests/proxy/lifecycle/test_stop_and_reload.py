@@ -28,7 +28,6 @@ from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.tunnel import supervisor
 from tests.proxy.lifecycle.test_serve import NgrokServeTest
-from tests.proxy.tunnel import test_ngrok
 from tests.support.harness import RunningProxy, read_reply, request_bytes
 from tests.support.polling import wait_until
 from tests.support.program import COMMAND, DUPLICATE_SECONDS, ENDLESS_GRACE, PATIENCE, QUICK_COMMAND, ServeTest, address
@@ -254,7 +253,7 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
         for first, second in ((signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)):
             with self.subTest(second):
                 fake = self.pausing_fake("Never said.")
-                environment = self.install(test_ngrok.OK)
+                environment = self.install()
                 process, _ = self.serve("--base-url", fake.url, "--ngrok", *ENDLESS_GRACE, **environment)
                 response = self.stream(self.local())
                 process.send(first)
@@ -270,8 +269,7 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
 
     def local(self) -> str:
         """The welcome as it would be without the tunnel."""
-        [_, _, arguments] = json.loads((self.bin / "launches").read_text().splitlines()[-1])
-        return f"http://127.0.0.1:{arguments[1]}/v1"
+        return f"http://127.0.0.1:{self.forwarded_port()}/v1"
 
     def is_agent_gone(self) -> bool:
         with contextlib.suppress(AssertionError):

@@ -1,216 +1,58 @@
-"""The tunnel against a stand-in `ngrok`: a real process with a real log and a real API, but no network."""
+"""The tunnel against a stand-in for ngrok: a real process with a real log and a real API, but no network."""
 
-import http.server
 import importlib.util
 import json
 import os
 import queue
-import shlex
 import signal
 import socket
-import socketserver
 import subprocess
 import sys
-import tempfile
 import threading
 import unittest
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.tunnel import child_process
-from deepseek_cursor_proxy.tunnel import supervisor as module
-from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
+from deepseek_cursor_proxy.tunnel import child, child_process, local_api, ngrok
+from deepseek_cursor_proxy.tunnel.ngrok import Ngrok
+from tests.proxy.tunnel.tunnel_case import TunnelCase, back, lost, moved
+from tests.support.ngrok_stand_in import (
+    DIES,
+    NEVER,
+    NEW,
+    OK,
+    OK_ELSEWHERE,
+    PORT,
+    STAND_IN,
+    URL,
+    Agent,
+    endpoints,
+    fails,
+    install,
+    logs,
+    tunnels,
+)
 
-PORT = 9000  # never opened: only ngrok would connect to it
-URL = "https://first.ngrok-free.app"
-NEW = "https://second.ngrok-free.app"
-LOST = "ngrok: the tunnel is lost; restarting it"
-BACK = "ngrok: the tunnel is back"
-MOVED = f"ngrok: the public URL has changed; paste this Base URL into Cursor: {NEW}/v1"
-
-# Each launch plays the next part of plan.json; the last one repeats. `urls` has one answer per look at the API.
-STAND_IN = """
-import json, os, pathlib, signal, socketserver, sys, threading
-from http.server import BaseHTTPRequestHandler
-
-home = pathlib.Path(__file__).parent
-plan = json.loads((home / "plan.json").read_text())
-launches = home / "launches"
-part = plan[min(len(launches.read_text().splitlines()), len(plan) - 1)]
-urls, path = part.get("urls", []), part.get("path", "/api/endpoints")
-guard = threading.Timer(30, os._exit, [1])  # a broken test leaves nothing behind for longer
-guard.daemon = True
-guard.start()
-if part.get("deaf"):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+LOST, BACK, MOVED = lost("ngrok"), back("ngrok"), moved("ngrok", NEW)
 
 
-class Api(BaseHTTPRequestHandler):
-    def do_GET(self):
-        if self.path != path:
-            return self.send_error(404)
-        url = urls.pop(0) if len(urls) > 1 else urls[0]
-        new = {"name": "x", "url": url, "upstream": {"url": "http://localhost:" + sys.argv[2]}}
-        old = {"name": "x", "public_url": url, "proto": "https", "config": {"addr": "http://localhost:" + sys.argv[2]}}
-        body = {"endpoints": [new]} if path == "/api/endpoints" else {"tunnels": [old]}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(body if url else {"endpoints": []}).encode())
-        if part.get("dies"):
-            os._exit(1)
+class NgrokCase(TunnelCase):
+    name, stand_in = "ngrok", STAND_IN
 
-    def log_message(self, *_):
-        pass
-
-
-def launched(port):
-    with launches.open("a") as file:
-        print(json.dumps([os.getppid(), port, sys.argv[1:]]), file=file)
-
-
-if urls:
-    server = socketserver.TCPServer(("127.0.0.1", 0), Api)
-    launched(server.server_address[1])
-    address = "127.0.0.1:%d" % server.server_address[1]
-    print(json.dumps({"lvl": "info", "msg": "starting web service", "obj": "web", "addr": address}), flush=True)
-else:
-    launched(0)
-for line in part.get("log", []):
-    print(line if isinstance(line, str) else json.dumps(line), flush=True)
-if "log" in part and not part.get("stays"):
-    sys.exit(1)
-server.serve_forever() if urls else threading.Event().wait()
-"""
-
-Part = dict[str, Any]
-
-OK: Part = {"urls": [URL]}
-OK_ELSEWHERE: Part = {"urls": [NEW]}
-DIES: Part = {"urls": [URL], "dies": True}
-NEVER: Part = {"urls": [""]}
-
-
-def fails(error: str) -> Part:
-    return {"log": [{"lvl": "info", "msg": "open config file", "err": None}, {"lvl": "eror", "err": error}]}
-
-
-def logs(*lines: object) -> Part:
-    started = {"lvl": "info", "msg": "started tunnel", "url": URL, "addr": f"http://localhost:{PORT}"}
-    return {"log": [*lines, started], "stays": True}
-
-
-class Agent:
-    """Somebody else's agent: answers each path with the bytes it was given, everything else with 404."""
-
-    def __init__(self, pages: dict[str, bytes]) -> None:
-        class Api(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                page = pages.get(self.path)
-                if page is None:
-                    return self.send_error(404)
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(page)
-                return None
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = socketserver.TCPServer(("127.0.0.1", 0), Api)
-        self.api = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-def tunnels(addr: object = f"http://localhost:{PORT}", url: object = URL) -> bytes:
-    return json.dumps({"tunnels": [{"name": "x", "public_url": url, "config": {"addr": addr}}]}).encode()
-
-
-def endpoints(addr: object = f"http://localhost:{PORT}", url: object = URL) -> bytes:
-    return json.dumps({"endpoints": [{"name": "x", "url": url, "upstream": {"url": addr}}]}).encode()
-
-
-def install(binary: Path, prefix: str = "", suffix: str = "") -> None:
-    """Make `binary` a script that runs the stand-in beside it."""
-    script = str(binary.parent / "stand_in.py")
-    if sys.platform == "win32":
-        binary.write_text(f'@"{sys.executable}" -S -E "{script}" %*\n')
-    else:
-        command = shlex.join([sys.executable, "-S", "-E", script])
-        binary.write_text(f'#!/bin/sh\n{prefix}{command} "$@"{suffix}\n')
-        binary.chmod(0o755)
-
-
-def open_files() -> int:
-    return 0 if sys.platform == "win32" else len(os.listdir("/dev/fd"))
-
-
-class TunnelTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.addCleanup(self.expect_nothing_left, threading.enumerate(), open_files())
-        self.announced: queue.Queue[str] = queue.Queue()
-        self.children: list[subprocess.Popen[bytes]] = []
-        self.guards: list[subprocess.Popen[bytes]] = []
-        self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.binary = self.home / ("ngrok.cmd" if sys.platform == "win32" else "ngrok")
-        self.launches = self.home / "launches"
-        self.launches.touch()
-        install(self.binary, "exec ")
-        (self.home / "stand_in.py").write_text(STAND_IN)
-        self.enterContext(mock.patch.object(child_process, "Popen", self.launch))
-        self.enterContext(mock.patch.object(module, "_POLL", 0.02))
-
-    def launch(self, command: Any, **options: Any) -> "subprocess.Popen[bytes]":
-        launched = self.guards if command[0] == "/bin/sh" else self.children
-        launched.append(subprocess.Popen(command, **options))
-        return launched[-1]
-
-    def tunnel(self, *plan: Part, **options: Any) -> Tunnel:
-        (self.home / "plan.json").write_text(json.dumps(plan))
-        quick = {"binary": str(self.binary), "api_urls": (), "watch_interval": 0.01, "backoff": (0.001,)}
-        tunnel = Tunnel(PORT, **{"announce": self.announced.put, **quick, **options})
-        self.addCleanup(tunnel.stop)
-        return tunnel
+    def program(self, **options: Any) -> Ngrok:
+        return Ngrok(PORT, **{"binary": str(self.binary), "api_urls": (), **options})
 
     def agent(self, pages: dict[str, bytes]) -> Agent:
         return self.enterContext(closing(Agent(pages)))
 
     def listed(self, page: bytes) -> list[str] | None:
         """What an agent with this answer, in either API, is understood to forward to us."""
-        return module._forwarded_urls(self.agent({"/api/endpoints": page, "/api/tunnels": page}).api, PORT)
-
-    def failure(self, *plan: Part, **options: Any) -> str:
-        with self.assertRaises(StartupError) as caught:
-            self.tunnel(*plan, **options).start()
-        self.expect_children_gone()
-        message = str(caught.exception)
-        self.assertTrue(message.startswith("ngrok: ") and message.isprintable(), message)
-        return message
-
-    def launched(self) -> list[list[Any]]:
-        return [json.loads(line) for line in self.launches.read_text().splitlines()]
-
-    def expect_announced(self, *texts: str) -> None:
-        self.assertEqual([self.announced.get(timeout=20) for _ in texts], list(texts))
-
-    def expect_nothing_left(self, threads: list[threading.Thread], files: int) -> None:
-        self.expect_children_gone()
-        self.assertEqual(set(threading.enumerate()) - set(threads), set())
-        self.assertLessEqual(open_files(), files)
-
-    def expect_children_gone(self) -> None:
-        started = self.children + self.guards
-        self.assertNotIn(None, [child.returncode for child in started], "a child runs or was not reaped")
+        return ngrok.forwarded_urls(self.agent({"/api/endpoints": page, "/api/tunnels": page}).api, PORT)
 
 
-class StartTest(TunnelTest):
+class StartTest(NgrokCase):
     def test_a_started_agent_gives_its_public_url(self) -> None:
         self.assertEqual(self.tunnel(OK).start(), URL)
         [[_, _, arguments]] = self.launched()
@@ -246,7 +88,7 @@ class StartTest(TunnelTest):
     def test_an_agent_without_an_api_is_not_confused_with_another_agent(self) -> None:
         agent = self.agent({"/api/tunnels": tunnels("http://localhost:1")})
         tunnel = self.tunnel(logs(), api_urls=[agent.api])
-        self.assertEqual([tunnel.start(), tunnel._public_url()], [URL, URL])
+        self.assertEqual([tunnel.start(), tunnel._current_url()], [URL, URL])
 
     def test_an_agent_that_already_forwards_to_us_is_reused_and_left_running(self) -> None:
         for pages in ({"/api/endpoints": endpoints()}, {"/api/tunnels": tunnels()}):
@@ -255,7 +97,7 @@ class StartTest(TunnelTest):
                 tunnel = self.tunnel(api_urls=["http://127.0.0.1:bad", agent.api])
                 self.assertEqual(tunnel.start(), URL)
                 tunnel.stop()
-                self.assertEqual(module._forwarded_urls(agent.api, PORT), [URL])
+                self.assertEqual(ngrok.forwarded_urls(agent.api, PORT), [URL])
         self.assertEqual(self.children, [])
 
     def test_an_agent_with_an_empty_list_of_endpoints_is_asked_for_tunnels(self) -> None:
@@ -290,20 +132,20 @@ class StartTest(TunnelTest):
     def test_the_agents_api_is_called_without_the_environments_proxy(self) -> None:
         """urllib reads the environment when an opener is built, so the module is loaded a second time here."""
         agent = self.agent({"/api/tunnels": tunnels()})
-        spec = importlib.util.spec_from_file_location("tunnel_behind_a_proxy", module.__file__)
+        spec = importlib.util.spec_from_file_location("api_behind_a_proxy", local_api.__file__)
         fresh = importlib.util.module_from_spec(spec)
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             proxy = f"http://127.0.0.1:{unused.getsockname()[1]}"
             with mock.patch.dict(os.environ, {"http_proxy": proxy, "HTTP_PROXY": proxy, "no_proxy": ""}):
                 spec.loader.exec_module(fresh)
-                self.assertEqual(fresh._forwarded_urls(agent.api, PORT), [URL])
+                self.assertEqual(json.loads(tunnels()), fresh.get_json(f"{agent.api}/api/tunnels"))
 
 
-class FailureTest(TunnelTest):
+class FailureTest(NgrokCase):
     def test_a_missing_ngrok_binary_is_refused_with_how_to_install_it(self) -> None:
         message = self.failure(binary=str(self.home / "absent"))
-        for remedy in ("https://ngrok.com/download", "`brew install ngrok`", "without `--ngrok`", "is not found"):
+        for remedy in ("https://ngrok.com/download", "`brew install ngrok`", "`--tunnel cloudflared`", "is not found"):
             self.assertIn(remedy, message)
 
     @unittest.skipIf(sys.platform == "win32", "there the name tells what a program is")
@@ -346,7 +188,7 @@ class FailureTest(TunnelTest):
             self.assertEqual(self.failure({"log": log}), f"ngrok: {words}; run `ngrok http 9000` to see more")
 
     def test_an_agent_that_never_gets_a_url_is_ended(self) -> None:
-        self.assertIn("no public URL", self.failure(NEVER, start_timeout=0.5))
+        self.assertIn("no public URL", self.failure(NEVER, start=0.5))
         self.assertEqual(len(self.children), 1)
 
     def test_ctrl_c_or_stop_during_the_start_ends_the_agent(self) -> None:
@@ -356,7 +198,7 @@ class FailureTest(TunnelTest):
             ([None, KeyboardInterrupt], KeyboardInterrupt),
             (lambda *_: tunnel.stop() if len(self.children) == 2 else None, StartupError),
         ):
-            with mock.patch.object(module, "_forwarded_urls", side_effect=effect):
+            with mock.patch.object(ngrok, "forwarded_urls", side_effect=effect):
                 self.assertRaises(raised, tunnel.start)
             self.expect_children_gone()
         self.assertEqual(len(self.children), 2)
@@ -379,7 +221,7 @@ class FailureTest(TunnelTest):
         self.expect_children_gone()
 
 
-class WatchTest(TunnelTest):
+class WatchTest(NgrokCase):
     def test_an_agent_that_died_or_lost_our_tunnel_is_replaced_and_its_new_url_announced(self) -> None:
         for part in (DIES, {"urls": [URL, ""]}):
             self.launches.write_text("")
@@ -433,9 +275,12 @@ class WatchTest(TunnelTest):
         self.assertEqual([call.args for call in wait.call_args_list], [(1,), (2,), (5,), (5,), (5,)])
 
     def test_an_agent_that_dies_after_each_start_is_restarted_with_growing_pauses(self) -> None:
-        tunnel = self.tunnel(DIES, backoff=(0.001, 3600), watch_interval=3600)
+        tunnel = self.tunnel(OK, backoff=(0.001, 3600), watch=3600)
         tunnel.start()
-        self.expect_announced(LOST, BACK, LOST)
+        self.children[0].kill()
+        self.expect_announced(LOST, BACK)
+        self.children[1].kill()
+        self.expect_announced(LOST)
         tunnel.stop()
         self.assertEqual(len(self.children), 2)
 
@@ -456,7 +301,7 @@ class WatchTest(TunnelTest):
         tunnel = self.tunnel(api_urls=[self.agent(pages).api])
         self.assertEqual(tunnel.start(), URL)
         pages["/api/tunnels"] = json.dumps({"tunnels": both}).encode()
-        self.assertEqual(tunnel._public_url(), URL)
+        self.assertEqual(tunnel._current_url(), URL)
 
     def test_an_announce_that_raises_does_not_end_the_watcher(self) -> None:
         def announce(text: str) -> None:
@@ -467,7 +312,7 @@ class WatchTest(TunnelTest):
         self.expect_announced(LOST, BACK, MOVED)
 
 
-class StopTest(TunnelTest):
+class StopTest(NgrokCase):
     @unittest.skipIf(sys.platform == "win32", "its process group is set by a flag and cannot be asked for")
     def test_ctrl_c_in_our_terminal_does_not_reach_the_agent(self) -> None:
         self.tunnel(OK).start()
@@ -495,7 +340,7 @@ class StopTest(TunnelTest):
     def test_an_agent_that_ignores_sigterm_is_killed(self) -> None:
         tunnel = self.tunnel({**OK, "deaf": True})
         tunnel.start()
-        with mock.patch.object(module, "_GRACE", 0.1):
+        with mock.patch.object(child, "_GRACE_SECONDS", 0.1):
             tunnel.stop()
         self.assertEqual(self.children[0].returncode, -signal.SIGKILL)
 

@@ -173,7 +173,9 @@ class PrecedenceTest(ConfigTest):
                 continue  # see ListTest
             kinds = {bool: not each.default, int: 7, float: 7.5, str: "x", Path: self.home / "x", AccessKey: KEY}
             value: Any = kinds[each.kind]
-            value = each.choices[-1] if each.choices else "https://x" if each.key == "base_url" else value
+            value = (
+                each.choices[-1] if each.choices else "https://x" if each.key in ("base_url", "tunnel_url") else value
+            )
             written = to_toml(value)
             for loaded in (
                 self.load(f"{each.key} = {written}"),

@@ -1,0 +1,87 @@
+"""The settings `tunnel`, `tunnel_url` and `ngrok`, from every source."""
+
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import StartupError
+
+
+class TunnelSettingsTest(unittest.TestCase):
+    def load(self, text: str = "", environment: dict[str, str] | None = None, **flags: Any) -> ProxyConfig:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "config.toml"
+            path.write_text(text, encoding="utf-8")
+            return ProxyConfig.load(path, environment or {}, flags).config
+
+    def test_the_tunnel_to_open_follows_from_tunnel_and_ngrok(self) -> None:
+        for tunnel, ngrok, program in (
+            (None, False, None),
+            (None, True, "ngrok"),
+            ("off", True, None),
+            ("off", False, None),
+            ("on", True, "on"),
+            (True, False, "on"),
+            (False, True, None),
+            ("cloudflared", True, "cloudflared"),
+            ("ssh:me@home.example", False, "ssh:me@home.example"),
+        ):
+            with self.subTest(tunnel=tunnel, ngrok=ngrok):
+                config = ProxyConfig(tunnel=tunnel, ngrok=ngrok)
+                self.assertEqual(program, config.tunnel_program)
+                self.assertIs(program is not None, config.is_exposed)
+
+    def test_every_source_can_name_a_tunnel(self) -> None:
+        for config, program in (
+            (self.load('tunnel = "tailscale"'), "tailscale"),
+            (self.load("tunnel = true"), "on"),
+            (self.load('tunnel = ""\nngrok = true'), "ngrok"),
+            (self.load(environment={"DEEPSEEK_CURSOR_PROXY_TUNNEL": "yes"}), "on"),
+            (self.load('tunnel = "ngrok"', tunnel="off"), None),
+            (self.load("ngrok = true", tunnel="off"), None),
+            (self.load('tunnel = "ngrok"', tunnel="ssh:home"), "ssh:home"),
+        ):
+            self.assertEqual(program, config.tunnel_program)
+
+    def test_a_tunnel_that_is_none_is_refused_with_those_there_are(self) -> None:
+        for value in (
+            "ngork",
+            "ssh:",
+            "ssh:-oProxyCommand=x",
+            "ssh:a b",
+            "ssh:a@-b",
+            "ssh:HOST;x",
+            "SSH",
+            "cloudflared:x",
+        ):
+            with self.subTest(value), self.assertRaisesRegex(StartupError, "is not one of on, off, ngrok, .*ssh:HOST"):
+                self.load(tunnel=value)
+
+    def test_the_address_of_a_tunnel_is_https_and_has_no_path(self) -> None:
+        for value, url in (
+            ("https://proxy.example.com", "https://proxy.example.com"),
+            ("https://proxy.example.com/", "https://proxy.example.com"),
+            ("https://proxy.example.com/v1", "https://proxy.example.com"),
+            ("https://proxy.example.com/v1/", "https://proxy.example.com"),
+            ("proxy.example.com", "https://proxy.example.com"),
+            ("box.tail1.ts.net:8443", "https://box.tail1.ts.net:8443"),
+            # A tunnel that ends on this machine, as in tests.
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ):
+            self.assertEqual(url, self.load(tunnel_url=value).tunnel_url)
+        self.assertIsNone(self.load('tunnel_url = ""').tunnel_url)
+
+    def test_an_address_that_cannot_be_one_is_refused(self) -> None:
+        for value in (
+            "http://proxy.example.com",
+            "https://",
+            "https://a/b",
+            "https://u@a",
+            "ftp://a",
+            "https://a?x",
+            "a b",
+        ):
+            with self.subTest(value), self.assertRaisesRegex(StartupError, "tunnel_url .* is not an https address"):
+                self.load(tunnel_url=value)
