@@ -159,6 +159,8 @@ def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Histor
         changes.undo(client.name, planned, history)
     except Refusal as refusal:
         print(f"deepseek-cursor-proxy: nothing is changed. {refusal}", file=sys.stderr)
+        for backup in history.backups(client.name):
+            print(f"  before   {backup}")
         return 2
     except OSError as error:
         raise StartupError(f"nothing is changed: {_reason(error)}") from None
@@ -259,9 +261,10 @@ def _offer_access_key(config: ProxyConfig, variable: str) -> None:
 
 def _print_cursor(config: ProxyConfig, config_path: Path, endpoint: Endpoint, public_url: str | None) -> int:
     key = f"{endpoint.key_word} ({HIDDEN_KEY})"
-    base_url = f"{public_url}/v1" if public_url else endpoint.base_url
-    is_public = public_url is not None or bool(config.public_hosts)
-    lines = [*cursor.steps(base_url, key, config.upstream_model, is_public=is_public), ""]
+    # public_hosts names a tunnel that the proxy did not open.
+    public = public_url or next((f"https://{host}" for host in config.public_hosts), None)
+    base_url = f"{public}/v1" if public else endpoint.base_url
+    lines = [*cursor.steps(base_url, key, config.upstream_model, is_public=public is not None), ""]
     for line in (*lines, *cursor.long_context(config.upstream_model, config.models, str(config_path))):
         print(line)
     return 0

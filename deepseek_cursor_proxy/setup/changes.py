@@ -55,8 +55,14 @@ def make(client: str, changes: Sequence[Change], history: History) -> list[Path]
         if change.after is not None
     }
     _check(changes)
+    former = {change.path: entry for change in changes if (entry := history.entry(client, change.path)) is not None}
+    # First, so that there is no moment without a backup.
     backups = history.write(client, entries)
-    _replace_all(changes)
+    try:
+        _replace_all(changes)
+    except OSError:
+        history.write(client, former)
+        raise
     return backups
 
 

@@ -108,6 +108,7 @@ def _opencode(machine: Machine, endpoint: Endpoint) -> list[Target]:
         ("small_model",): f"{PROVIDER}/{SMALL_MODEL}",
         ("provider", PROVIDER): provider,
     }
+    # opencode would add it by itself, and lay the file out anew.
     schema: JsonValues = {("$schema",): "https://opencode.ai/config.json"}
     return [Target(path, JsonEdit(values, schema, has_comments=True))]
 

@@ -42,7 +42,7 @@ class History:
     def write(self, client: str, entries: dict[Path, Entry]) -> list[Path]:
         """Replace the record of a client; the backups, one for each file that was there. Raises OSError."""
         private_files.make_directory(self._folder)
-        old = self._backups(client)
+        old = set(self.backups(client))
         record: dict[str, Any] = {}
         backups = []
         for path, entry in entries.items():
@@ -56,9 +56,12 @@ class History:
         self._delete(old - set(backups))
         return backups
 
+    def backups(self, client: str) -> list[Path]:
+        return sorted(self._folder.glob(f"{client}.[0-9][0-9][0-9][0-9]-*"))
+
     def forget(self, client: str) -> None:
         """Delete the record and the backups of a client."""
-        self._delete({*self._backups(client), self._record(client)})
+        self._delete({*self.backups(client), self._record(client)})
 
     def _read(self, client: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
@@ -68,9 +71,6 @@ class History:
 
     def _record(self, client: str) -> Path:
         return self._folder / f"{client}.json"
-
-    def _backups(self, client: str) -> set[Path]:
-        return set(self._folder.glob(f"{client}.[0-9][0-9][0-9][0-9]-*"))
 
     def _delete(self, paths: set[Path]) -> None:
         for path in paths:

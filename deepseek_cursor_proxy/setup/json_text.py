@@ -37,6 +37,7 @@ class JsonEdit:
             old = text[found.node.start : found.node.end] if found is not None else None
             record.append({"path": list(path), "new": _digest(value), "old": old, "made": len(path) - depth})
             text = _set(text, parents[-1], path[depth - 1], _nested(path[depth:], value), found)
+        self._check(text)
         return Edited(text, record)
 
     def revert(self, text: str, record: Record) -> str:
@@ -73,6 +74,13 @@ class JsonEdit:
                 break
             text = _remove(text, parents[-1], found)
         return text
+
+    def _check(self, text: str) -> None:
+        root = self._parse(text)
+        for path, value in self.values.items():
+            found = _walk(root, path)[1]
+            if found is None or found.node.value != value:
+                raise Unreadable(f"setup cannot set {'.'.join(path)} in it")
 
     def _parse(self, text: str) -> Node:
         root = parse(text, has_comments=self.has_comments)
@@ -126,7 +134,10 @@ def _remove(text: str, parent: Node, member: Member) -> str:
     if at:
         # A comment behind the member before stays, and so does a comma behind the last member.
         before = skip(text, parent.members[at - 1].node.end)
-        between = text[before + 1 : member.start].rstrip()
+        between = text[before + 1 : member.start]
+        # A comment that runs to the end of its line needs that end.
+        if rest.lstrip(" \t\r").startswith("\n") or "//" not in between:
+            between = between.rstrip()
         return text[:before] + ("," if has_comma else "") + between + rest
     blank = text[parent.start + 1 : member.start]
     inside = (blank if blank.strip() else "") + rest[: parent.end - 1 - len(text)]
@@ -157,9 +168,6 @@ class _Form:
         last, text = parent.members[-1], self._text
         is_alone = not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip()
         indent = self.indent(last.start)
-        gap = f"{self._end}{indent}" if is_alone else " "
-        rendered = self.render(value, indent) if is_alone else json.dumps(value, ensure_ascii=False)
-        member = f"{gap}{json.dumps(name)}: {rendered}"
         comma = skip(text, last.node.end)
         has_comma = text.startswith(",", comma)
         end = comma + 1 if has_comma else last.node.end
@@ -167,6 +175,10 @@ class _Form:
         rest = re.match(r"[ \t]*(?:/\*[^\n]*?\*/[ \t]*)*(?://[^\r\n]*)?", text[end:])
         assert rest is not None
         note = rest[0].rstrip() if "/" in rest[0] else ""
+        is_alone |= "//" in note
+        gap = f"{self._end}{indent}" if is_alone else " "
+        rendered = self.render(value, indent) if is_alone else json.dumps(value, ensure_ascii=False)
+        member = f"{gap}{json.dumps(name)}: {rendered}"
         tail = "," if has_comma else ""
         return text[:end] + ("" if has_comma else ",") + note + member + tail + text[end + len(note) :]
 

@@ -155,6 +155,10 @@ class SetupTest(SetupCase):
         self.assertIn("https://x.ngrok-free.app/v1", ran.out)
         self.assertIn('"gpt-5.6-sol" = "deepseek-v4-pro"', ran.out)
 
+    def test_cursor_gets_the_host_of_a_tunnel_that_the_settings_name(self) -> None:
+        self.assertIn("https://mine.example/v1", self.run_setup("cursor", "--public-hosts", "mine.example").out)
+        self.assertIn("with a tunnel", self.run_setup("cursor").out)
+
     def test_continue_keeps_its_older_file(self) -> None:
         old = self.home / ".continue" / "config.json"
         old.parent.mkdir()

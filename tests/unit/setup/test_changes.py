@@ -105,6 +105,22 @@ class FilesTest(FilesCase):
         self.undo(CODEX)
         self.assertEqual(before, self.snapshot())
 
+    def test_a_move_that_fails_can_still_be_undone(self) -> None:
+        self.set_up(CLAUDE)
+        before = self.snapshot()
+        replace, path = os.replace, self.targets(CLAUDE)[0].path
+
+        def fail(source: Path, target: Path) -> None:
+            if target == path:
+                raise OSError(28, "No space left on device", str(target))
+            replace(source, target)
+
+        with mock.patch("os.replace", side_effect=fail), self.assertRaisesRegex(OSError, "No space"):
+            self.set_up(CLAUDE, endpoint=OTHER_ENDPOINT)
+        self.assertEqual(before, self.snapshot())
+        self.undo(CLAUDE)
+        self.assertFalse(path.exists())
+
 
 class HistoryTest(FilesCase):
     def setUp(self) -> None:

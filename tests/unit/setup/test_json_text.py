@@ -1,6 +1,8 @@
 """The editor for JSON: where a value is put, what of the text stays, and the way back after others changed the file."""
 
+import contextlib
 import unittest
+from random import Random
 
 from deepseek_cursor_proxy.setup.documents import LinesChanged, Unreadable
 from deepseek_cursor_proxy.setup.json_text import JsonEdit
@@ -59,6 +61,50 @@ class ApplyTest(unittest.TestCase):
 
     def test_what_is_shown_to_add_by_hand_is_what_is_written(self) -> None:
         self.assertEqual(EDIT.apply("").text, EDIT.by_hand())
+
+
+class RandomTest(unittest.TestCase):
+    """Texts with comments, blanks and commas anywhere: the edit is there, and taken out again it was never there."""
+
+    BLANKS = ("", " ", "\n", "\n  ", "\t", " // note\n", "/* note */", "/*\n*/ ", "\r\n")
+
+    def blank(self) -> str:
+        return self.random.choice(self.BLANKS)
+
+    def value(self, depth: int) -> str:
+        if depth == 0 or self.random.random() < 0.4:
+            return self.random.choice(("1", "-2.5e3", '"a // b"', "null", "true", '"\\" ]}"', "{}", "[]"))
+        if self.random.random() < 0.3:
+            return f"[{self.blank()}{self.value(depth - 1)}{self.blank()},{self.blank()}{self.value(0)}{self.blank()}]"
+        return self.object(depth - 1)
+
+    def object(self, depth: int) -> str:
+        names = self.random.sample(("a", "b", "c", "d", "e"), self.random.randrange(5))
+        members = [
+            f'{self.blank()}"{name}"{self.blank()}:{self.blank()}{self.value(depth)}{self.blank()}' for name in names
+        ]
+        comma = "," + self.blank() if members and self.random.random() < 0.3 else ""
+        return "{" + ",".join(members) + (comma if members else self.blank()) + "}"
+
+    def test_an_edit_changes_only_what_it_sets_and_can_be_taken_back(self) -> None:
+        edits = 0
+        for seed in range(300):
+            self.random = Random(seed)
+            text = self.blank() + self.object(3) + self.blank()
+            with self.subTest(text), contextlib.suppress(Unreadable):
+                before = parse(text, has_comments=True).value
+                edited = EDIT.apply(text)
+                after = parse(edited.text, has_comments=True).value
+                self.assertEqual((1, {"d": []}), (after["a"].pop("b"), after.pop("c")))
+                old = {**before, "a": {**before.get("a", {})}}
+                old["a"].pop("b", None)
+                old.pop("c", None)
+                self.assertEqual(old, after)
+                left = EDIT.revert(edited.text, edited.record)
+                self.assertEqual(before, parse(left, has_comments=True).value)
+                self.assertEqual(text.count("note"), left.count("note"))
+                edits += 1
+        self.assertGreater(edits, 150)
 
 
 class RevertTest(unittest.TestCase):
