@@ -68,9 +68,6 @@ class UsageLedger:
             self._drop_excess()
             if self._thread is None and not self._is_closed:
                 self._thread = start_thread(self._run, "usage-ledger")
-                self._changed.notify()
-            elif len(self._waiting) == 1:
-                self._changed.notify()
 
     def emit(self, event: Event) -> None:
         """Have a call written that is no request of a client."""
@@ -99,14 +96,18 @@ class UsageLedger:
     # By the thread …
 
     def _run(self) -> None:
+        """Write batches until nothing waits any more; the next row starts another thread."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
                 # Others join the batch.
                 self._changed.wait_for(lambda: self._is_closed, _SECONDS_BETWEEN_BATCHES)
                 if self._is_closed:
                     return
             self.flush()
+            with self._changed:
+                if not self._waiting:
+                    self._thread = None
+                    return
 
     def _take_batch(self) -> list[_Waiting]:
         with self._changed:

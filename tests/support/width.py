@@ -19,6 +19,7 @@ IS_LONG = _width == 2
 
 # Intervals and pauses that nothing but the clock ends. Settings are not here: a test gives its own.
 _SCALED_SECONDS = {
+    "deepseek_cursor_proxy.usage.ledger._SECONDS_BETWEEN_BATCHES": 0.05,
     "deepseek_cursor_proxy.net.wait._RECHECK_SECONDS": 0.05,
     "deepseek_cursor_proxy.exchange.background_jobs._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.exchange.choices._CHECK_SECONDS": 0.02,
