@@ -1,6 +1,6 @@
 """The dashboard of a real proxy in a real browser: live, by mouse and by keyboard, in both themes, wide and narrow.
 
-With DASHBOARD_PICTURES=folder the screenshots of the documentation are written there (`test_dashboard_pictures`).
+`test_dashboard_views` has views full of data, which no test can have by asking, and the screenshots of the pages.
 """
 
 import json
@@ -28,8 +28,8 @@ class DashboardCase(BrowserCase, AdminCase):
         proxy = self.admin_proxy(**settings)
         return proxy, self.admin(proxy)
 
-    def link(self, admin: AdminService, route: str = "") -> str:
-        return f"{admin.url}/#key={ADMIN_KEY}" if not route else f"{admin.url}/{route}"
+    def link(self, admin: AdminService) -> str:
+        return f"{admin.url}/#key={ADMIN_KEY}"
 
     def dashboard(self, admin: AdminService, route: str = "", **details: Any) -> Page:
         page = self.open_page(self.link(admin), **details)
@@ -279,7 +279,7 @@ class ThemeTest(DashboardCase):
             for route in (*VIEWS, "requests/1"):
                 with self.subTest(route, size=size):
                     page.evaluate("route => { location.hash = '#/' + route }", route)
-                    page.wait_for_timeout(50)
+                    expect(page.locator(".bones:visible")).to_have_count(0)
                     self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), size[0])
 
 
