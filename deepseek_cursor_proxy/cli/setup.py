@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} [CLIENT] [--yes | --print | --undo] [--url URL] [settings]"
+    parser.usage = f"{parser.prog} [CLIENT] [--print | --undo] [--yes] [--url URL] [settings]"
     parser.add_argument("client", nargs="?", choices=NAMES, metavar="CLIENT", help=", ".join(NAMES))
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--print", action="store_true", help="print what to add by hand, and change nothing")
@@ -128,13 +128,13 @@ def _set_up(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Hist
     targets = client.targets(machine, endpoint)
     _refuse_rival(client, targets[0].path, machine)
     try:
-        planned = changes.plan_setup(client.name, targets, history)
-        if not any(change.is_needed for change in planned):
+        plan = changes.plan_setup(client.name, targets, history)
+        if not any(change.is_needed for change in plan):
             print(f"{client.title} points to {endpoint.root} already; nothing is changed.")
             return 0
-        if not _confirm(planned, endpoint, choice):
+        if not _confirm(plan, endpoint, choice):
             return 1
-        backups = changes.make(client.name, planned, history)
+        backups = changes.make(client.name, plan, history)
     except Refusal as refusal:
         return _refuse(refusal, client, machine, endpoint)
     except OSError as error:
@@ -150,13 +150,13 @@ def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Histor
     if not choice.is_agreed and not sys.stdin.isatty():
         raise StartupError("--undo asks before it writes, and this is no terminal: add --yes")
     try:
-        planned = changes.plan_undo(client.name, client.targets(machine, endpoint), history)
-        if not any(change.is_needed for change in planned):
+        plan = changes.plan_undo(client.name, client.targets(machine, endpoint), history)
+        if not any(change.is_needed for change in plan):
             print(f"{client.title} has nothing of setup; nothing is changed.")
             return 0
-        if not _confirm(planned, endpoint, choice):
+        if not _confirm(plan, endpoint, choice):
             return 1
-        changes.undo(client.name, planned, history)
+        changes.undo(client.name, plan, history)
     except Refusal as refusal:
         print(f"deepseek-cursor-proxy: nothing is changed. {refusal}", file=sys.stderr)
         for backup in history.backups(client.name):
@@ -168,8 +168,8 @@ def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Histor
     return 0
 
 
-def _confirm(planned: Sequence[Change], endpoint: Endpoint, choice: Choice) -> bool:
-    for change in planned:
+def _confirm(plan: Sequence[Change], endpoint: Endpoint, choice: Choice) -> bool:
+    for change in plan:
         _print_diff(change, endpoint)
     if choice.is_agreed:
         return True
@@ -181,14 +181,14 @@ def _confirm(planned: Sequence[Change], endpoint: Endpoint, choice: Choice) -> b
 
 
 def _print_diff(change: Change, endpoint: Endpoint) -> None:
-    old, new = (_shown(data, endpoint) for data in (change.now, change.after))
+    old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
     name = str(change.path)
     source, target = (name if data is not None else "no file" for data in (change.now, change.after))
     for line in difflib.unified_diff(old, new, source, target, lineterm=""):
         print(line)
 
 
-def _shown(data: bytes | None, endpoint: Endpoint) -> list[str]:
+def _visible_lines(data: bytes | None, endpoint: Endpoint) -> list[str]:
     text = (data or b"").decode("utf-8", "replace")
     if endpoint.key:
         text = text.replace(endpoint.key, HIDDEN_KEY)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy.setup import files
 from deepseek_cursor_proxy.setup.clients import Target
-from deepseek_cursor_proxy.setup.documents import Document, LinesChanged, Record, Unreadable, decode
+from deepseek_cursor_proxy.setup.documents import ChangedLines, Document, Record, Unreadable, decode
 from deepseek_cursor_proxy.setup.history import Entry, History, digest
 
 
@@ -82,14 +82,14 @@ def _plan(target: Target, entry: Entry | None, *, is_undo: bool) -> Change:
             change = Change(target.path, now, before, before, [])
         else:
             document = decode(before or b"")
-            edited = target.editor.apply(document.text)
-            change = Change(target.path, now, before, document.encode(edited.text), edited.record)
+            result = target.editor.apply(document.text)
+            change = Change(target.path, now, before, document.encode(result.text), result.record)
         if change.is_needed:
             files.check_writable(target.path)
         return change
     except Unreadable as reason:
         raise Refusal(target, str(reason)) from None
-    except LinesChanged as reason:
+    except ChangedLines as reason:
         remedy = "put them back as they were, or remove them by hand"
         raise Refusal(target, f"{reason}; {remedy}") from None
 
@@ -101,7 +101,7 @@ def _refuse_unknown(target: Target, now: bytes | None, entry: Entry | None) -> N
         return
     with contextlib.suppress(Unreadable):
         if target.editor.apply(text).text == text:
-            raise LinesChanged("it has these settings, and nothing tells what was there before")
+            raise ChangedLines("it has these settings, and nothing tells what was there before")
 
 
 def _before(target: Target, now: bytes | None, entry: Entry | None) -> bytes | None:
@@ -112,8 +112,8 @@ def _before(target: Target, now: bytes | None, entry: Entry | None) -> bytes | N
         return entry.before
     document: Document = decode(now)
     text = target.editor.revert(document.text, entry.record if entry is not None else [])
-    was_made = entry is None or entry.before is None
-    if was_made and text != document.text and text.strip() in ("", "{}"):
+    is_new = entry is None or entry.before is None
+    if is_new and text != document.text and text.strip() in ("", "{}"):
         return None
     return document.encode(text)
 
@@ -128,13 +128,13 @@ def _check(changes: Sequence[Change]) -> None:
 
 
 def _replace_all(changes: Sequence[Change]) -> None:
-    made: list[Change] = []
+    done: list[Change] = []
     try:
         for change in changes:
             if change.is_needed:
                 files.replace(change.path, change.after)
-                made.append(change)
+                done.append(change)
     except OSError:
-        for change in made:
+        for change in done:
             files.replace(change.path, change.now)
         raise

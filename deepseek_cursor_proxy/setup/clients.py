@@ -1,7 +1,7 @@
 """The clients that `setup` knows: where each keeps its settings, on every system, and what has to stand there.
 
-Each was run with exactly these settings, but for Cline and Zed: Cline's file is what its own `auth` command writes, and
-Zed's is by its documentation. Cursor keeps its settings in a database of its own, which nothing here touches.
+Each was run with exactly these settings (the versions are in tests/interop), but for Zed, whose file is by its
+documentation. Cursor keeps its settings in a database of its own, which nothing here touches.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

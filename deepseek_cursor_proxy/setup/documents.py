@@ -1,6 +1,6 @@
 """A configuration file as text, and back to the same bytes: UTF-8 with or without a mark in front, any line ends.
 
-An editor gets text and returns text. It raises Unreadable for what it cannot parse or must not touch, and LinesChanged
+An editor gets text and returns text. It raises Unreadable for what it cannot parse or must not touch, and ChangedLines
 when what setup wrote is no longer as it wrote it; both say why in words for the user.
 """
 
@@ -17,11 +17,11 @@ class Unreadable(Exception):
     """A file that setup cannot edit."""
 
 
-class LinesChanged(Exception):
+class ChangedLines(Exception):
     """Lines of setup that somebody has changed since."""
 
 
-class Edited(NamedTuple):
+class EditResult(NamedTuple):
     """The new text, and what `revert` has to know beside it."""
 
     text: str
@@ -31,7 +31,7 @@ class Edited(NamedTuple):
 class Editor(Protocol):
     """One edit of one file. `revert` takes the edit out of a text, which may have changed elsewhere meanwhile."""
 
-    def apply(self, text: str) -> Edited: ...
+    def apply(self, text: str) -> EditResult: ...
 
     def revert(self, text: str, record: Record) -> str: ...
 

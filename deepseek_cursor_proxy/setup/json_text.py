@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.setup.documents import Edited, LinesChanged, Record, Unreadable, line_end
+from deepseek_cursor_proxy.setup.documents import ChangedLines, EditResult, Record, Unreadable, line_end
 from deepseek_cursor_proxy.setup.json_tree import Member, Node, parse, skip
 
 Path = tuple[str, ...]
@@ -26,7 +26,7 @@ class JsonEdit:
     defaults: Values = field(default_factory=dict)
     has_comments: bool = False
 
-    def apply(self, text: str) -> Edited:
+    def apply(self, text: str) -> EditResult:
         text, record = text if text.strip() else "{}\n", []
         for path, value in (*self.defaults.items(), *self.values.items()):
             parents, found = _walk(self._parse(text), path)
@@ -35,10 +35,10 @@ class JsonEdit:
             # What is missing on the way is made with the value in it.
             depth = len(parents)
             old = text[found.node.start : found.node.end] if found is not None else None
-            record.append({"path": list(path), "new": _digest(value), "old": old, "made": len(path) - depth})
+            record.append({"path": list(path), "new": _digest(value), "old": old, "new_objects": len(path) - depth})
             text = _set(text, parents[-1], path[depth - 1], _nested(path[depth:], value), found)
         self._check(text)
-        return Edited(text, record)
+        return EditResult(text, record)
 
     def revert(self, text: str, record: Record) -> str:
         self._parse(text if text.strip() else "{}")
@@ -63,12 +63,12 @@ class JsonEdit:
             return text
         if found is None or _digest(found.node.value) != change["new"]:
             state = "gone" if found is None else "no longer as setup wrote it"
-            raise LinesChanged(f"{'.'.join(path)} is {state}")
+            raise ChangedLines(f"{'.'.join(path)} is {state}")
         if change["old"] is not None:
             return f"{text[: found.node.start]}{change['old']}{text[found.node.end :]}"
         text = _remove(text, parents[-1], found)
         # Objects that were made for it and are empty again.
-        for depth in range(len(path) - 1, len(path) - 1 - change["made"], -1):
+        for depth in range(len(path) - 1, len(path) - 1 - change["new_objects"], -1):
             parents, found = _walk(self._parse(text), path[:depth])
             if found is None or found.node.members or not found.node.is_object:
                 break

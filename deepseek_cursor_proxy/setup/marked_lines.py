@@ -8,7 +8,7 @@ holds it. So a file tells by itself how it was before, to the byte, whatever was
 import re
 import zlib
 
-from deepseek_cursor_proxy.setup.documents import LinesChanged, line_end, split_lines
+from deepseek_cursor_proxy.setup.documents import ChangedLines, line_end, split_lines
 
 _REPLACED = "# deepseek-cursor-proxy replaced: "
 _MARK = re.compile(r"[ ]*# deepseek-cursor-proxy: the next (\d+) lines? .*\[([0-9a-f]{8})\]\s*")
@@ -35,7 +35,7 @@ def comment_out(line: str) -> str:
 
 
 def take_out(text: str) -> str:
-    """The text without our lines, and with those that they replaced. LinesChanged if ours are not as they were."""
+    """The text without our lines, and with those that they replaced. ChangedLines if ours are not as they were."""
     found: list[str] = []
     lines = split_lines(text)
     at = 0
@@ -48,7 +48,7 @@ def take_out(text: str) -> str:
         last = at + int(mark[1])
         ours = [line.rstrip("\r\n") for line in lines[at + 1 : last + 1]]
         if len(ours) != int(mark[1]) or _checksum(ours) != mark[2]:
-            raise LinesChanged(f"the {mark[1]} lines below line {at + 1} are no longer as setup wrote them")
+            raise ChangedLines(f"the {mark[1]} lines below line {at + 1} are no longer as setup wrote them")
         at = last + 1
         if at == len(lines) and found and not lines[-1].endswith("\n"):
             found[-1] = found[-1].removesuffix("\n").removesuffix("\r")

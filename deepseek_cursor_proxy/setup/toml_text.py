@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy.setup.documents import Edited, Record, Unreadable, split_lines
+from deepseek_cursor_proxy.setup.documents import EditResult, Record, Unreadable, split_lines
 from deepseek_cursor_proxy.setup.marked_lines import comment_out, insert, take_out
 
 Values = Mapping[str, str | int | bool]
@@ -24,7 +24,7 @@ class TomlEdit:
     keys: Values
     tables: Mapping[str, Values]
 
-    def apply(self, text: str) -> Edited:
+    def apply(self, text: str) -> EditResult:
         before = _parse(text)
         for name in self.tables:
             if _table(before, name) is not None:
@@ -38,7 +38,7 @@ class TomlEdit:
         rows = [row for name, values in self.tables.items() for row in ("", f"[{name}]", *_rows(values))]
         new = insert(new, len(split_lines(new)), rows, self.client)
         self._check(before, new)
-        return Edited(new, [])
+        return EditResult(new, [])
 
     def revert(self, text: str, record: Record) -> str:
         return take_out(text)

@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.setup.documents import Edited, LinesChanged, Record
+from deepseek_cursor_proxy.setup.documents import ChangedLines, EditResult, Record
 
 
 @dataclass(frozen=True)
 class WholeFile:
     text: str
 
-    def apply(self, text: str) -> Edited:
-        return Edited(self.text, [])
+    def apply(self, text: str) -> EditResult:
+        return EditResult(self.text, [])
 
     def revert(self, text: str, record: Record) -> str:
         """Nothing is left of a file that is ours; what somebody made of it meanwhile is theirs."""
         if text not in ("", self.text):
-            raise LinesChanged("it is no longer as setup wrote it")
+            raise ChangedLines("it is no longer as setup wrote it")
         return ""
 
     def by_hand(self) -> str:

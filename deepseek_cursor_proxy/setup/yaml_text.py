@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.setup.documents import Edited, Record, Unreadable, split_lines
+from deepseek_cursor_proxy.setup.documents import EditResult, Record, Unreadable, split_lines
 from deepseek_cursor_proxy.setup.marked_lines import comment_out, insert, take_out
 
 Value = str | int | Sequence[str] | Mapping[str, int]
@@ -37,7 +37,7 @@ class YamlKeys:
     client: str
     keys: Values
 
-    def apply(self, text: str) -> Edited:
+    def apply(self, text: str) -> EditResult:
         lines = split_lines(text)
         entries = list(_entries(lines))
         if any(entry.key is None for entry in entries):
@@ -45,7 +45,7 @@ class YamlKeys:
         for entry in entries:
             if entry.key in self.keys:
                 lines[entry.first : entry.last] = map(comment_out, lines[entry.first : entry.last])
-        return Edited(insert("".join(lines), len(lines), list(_rows(self.keys)), self.client), [])
+        return EditResult(insert("".join(lines), len(lines), list(_rows(self.keys)), self.client), [])
 
     def revert(self, text: str, record: Record) -> str:
         return take_out(text)
@@ -66,19 +66,19 @@ class YamlItems:
     items: Sequence[Values]
     head: Values
 
-    def apply(self, text: str) -> Edited:
+    def apply(self, text: str) -> EditResult:
         lines = split_lines(text)
         entries = list(_entries(lines))
         if self.key is None:
-            return Edited(self._append(text, lines, entries), [])
+            return EditResult(self._append(text, lines, entries), [])
         if any(entry.key is None for entry in entries):
             raise Unreadable("it is a list, where keys are needed")
         entry = next((entry for entry in entries if entry.key == self.key), None)
         if entry is None:
             head = [] if entries else list(_rows(self.head))
             rows = [*head, f"{self.key}:", *self._item_rows("  ")]
-            return Edited(insert(text, len(lines), rows, self.client), [])
-        return Edited(self._put_first(lines, entry), [])
+            return EditResult(insert(text, len(lines), rows, self.client), [])
+        return EditResult(self._put_first(lines, entry), [])
 
     def revert(self, text: str, record: Record) -> str:
         return take_out(text)

@@ -40,7 +40,7 @@ class SetupCase(unittest.TestCase):
         out, err = io.StringIO(), io.StringIO()
         terminal = mock.patch.object(sys.stdin, "isatty", return_value=answers is not None)
         asked = mock.patch("builtins.input", side_effect=answers or EOFError)
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), terminal, asked as self.asked:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), terminal, asked as self.questions:
             code = cli.main(["setup", *arguments])
         return Result(code, out.getvalue(), err.getvalue())
 
@@ -205,4 +205,4 @@ class KeysTest(SetupCase):
         self.run_setup("codex", "--undo", "--yes")
         with mock.patch.dict(os.environ, {"DEEPSEEK_PROXY_API_KEY": KEY}):
             self.run_setup("codex", answers=("y",))
-        self.assertEqual(1, self.asked.call_count)
+        self.assertEqual(1, self.questions.call_count)

@@ -34,14 +34,14 @@ class FilesCase(unittest.TestCase):
         return client.targets(self.machine(system), endpoint)
 
     def set_up(self, client: Client, system: str = "linux", endpoint: Endpoint = ENDPOINT) -> list[Change]:
-        planned = changes.plan_setup(client.name, self.targets(client, system, endpoint), self.history)
-        changes.make(client.name, planned, self.history)
-        return planned
+        plan = changes.plan_setup(client.name, self.targets(client, system, endpoint), self.history)
+        changes.make(client.name, plan, self.history)
+        return plan
 
     def undo(self, client: Client, system: str = "linux", endpoint: Endpoint = ENDPOINT) -> list[Change]:
-        planned = changes.plan_undo(client.name, self.targets(client, system, endpoint), self.history)
-        changes.undo(client.name, planned, self.history)
-        return planned
+        plan = changes.plan_undo(client.name, self.targets(client, system, endpoint), self.history)
+        changes.undo(client.name, plan, self.history)
+        return plan
 
     def write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -82,10 +82,10 @@ class FilesTest(FilesCase):
             self.assert_refused("too large")
 
     def test_a_file_that_changes_between_question_and_answer_stays(self) -> None:
-        planned = changes.plan_setup("codex", self.targets(CODEX), self.history)
+        plan = changes.plan_setup("codex", self.targets(CODEX), self.history)
         self.path.write_bytes(b'model = "new"\n')
         with self.assertRaisesRegex(OSError, "changed just now"):
-            changes.make("codex", planned, self.history)
+            changes.make("codex", plan, self.history)
         self.assertEqual(b'model = "new"\n', self.path.read_bytes())
 
     def test_one_file_that_cannot_be_written_leaves_all_as_they_were(self) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import unittest
 from random import Random
 
-from deepseek_cursor_proxy.setup.documents import LinesChanged, Unreadable
+from deepseek_cursor_proxy.setup.documents import ChangedLines, Unreadable
 from deepseek_cursor_proxy.setup.json_text import JsonEdit
 from deepseek_cursor_proxy.setup.json_tree import parse
 
@@ -128,7 +128,7 @@ class RevertTest(unittest.TestCase):
     def test_a_value_that_was_changed_is_not_taken_out(self) -> None:
         edited = EDIT.apply('{"c": 3}')
         for text in ('{"a": {"b": 7}, "c": {"d": []}}', '{"a": {"b": 1}, "c": {"d": [1]}}', '{"a": {"b": 1}}'):
-            with self.subTest(text), self.assertRaises(LinesChanged):
+            with self.subTest(text), self.assertRaises(ChangedLines):
                 EDIT.revert(text, edited.record)
 
     def test_what_is_as_before_already_stays(self) -> None:

@@ -3,7 +3,7 @@
 import tomllib
 import unittest
 
-from deepseek_cursor_proxy.setup.documents import LinesChanged, Unreadable
+from deepseek_cursor_proxy.setup.documents import ChangedLines, Unreadable
 from deepseek_cursor_proxy.setup.marked_lines import insert, take_out
 from deepseek_cursor_proxy.setup.toml_text import TomlEdit
 from deepseek_cursor_proxy.setup.yaml_text import YamlItems, YamlKeys
@@ -30,7 +30,7 @@ class MarkedLinesTest(unittest.TestCase):
     def test_lines_that_were_changed_are_not_taken_out(self) -> None:
         text = insert("a\n", 0, ["x = 1", "y = 2"], "codex")
         for changed in (text.replace("x = 1", "x = 2"), text.replace("x = 1\n", ""), text[: text.index("y = 2")]):
-            with self.subTest(changed), self.assertRaises(LinesChanged):
+            with self.subTest(changed), self.assertRaises(ChangedLines):
                 take_out(changed)
 
 
