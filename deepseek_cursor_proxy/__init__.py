@@ -3,6 +3,7 @@
 A request passes this list from the top, its reply from the bottom; no folder imports one above it:
 
     cli         commands; serve, signals
+    service     the proxy as a service of the system
     tunnel      a public address for the proxy, by a program such as ngrok
     server      accept connections, read requests, send replies
     api         routes and endpoints: chat completions, Responses, Messages, models, passthrough

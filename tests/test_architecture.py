@@ -44,7 +44,8 @@ DIRECTIONS = {
     "admin": "access deepseek exchange http1 net observers own_hosts prices server sessions storage upstream usage",
     "lab": "reasoning server storage upstream",
     "tunnel": "net",
-    "cli": "access admin deepseek lab net observers prices server sessions setup storage tunnel upstream usage",
+    "service": "",
+    "cli": "access admin deepseek lab net observers prices server service sessions setup storage tunnel upstream usage",
     # Files of the top level that are not open to all.
     "access": "http1 own_hosts",
     "own_hosts": "http1",

@@ -1,11 +1,9 @@
 """README and the pages in .github say what the program does: tables, flags, commands, quoted texts and links."""
 
 import ast
-import configparser
 import contextlib
 import io
 import json
-import plistlib
 import re
 import subprocess
 import sys
@@ -20,6 +18,8 @@ from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.config.settings import SETTINGS, settings_table
 from deepseek_cursor_proxy.reasoning.notices import NOTICE_LINE
+from deepseek_cursor_proxy.service import units
+from deepseek_cursor_proxy.service.launch import Launch
 from tests.support.harness import running_proxy
 from tests.test_architecture import DIRECTIONS
 
@@ -193,16 +193,16 @@ class LinksTest(unittest.TestCase):
 
 
 class ServicesTest(unittest.TestCase):
-    def test_the_units_are_well_formed_and_bring_the_proxy_back(self) -> None:
-        unit = configparser.ConfigParser(interpolation=None)
-        unit.optionxform = str  # type: ignore[assignment,method-assign]
-        unit.read_string(block("ini", "[Unit]"))
-        self.assertEqual("always", unit["Service"]["Restart"])
-        self.assertTrue(unit["Service"]["ExecStart"].endswith("python3 -m deepseek_cursor_proxy"))
-        agent = plistlib.loads(block("xml", "<?xml").encode())
-        self.assertTrue(agent["KeepAlive"] and agent["RunAtLoad"])
-        self.assertEqual(["-m", "deepseek_cursor_proxy"], agent["ProgramArguments"][-2:])
-        self.assertEqual(0o077, agent["Umask"])
+    def test_the_texts_of_the_service_are_those_that_the_command_writes(self) -> None:
+        words = ("-m", "deepseek_cursor_proxy", "serve")
+        unit = units.systemd_unit(Launch("/usr/bin/python3", words, "/home/YOU/deepseek-cursor-proxy"))
+        self.assertEqual(unit, block("ini", "[Unit]"))
+        mac = Launch("/opt/homebrew/bin/python3", words, "/Users/YOU/deepseek-cursor-proxy")
+        agent = units.launchd_agent(mac, "/Users/YOU/Library/Logs/deepseek-cursor-proxy.log")
+        self.assertEqual(agent, block("xml", '<?xml version="1.0" encoding="UTF-8"?>'))
+        windows = Launch(r"C:\Python313\python.exe", words, r"C:\Users\YOU\deepseek-cursor-proxy")
+        task = units.windows_task(windows, "YOU", r"C:\Users\YOU\.deepseek-cursor-proxy\service.log")
+        self.assertEqual(task, block("xml", '<?xml version="1.0" encoding="UTF-16"?>'))
 
     def test_the_dockerfile_runs_the_proxy_as_a_user_that_debian_does_not_have(self) -> None:
         steps = dict(re.findall(r"^([A-Z]+) (.+)$", block("dockerfile", "FROM"), re.MULTILINE))

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     usage             what was used and what it cost; the balance of the account
     access_key        a new key for access_keys, or the digest of one
     setup             the configuration of clients: shown, changed and put back
+    service           the proxy as a service of the system
     dashboard         the link to the dashboard, printed and opened
     sessions          recorded trajectories: listed, shown and exported
     flag_types        the values of flags that are no settings
@@ -297,7 +298,9 @@ def _add_sessions(parser: argparse.ArgumentParser) -> None:
     export = what.add_parser("export", help="trajectories as lines of JSON, for training")
     export.add_argument("sessions", metavar="ID", nargs="*", help="sessions, by default all")
     export.add_argument("--format", choices=("openai", "sharegpt", "hermes", "nodes"), default="openai")
-    export.add_argument("--since", type=_moment, metavar="DATE", help="trajectories that ended on this day or later")
+    export.add_argument(
+        "--since", type=flag_types.moment, metavar="DATE", help="trajectories that ended on this day or later"
+    )
     export.add_argument("--min-turns", type=int, default=0, metavar="N", help="with at least so many answers")
     export.add_argument("--only-complete", action="store_true", help="without those that were broken off")
     export.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: print)")
@@ -305,12 +308,10 @@ def _add_sessions(parser: argparse.ArgumentParser) -> None:
     export.set_defaults(command=_sessions_export)
 
 
-def _moment(text: str) -> float:
-    from datetime import datetime
+def _add_service(parser: argparse.ArgumentParser) -> None:
+    from deepseek_cursor_proxy.cli import service
 
-    with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(text).timestamp()
-    raise argparse.ArgumentTypeError(f"{text!r} is no date, such as 2026-11-17 or 2026-11-17T08:00")
+    service.add_commands(parser, _add_settings, _load)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -393,6 +394,7 @@ _STORE_COMMANDS = (("stats", "how much is stored", _store_stats), ("clear", "del
 _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...] = (
     ("serve", "run the proxy (the default)", _add_serve),
     ("setup", "point Codex, Claude Code or another client to the proxy, or list them", _add_setup),
+    ("service", "run the proxy as a service of this machine", _add_service),
     ("dashboard", "open the dashboard of the running proxy in a browser", _add_dashboard),
     ("demo", "try it without a key, against a DeepSeek made up here", lambda demo: demo.set_defaults(command=_demo)),
     ("bench", "measure it against a DeepSeek made up here", _add_bench),

@@ -13,6 +13,15 @@ def minutes(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes, such as 10 or 0.5")
 
 
+def moment(text: str) -> float:
+    """A day or a time of this machine's clock."""
+    from datetime import datetime
+
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).timestamp()
+    raise argparse.ArgumentTypeError(f"{text!r} is no date, such as 2026-11-17 or 2026-11-17T08:00")
+
+
 def named_url(text: str) -> tuple[str, str]:
     """A column of the table and its base URL, which is plain http."""
     name, _, url = text.partition("=")
