@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     setup             the configuration of clients: shown, changed and put back
     service           the proxy as a service of the system
     dashboard         the link to the dashboard, printed and opened
+    bench             the benchmark and the soak
     sessions          recorded trajectories: listed, shown and exported
     flag_types        the values of flags that are no settings
     local_address     the host to print for a wildcard address
@@ -188,20 +189,9 @@ def _demo(options: dict[str, Any]) -> int:
 
 
 def _bench(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.lab import bench as benchmark
-    from deepseek_cursor_proxy.lab import soak
-    from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS
+    from deepseek_cursor_proxy.cli import bench
 
-    others, port, as_json = dict(options["against"]), options["upstream_port"], options["json"]
-    if options["soak"] is not None:
-        if others or port or as_json:
-            raise StartupError("--soak looks at this proxy alone and prints lines; of the other flags it takes --quick")
-        return soak.run(options["soak"], quick=options["quick"])
-    if len({DIRECT, OURS, *others}) < 2 + len(options["against"]):
-        raise StartupError("two columns have the same name; give each proxy of --against one of its own")
-    if others and not port:
-        raise StartupError("--against needs --upstream-port N: the port at which the other proxy looks for DeepSeek")
-    return benchmark.run(benchmark.Options(options["quick"], as_json, tuple(others.items()), port))
+    return bench.run(options)
 
 
 def _parse(words: list[str]) -> dict[str, Any]:
@@ -324,32 +314,11 @@ def _add_access_key(access: argparse.ArgumentParser) -> None:
     access.set_defaults(command=_access_key)
 
 
-def _add_bench(bench: argparse.ArgumentParser) -> None:
-    bench.add_argument("--quick", action="store_true", help="fewer rounds, or fewer clients at once")
-    bench.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    bench.add_argument(
-        "--against",
-        type=flag_types.named_url,
-        action="append",
-        default=[],
-        metavar="NAME=URL",
-        help="measure another proxy as well, such as other=http://127.0.0.1:9001; again for one more",
-    )
-    bench.add_argument(
-        "--upstream-port",
-        type=flag_types.port,
-        default=0,
-        metavar="N",
-        help="the port of the made-up DeepSeek (default: any free one); another proxy is started with "
-        "http://127.0.0.1:N for DeepSeek's address before it is measured",
-    )
-    bench.add_argument(
-        "--soak",
-        type=flag_types.minutes,
-        metavar="MINUTES",
-        help="mixed load for that long, then see whether anything leaked",
-    )
-    bench.set_defaults(command=_bench)
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    from deepseek_cursor_proxy.cli import bench
+
+    bench.add_flags(parser)
+    parser.set_defaults(command=_bench)
 
 
 def _add_usage(parser: argparse.ArgumentParser) -> None:
