@@ -34,22 +34,50 @@ class SourceValues(NamedTuple):
 
 def read(declared: Declarations, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> SourceValues:
     """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
+    found = collect(declared, path, environment, flags)
+    if found.faults:
+        raise found.faults[0]
+    return SourceValues(found.values, found.origins)
+
+
+class CollectedValues(NamedTuple):
+    """As SourceValues, of what can be used; and an error for everything else."""
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+    faults: Sequence[StartupError]
+
+
+def collect(
+    declared: Declarations, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> CollectedValues:
+    """The same without stopping at the first bad value."""
     values: dict[str, Any] = {}
+    faults: list[StartupError] = []
     origins = {each.field: "default" for each in declared}
     # Older files use the field's name.
     names = {name: each for each in declared for name in (each.field, each.key)}
-    for name, value, origin in _sources(path, environment, flags):
-        found = _find(names, name, origin)
-        _refuse_misplaced(names, found, value, origin)
-        values[found.field] = found.parse(value, origin)
-        origins[found.field] = origin
-    return SourceValues(values, origins)
+    try:
+        settings = _read_file(path)
+    except StartupError as error:
+        settings, faults = {}, [error]
+    for name, value, origin in _sources(settings, str(path), environment, flags):
+        try:
+            found = _find(names, name, origin)
+            _refuse_misplaced(names, found, value, origin)
+            values[found.field] = found.parse(value, origin)
+            origins[found.field] = origin
+        except StartupError as error:
+            faults.append(error)
+    return CollectedValues(values, origins, faults)
 
 
-def _sources(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+def _sources(
+    settings: Mapping[str, Any], file: str, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, str]]:
     """Yield name, value and origin of every value; later ones win."""
-    for name, value in _read_file(path).items():
-        yield name, value, str(path)
+    for name, value in settings.items():
+        yield name, value, file
     for name, value in sorted(environment.items()):
         if name.startswith(ENVIRONMENT_PREFIX):
             yield name.removeprefix(ENVIRONMENT_PREFIX).lower(), value, f"environment {name}"

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.config.settings import (
     settings_table,
     template,
 )
-from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.config.sources import collect, expand_home
 from deepseek_cursor_proxy.errors import StartupError
 
 BY_KEY = {each.key: each for each in SETTINGS}
@@ -319,6 +319,25 @@ class RefusalTest(ConfigTest):
         self.assertEqual(message, f"config: cannot read {self.file}: it is not UTF-8; {remedy}")
         with self.assertRaisesRegex(StartupError, rf"^config: cannot read .+: .+; {remedy}$"):
             ProxyConfig.load(self.home, {}, {})
+
+
+class CollectTest(ConfigTest):
+    def test_every_bad_value_is_collected_and_the_good_ones_are_used(self) -> None:
+        self.file.write_text('port = "x"\nmodel = "m"\nunknown = 1\n')
+        environment = {f"{ENVIRONMENT_PREFIX}BODY_RATE": "0", f"{ENVIRONMENT_PREFIX}HOST": "::1"}
+        found = collect(DECLARATIONS, self.file, environment, {"cors": "maybe"})
+        self.assertEqual({"upstream_model": "m", "host": "::1"}, found.values)
+        self.assertEqual(["port", "unknown", "body_rate", "cors"], [_key_in(str(fault)) for fault in found.faults])
+        self.assertEqual("default", found.origins["port"])
+
+    def test_a_file_that_cannot_be_read_leaves_the_other_sources(self) -> None:
+        self.file.write_text("port = = 1")
+        found = collect(DECLARATIONS, self.file, {}, {"port": "9100"})
+        self.assertEqual(({"port": 9100}, 1), (found.values, len(found.faults)))
+
+
+def _key_in(fault: str) -> str:
+    return fault.removeprefix("config: ").removeprefix('unknown key "').split()[0].rstrip('"')
 
 
 class ListTest(ConfigTest):
