@@ -6,9 +6,8 @@ Loopback only, no file; everything that is started has ended before `run` return
 """
 
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TextIO
@@ -16,9 +15,8 @@ from typing import Any, TextIO
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, ReceivedRequest, Step
+from deepseek_cursor_proxy.lab.local_proxy import local_proxy
 from deepseek_cursor_proxy.reasoning.thinking_blocks import block_at
-from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 # The first takes two tools to answer; the second shows that finished turns are carried along as well.
 _QUESTIONS = ("What is the weather like here?", "Do I need an umbrella?")
@@ -30,7 +28,11 @@ def run(out: TextIO | None = None) -> int:
     page = _Page(out or sys.stdout)
     with closing(_DeepSeek()) as deepseek:
         page.show_problem(_play(deepseek, deepseek.url)[-1])
-    with closing(_DeepSeek()) as deepseek, _proxy(deepseek.url) as url:
+    # Without retries: every request shown is one that Cursor sent.
+    with (
+        closing(_DeepSeek()) as deepseek,
+        local_proxy(ProxyConfig(upstream_base_url=deepseek.url, retry_budget=0)) as url,
+    ):
         requests = _play(deepseek, url)
     for number, request in enumerate(requests, 1):
         page.show(number, request)
@@ -99,23 +101,6 @@ def _play(deepseek: _DeepSeek, base_url: str) -> list[_Request]:
             if not cursor.ask(question).final.is_whole:
                 break
         return cursor.requests
-
-
-@contextmanager
-def _proxy(upstream: str) -> Iterator[str]:
-    """The real proxy, in this process and with a memory that ends with it; its base URL."""
-    address = ("127.0.0.1", 0)
-    with closing(ReasoningStore(":memory:")) as store, DeepSeekProxyServer(address, DeepSeekProxyHandler) as proxy:
-        # Without retries: every request shown is one that Cursor sent.
-        proxy.config, proxy.reasoning_store = ProxyConfig(upstream_base_url=upstream, retry_budget=0), store
-        # The interval is how long shutdown may wait for the accepting loop to look up.
-        accepting = threading.Thread(target=proxy.serve_forever, args=(0.01,))
-        accepting.start()
-        try:
-            yield f"http://127.0.0.1:{proxy.server_port}/v1"
-        finally:
-            proxy.shutdown()
-            accepting.join()
 
 
 class _Page:

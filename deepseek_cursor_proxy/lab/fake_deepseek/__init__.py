@@ -18,7 +18,8 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, count
 from queue import SimpleQueue
@@ -102,6 +103,10 @@ class FakeDeepSeek:
         self.hang_ups: SimpleQueue[float] = SimpleQueue()
         self.closing = threading.Event()
         self.cache = PrefixCache()
+        # What the account and the list of models say, and by how many seconds the clock differs from ours.
+        self.has_balance = True
+        self.models: tuple[str, ...] = ("deepseek-flash", "deepseek-v4-pro")
+        self.clock_offset = 0.0
         # Answers a request that is about one picture and nothing else, in place of the script; None for any other.
         self.describe: Callable[[dict[str, Any]], Step | None] = _describe
         self._rules = {"rule": rule, "refuse_empty": refuse_empty_reasoning}
@@ -307,15 +312,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         is_balance = self.path.endswith("/user/balance")
         expected = ("/user/balance",) if is_balance else _versions("/models")
-        if refused := self.server.fake.request_refusal(self.path, expected, self._headers()):
-            self._fail(_to_failure(refused))
+        fake = self.server.fake
+        date = (("Date", formatdate(time.time() + fake.clock_offset, usegmt=True)),)
+        if refused := fake.request_refusal(self.path, expected, self._headers()):
+            self._fail(replace(_to_failure(refused), headers=date))
         elif is_balance:
             # As on the pricing pages of September 2026: amounts are text.
             amounts = {"total_balance": "110.00", "granted_balance": "10.00", "topped_up_balance": "100.00"}
-            self._send(200, encode_json({"is_available": True, "balance_infos": [{"currency": "CNY", **amounts}]}))
+            if not fake.has_balance:
+                amounts = dict.fromkeys(amounts, "0.00")
+            infos = [{"currency": "CNY", **amounts}]
+            self._send(200, encode_json({"is_available": fake.has_balance, "balance_infos": infos}), date)
         else:
-            models = [model_entry("deepseek-flash"), model_entry("deepseek-v4-pro")]
-            self._send(200, encode_json({"object": "list", "data": models}))
+            self._send(200, encode_json({"object": "list", "data": list(map(model_entry, fake.models))}), date)
 
     def do_POST(self) -> None:
         fake = self.server.fake
