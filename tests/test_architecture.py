@@ -45,7 +45,9 @@ DIRECTIONS = {
     "lab": "reasoning server storage upstream",
     "tunnel": "net",
     "service": "",
-    "cli": "access admin deepseek lab net observers prices server service sessions setup storage tunnel upstream usage",
+    "doctor": "access admin deepseek lab setup storage upstream usage",
+    "cli": "access admin deepseek doctor lab net observers prices server service sessions setup storage tunnel "
+    + "upstream usage",
     # Files of the top level that are not open to all.
     "access": "http1 own_hosts",
     "own_hosts": "http1",

@@ -37,6 +37,7 @@ OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--new", "--version", "--h
 OTHER_FLAGS |= {"--today", "--week", "--month", "--since", "--by", "--csv"}
 OTHER_FLAGS |= {"--quick", "--soak", "--json", "--against", "--upstream-port"}
 OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}
+OTHER_FLAGS |= {"--live", "--report"}
 OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url"}
 # Flags of other programs, as the pages name them.
 FOREIGN_FLAGS = {"--strict", "--user", "--now", "--provider", "--operator"}

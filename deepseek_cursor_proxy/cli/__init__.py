@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     access_key        a new key for access_keys, or the digest of one
     setup             the configuration of clients: shown, changed and put back
     service           the proxy as a service of the system
+    doctor            what is wrong with the set-up, and the remedy
     dashboard         the link to the dashboard, printed and opened
     bench             the benchmark and the soak
     sessions          recorded trajectories: listed, shown and exported
@@ -132,6 +133,12 @@ def _setup(options: dict[str, Any]) -> int:
 
     name, choice = setup.take_choice(options)
     return setup.run(_load(options).config, _config_path(options), name, choice)
+
+
+def _doctor(options: dict[str, Any]) -> int:
+    from deepseek_cursor_proxy.cli import doctor
+
+    return doctor.run(_config_path(options), options)
 
 
 def _explain(options: dict[str, Any]) -> None:
@@ -277,6 +284,14 @@ def _add_setup(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_setup)
 
 
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    from deepseek_cursor_proxy.cli import doctor
+
+    _add_settings(parser)
+    doctor.add_flags(parser)
+    parser.set_defaults(command=_doctor)
+
+
 def _add_sessions(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(metavar="WHAT", required=True)
     _add_settings(lists := what.add_parser("list", help="all sessions, newest first"))
@@ -364,6 +379,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None]], ...
     ("serve", "run the proxy (the default)", _add_serve),
     ("setup", "point Codex, Claude Code or another client to the proxy, or list them", _add_setup),
     ("service", "run the proxy as a service of this machine", _add_service),
+    ("doctor", "find out what is wrong, and what to do about it", _add_doctor),
     ("dashboard", "open the dashboard of the running proxy in a browser", _add_dashboard),
     ("demo", "try it without a key, against a DeepSeek made up here", lambda demo: demo.set_defaults(command=_demo)),
     ("bench", "measure it against a DeepSeek made up here", _add_bench),

@@ -1,0 +1,109 @@
+"""Python with its libraries, and the files of the package against the list that the installer left."""
+
+import base64
+import hashlib
+import platform
+import sqlite3
+import ssl
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import deepseek_cursor_proxy
+from deepseek_cursor_proxy.doctor.finding import Finding, failed, good, skipped
+
+PYTHON, PACKAGE = "python", "package"
+_DISTRIBUTION = "deepseek-cursor-proxy"
+# As `__main__` has it.
+OLDEST_PYTHON = (3, 11)
+# The first with STRICT tables. Python uses that of the system, which may be much older.
+_OLDEST_SQLITE = (3, 37)
+_MOST_NAMES = 3
+
+
+class PythonFacts(NamedTuple):
+    version: tuple[int, ...]
+    sqlite: tuple[int, ...]
+    openssl: str
+    system: str
+
+
+def look_at_python() -> PythonFacts:
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return PythonFacts(sys.version_info[:3], sqlite3.sqlite_version_info, ssl.OPENSSL_VERSION, system)
+
+
+def judge_python(facts: PythonFacts) -> Finding:
+    python, sqlite = _dotted(facts.version), _dotted(facts.sqlite)
+    if facts.version < OLDEST_PYTHON:
+        remedy = f"install Python {_dotted(OLDEST_PYTHON)} or newer, and start the proxy with that"
+        return failed(PYTHON, f"Python {python} is too old", remedy)
+    if facts.sqlite < _OLDEST_SQLITE:
+        remedy = "use a Python that brings a newer SQLite, as those of python.org and uv do"
+        return failed(PYTHON, f"Python {python} has SQLite {sqlite}; the store needs {_dotted(_OLDEST_SQLITE)}", remedy)
+    return good(PYTHON, f"Python {python}, SQLite {sqlite}, {facts.openssl}, {facts.system}")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+class PackageFacts(NamedTuple):
+    """How it is installed; of an installed one the number of files and those that are missing or changed."""
+
+    kind: str
+    files: int = 0
+    missing: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+
+def look_at_package() -> PackageFacts:
+    folder = Path(deepseek_cursor_proxy.__file__).parent
+    if not folder.is_dir():
+        return PackageFacts("a zip archive")
+    try:
+        distribution = metadata.distribution(_DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return PackageFacts("a checkout")
+    return compare_files(distribution, folder)
+
+
+def compare_files(distribution: metadata.Distribution, folder: Path) -> PackageFacts:
+    """The files of this folder against those that were installed. An editable installation lists none of them."""
+    missing, changed, count = [], [], 0
+    for file in distribution.files or ():
+        if file.hash is None or file.parts[0] != folder.name or file.suffix == ".pyc":
+            continue
+        path = Path(str(distribution.locate_file(file)))
+        if not path.is_relative_to(folder):
+            # Another copy is installed, but this one runs.
+            return PackageFacts("a checkout")
+        count += 1
+        try:
+            digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
+        except OSError:
+            missing.append(str(file))
+        else:
+            if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+                changed.append(str(file))
+    return PackageFacts("installed" if count else "a checkout", count, tuple(missing), tuple(changed))
+
+
+def judge_package(facts: PackageFacts) -> Finding:
+    version = deepseek_cursor_proxy.__version__
+    if facts.kind != "installed":
+        return skipped(PACKAGE, f"{version}, {facts.kind}, whose files are not compared")
+    problems = [f"{len(names)} {word} ({_few(names)})" for word, names in _problems(facts) if names]
+    if problems:
+        remedy = f"install it again: pip install --force-reinstall {_DISTRIBUTION}"
+        return failed(PACKAGE, f"{version}; of {facts.files} files {' and '.join(problems)}", remedy)
+    return good(PACKAGE, f"{version}, {facts.files} files as installed")
+
+
+def _problems(facts: PackageFacts) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return ("are missing", facts.missing), ("are changed", facts.changed)
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")

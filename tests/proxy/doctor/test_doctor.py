@@ -1,0 +1,580 @@
+"""The command `doctor` over real sockets: what it says about a healthy set-up, and about each of many broken ones."""
+
+import contextlib
+import io
+import json
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from deepseek_cursor_proxy import __version__, cli
+from deepseek_cursor_proxy.api import start_page
+from deepseek_cursor_proxy.doctor import checks, store, this_machine, tool_round
+from deepseek_cursor_proxy.doctor.this_machine import PythonFacts
+from deepseek_cursor_proxy.doctor.tool_round import RoundFacts
+from deepseek_cursor_proxy.lab.cursor import weather_responder
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.upstream import connect
+from tests.support.admin_client import AdminCase
+from tests.support.raw_upstream import RawUpstream, ScriptedReply, TunnelProxy
+
+PORT = "DEEPSEEK_CURSOR_PROXY_PORT"
+SECRET = "sk-doctor-planted-0123456789"
+NOT_FOUND = ScriptedReply.of(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def checks(self) -> dict[str, dict[str, Any]]:
+        """By name; the first of several findings with one name."""
+        found: dict[str, dict[str, Any]] = {}
+        for each in json.loads(self.out)["checks"]:
+            found.setdefault(each["name"], each)
+        return found
+
+
+class DoctorCase(AdminCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.home = self.folder / "home-of-someone"
+        self.directory = self.home / ".deepseek-cursor-proxy"
+        self.directory.mkdir(parents=True, mode=0o700)
+        self.store = self.directory / "reasoning_content.sqlite3"
+        # Nothing of the developer's own settings, clients and proxies takes part.
+        ours = {name: os.environ[name] for name in ("SYSTEMROOT", "TEMP", "TMP", "TMPDIR") if name in os.environ}
+        ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "DEEPSEEK_API_KEY": SECRET, "PATH": ""}
+        ours["DEEPSEEK_CURSOR_PROXY_BASE_URL"] = self.fake.url
+        ours[PORT] = str(self.free_port())
+        self.enterContext(mock.patch.dict(os.environ, ours, clear=True))
+
+    def free_port(self) -> int:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            return int(listener.getsockname()[1])
+
+    def skip_round(self) -> None:
+        """The round is the one check that takes long; most tests are about others."""
+        facts = RoundFacts(3, 2, is_whole=True, is_restored=True)
+        self.enterContext(mock.patch.object(tool_round, "play", return_value=facts))
+
+    def doctor(self, *flags: str) -> Outcome:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(["doctor", *flags])
+        self.assertNotIn(SECRET, out.getvalue() + err.getvalue())
+        return Outcome(code, out.getvalue(), err.getvalue())
+
+    def set_variable(self, name: str, value: str) -> None:
+        self.enterContext(mock.patch.dict(os.environ, {name: value}))
+
+    def write_settings(self, text: str) -> Path:
+        path = self.directory / "config.toml"
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o600)
+        return path
+
+    def fill_store(self, rows: int = 3) -> None:
+        with contextlib.closing(ReasoningStore(self.store)) as reasonings:
+            reasonings.record([([str(row).encode().ljust(32)], "x" * 3000) for row in range(rows)])
+
+
+class HealthyTest(DoctorCase):
+    def test_a_healthy_set_up_passes_with_a_round_of_tools(self) -> None:
+        self.fill_store()
+        ran = self.doctor()
+        self.assertEqual((0, ""), (ran.code, ran.err))
+        for name in ("python", "settings", "port", "store", "disk", "upstream", "clock", "key", "balance", "models"):
+            self.assertRegex(ran.out, rf"(?m)^✓ {name} ")
+        self.assertRegex(ran.out, r"(?m)^✓ tool round 3 requests, 2 tool calls")
+        self.assertRegex(ran.out, r"(?m)^· package .*checkout")
+        self.assertRegex(ran.out, r"\n\n11 fine, 4 not checked\. \(\d+\.\d s\)\n\Z")
+
+    def test_the_json_has_every_check_with_level_and_remedy(self) -> None:
+        self.skip_round()
+        self.fake.has_balance = False
+        ran = self.doctor("--json")
+        found = json.loads(ran.out)
+        self.assertEqual((1, False), (ran.code, found["ok"]))
+        self.assertEqual({"version", "ok", "live", "seconds", "checks"}, set(found))
+        self.assertEqual((__version__, False), (found["version"], found["live"]))
+        for check in found["checks"]:
+            self.assertEqual({"name", "level", "text", "remedy"}, set(check))
+            self.assertIn(check["level"], ("good", "warning", "failed", "skipped"))
+            if check["level"] != "skipped":
+                self.assertEqual(check["level"] == "good", check["remedy"] is None, check)
+
+    def test_while_the_proxy_runs_its_port_and_dashboard_are_known(self) -> None:
+        self.skip_round()
+        settings = {"reasoning_content_path": self.store}
+        proxy = self.proxy(ReasoningStore(self.store), admin_port=0, **settings)
+        admin = self.admin(proxy)
+        admin.context.public_url = proxy.url.removesuffix("/v1")
+        self.set_variable(PORT, str(proxy.address[1]))
+        found = self.doctor("--json").checks()
+        self.assertRegex(found["port"]["text"], "where this proxy runs")
+        self.assertIn(admin.url, found["dashboard"]["text"])
+        self.assertEqual("good", found["dashboard"]["level"])
+        self.assertEqual("good", found["tunnel"]["level"], found["tunnel"])
+        self.assertEqual("good", found["store"]["level"], found["store"])
+
+    def test_a_client_that_points_here_is_named(self) -> None:
+        self.skip_round()
+        path = self.home / ".codex" / "config.toml"
+        path.parent.mkdir()
+        path.write_text(f'[model_providers.x]\nbase_url = "http://127.0.0.1:{os.environ[PORT]}/v1"\n')
+        (self.home / ".qwen").mkdir()
+        found = self.doctor("--json").checks()["clients"]
+        self.assertEqual("good", found["level"])
+        self.assertRegex(found["text"], r"^Codex to http://127.0.0.1:\d+; Qwen Code elsewhere$")
+        path.unlink()
+        found = self.doctor("--json").checks()["clients"]
+        self.assertEqual("skipped", found["level"])
+        self.assertRegex(found["remedy"], r"^`setup codex` points one to")
+
+    def test_without_key_and_terminal_the_key_is_skipped_and_nothing_is_asked(self) -> None:
+        self.skip_round()
+        del os.environ["DEEPSEEK_API_KEY"]
+        with mock.patch("getpass.getpass", side_effect=AssertionError):
+            ran = self.doctor("--json")
+        self.assertEqual(0, ran.code)
+        self.assertEqual("skipped", ran.checks()["key"]["level"])
+        self.assertEqual("good", ran.checks()["clock"]["level"])
+
+    def test_on_a_terminal_the_key_is_asked_for(self) -> None:
+        self.skip_round()
+        del os.environ["DEEPSEEK_API_KEY"]
+        with mock.patch("sys.stdin") as stdin, mock.patch("getpass.getpass", return_value=SECRET):
+            stdin.isatty.return_value = True
+            ran = self.doctor("--json")
+        self.assertEqual("the key is accepted", ran.checks()["key"]["text"])
+
+    def test_live_asks_the_upstream_with_the_key(self) -> None:
+        with FakeDeepSeek(responder=weather_responder, keys=(SECRET,)) as real:
+            self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", real.url)
+            ran = self.doctor("--live", "--json")
+        self.assertEqual(0, ran.code, ran.out)
+        self.assertEqual("3 requests, 2 tool calls with the upstream", ran.checks()["tool round"]["text"])
+        self.assertEqual(3, len(real.accepted))
+
+    def test_nothing_is_left_behind(self) -> None:
+        self.skip_round()
+        self.doctor()
+        self.assertEqual([], list(self.directory.iterdir()))
+        self.fill_store()
+        before = {path.name: path.read_bytes() for path in self.directory.iterdir()}
+        self.doctor()
+        self.assertEqual(before, {path.name: path.read_bytes() for path in self.directory.iterdir()})
+
+    def test_a_terminal_without_the_signs_gets_ascii(self) -> None:
+        self.skip_round()
+        self.set_variable("PYTHONIOENCODING", "cp437")
+        out = io.TextIOWrapper(io.BytesIO(), encoding="cp437")
+        with contextlib.redirect_stdout(out):
+            cli.main(["doctor"])
+            out.flush()
+            text = out.buffer.getvalue().decode("ascii")
+        self.assertRegex(text, r"(?m)^\+ python ")
+
+
+class Broken(NamedTuple):
+    """A set-up that is broken by `arrange`, and what is said about it."""
+
+    symptom: str
+    arrange: Callable[["BrokenTest"], None]
+    check: str
+    level: str
+    text: str
+    remedy: str
+
+
+class BrokenTest(DoctorCase):
+    def test_every_broken_set_up_is_named_with_its_remedy(self) -> None:
+        for row in BROKEN:
+            with self.subTest(row.symptom):
+                self.doCleanups()
+                self.__dict__.pop("folder", None)
+                self.setUp()
+                self.skip_round()
+                row.arrange(self)
+                ran = self.doctor("--json")
+                found = [each for each in json.loads(ran.out)["checks"] if each["name"] == row.check]
+                match = next((each for each in found if each["level"] == row.level), None)
+                assert match is not None, (row.check, found)
+                self.assertRegex(match["text"], row.text)
+                self.assertRegex(match["remedy"], row.remedy)
+                self.assertEqual(int(row.level == "failed"), ran.code)
+
+    # The arrangements …
+
+    def use_upstream(self, url: str) -> None:
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", url)
+
+    def wrong_key(self) -> None:
+        self.use_upstream(self.enterContext(FakeDeepSeek(keys=("sk-another",))).url)
+
+    def no_key_at_all(self) -> None:
+        self.set_variable("DEEPSEEK_API_KEY", "two words")
+
+    def no_balance(self) -> None:
+        self.fake.has_balance = False
+
+    def clock(self) -> None:
+        self.fake.clock_offset = 3600.0
+
+    def clock_a_little(self) -> None:
+        self.fake.clock_offset = -100.0
+
+    def no_name(self) -> None:
+        self.use_upstream("https://deepseek.invalid")
+        failure = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        self.enterContext(mock.patch.object(connect, "_resolve", side_effect=failure))
+
+    def no_listener(self) -> None:
+        self.use_upstream(f"http://127.0.0.1:{self.free_port()}")
+
+    def no_http(self) -> None:
+        self.use_upstream(self.enterContext(RawUpstream(lambda _: ScriptedReply.of(b"hello\r\n\r\n"))).url)
+
+    def untrusted_certificate(self) -> None:
+        self.use_upstream(self.enterContext(RawUpstream(lambda _: NOT_FOUND, tls=True)).url)
+
+    def outbound_proxy(self) -> None:
+        reply = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+        outbound = self.enterContext(TunnelProxy(1, reply))
+        self.use_upstream("https://api.deepseek.com")
+        self.set_variable("HTTPS_PROXY", f"http://someone:{SECRET}@127.0.0.1:{outbound.port}")
+
+    def port_taken(self) -> None:
+        other = self.enterContext(RawUpstream(lambda _: NOT_FOUND))
+        self.set_variable(PORT, str(other.port))
+
+    def foreign_address(self) -> None:
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_HOST", "192.0.2.7")
+
+    def other_version(self) -> None:
+        self.enterContext(mock.patch.object(start_page, "__version__", "0.0.9"))
+        self.set_variable(PORT, str(self.running.address[1]))
+
+    def read_only_store(self) -> None:
+        self.fill_store()
+        self.store.chmod(0o400)
+        # The tests may run as root, who can write everything.
+        self.enterContext(mock.patch.object(store, "_can_write", return_value=False))
+
+    def damaged_store(self) -> None:
+        self.fill_store(50)
+        data = bytearray(self.store.read_bytes())
+        data[8192:-4096] = b"\x55" * (len(data) - 8192 - 4096)
+        self.store.write_bytes(data)
+
+    def full_disk(self) -> None:
+        usage = mock.Mock(free=1_000_000)
+        self.enterContext(mock.patch("shutil.disk_usage", return_value=usage))
+
+    def full_store(self) -> None:
+        self.fill_store(5)
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_REASONING_CACHE_MAX_ROWS", "5")
+
+    def foreign_store(self) -> None:
+        self.store.write_text("my shopping list\n" * 10)
+
+    def foreign_database(self) -> None:
+        with contextlib.closing(sqlite3.connect(self.store)) as connection:
+            connection.execute("CREATE TABLE songs (title TEXT)")
+            connection.commit()
+
+    def folder_as_store(self) -> None:
+        self.store.mkdir()
+
+    def damaged_before(self) -> None:
+        self.store.with_name(f"{self.store.name}.corrupt-20260101-000000").write_bytes(b"")
+
+    def store_for_others(self) -> None:
+        self.fill_store()
+        self.store.chmod(0o644)
+
+    def unknown_setting(self) -> None:
+        self.write_settings("reasoning_efort = 'high'\n")
+
+    def bad_value(self) -> None:
+        self.write_settings("queue_timeout = 'soon'\nfuture_setting = 1\n")
+
+    def damaged_settings(self) -> None:
+        self.write_settings("port = = 9\n")
+
+    def plain_http(self) -> None:
+        self.no_name()
+        self.use_upstream("http://deepseek.invalid/v1")
+
+    def settings_for_others(self) -> None:
+        self.write_settings('verbose = true\naccess_keys = ["sk-0123456789abcdef01234"]\n').chmod(0o644)
+
+    def old_python(self) -> None:
+        facts = PythonFacts((3, 9, 2), (3, 45, 0), "OpenSSL 3", "Linux")
+        self.enterContext(mock.patch.object(this_machine, "look_at_python", return_value=facts))
+
+    def old_sqlite(self) -> None:
+        facts = PythonFacts((3, 12, 1), (3, 31, 1), "OpenSSL 3", "Linux")
+        self.enterContext(mock.patch.object(this_machine, "look_at_python", return_value=facts))
+
+    def other_models(self) -> None:
+        self.fake.models = ("deepseek-v9", "deepseek-v9-mini")
+
+    def unreadable_admin_key(self) -> None:
+        (self.directory / "admin.key").mkdir()
+
+    def admin_key_for_others(self) -> None:
+        path = self.directory / "admin.key"
+        path.write_text("sk-0123456789abcdef01234\n")
+        path.chmod(0o644)
+
+    def other_dashboard(self) -> None:
+        other = self.enterContext(RawUpstream(lambda _: NOT_FOUND))
+        (self.directory / f"admin-{other.port}.url").write_text(other.url)
+
+    def lost_tunnel(self) -> None:
+        settings = {"reasoning_content_path": self.store}
+        admin = self.admin(self.proxy(ReasoningStore(self.store), admin_port=0, **settings))
+        admin.context.public_url = self.enterContext(RawUpstream(lambda _: NOT_FOUND)).url
+
+    def empty_variable(self) -> None:
+        self.write_settings(
+            f'[upstreams.main]\nbase_url = "{self.fake.url}"\n'
+            f'[upstreams.spare]\nbase_url = "{self.fake.url}"\nkey_env = "SPARE_KEY"\n'
+        )
+
+    def damaged_client(self) -> None:
+        path = self.home / ".codex" / "config.toml"
+        path.parent.mkdir()
+        path.write_bytes(b"\xff\xfe\xff")
+
+    def failed_round(self) -> None:
+        facts = RoundFacts(2, 1, is_whole=True, is_restored=False)
+        self.enterContext(mock.patch.object(tool_round, "play", return_value=facts))
+
+
+POSIX = os.name != "nt"
+T = BrokenTest
+BROKEN = [
+    Broken(
+        "wrong key", T.wrong_key, "key", "failed", "DEEPSEEK_API_KEY is not accepted", "platform.deepseek.com/api_keys"
+    ),
+    Broken("no key at all", T.no_key_at_all, "key", "failed", "DEEPSEEK_API_KEY holds no key", "set DEEPSEEK_API_KEY"),
+    Broken("no balance", T.no_balance, "balance", "failed", r"cannot be used \(0.00 CNY\)", "top up at https"),
+    Broken("clock an hour off", T.clock, "clock", "failed", "60 min behind", "set the clock"),
+    Broken(
+        "clock a little off",
+        T.clock_a_little,
+        "clock",
+        "warning",
+        "100 s ahead|99 s ahead|101 s ahead",
+        "set the clock",
+    ),
+    Broken(
+        "no such name",
+        T.no_name,
+        "upstream",
+        "failed",
+        r"name \(DNS\): deepseek.invalid is not found",
+        "DNS and --base-url",
+    ),
+    Broken("nobody listens", T.no_listener, "upstream", "failed", "connection: .*cannot be reached", "firewall"),
+    Broken("no HTTP", T.no_http, "upstream", "failed", "answer: .*not HTTP", "."),
+    Broken(
+        "untrusted certificate",
+        T.untrusted_certificate,
+        "upstream",
+        "failed",
+        "TLS: the certificate of localhost",
+        "SSL_CERT_FILE",
+    ),
+    Broken(
+        "outbound proxy",
+        T.outbound_proxy,
+        "upstream",
+        "failed",
+        r"outbound proxy: .* \(407\)",
+        "password in HTTPS_PROXY",
+    ),
+    Broken("port taken", T.port_taken, "port", "failed", "in use by another program", r"--port \d+"),
+    Broken(
+        "foreign address",
+        T.foreign_address,
+        "port",
+        "failed",
+        "not an address of this machine",
+        "set host to 127.0.0.1",
+    ),
+    Broken(
+        "other version", T.other_version, "port", "warning", "held by version 0.0.9", "stop that one and start this"
+    ),
+    Broken(
+        "read-only store", T.read_only_store, "store", "failed", "cannot be written", "readable and writable for you"
+    ),
+    Broken("damaged store", T.damaged_store, "store", "failed", "it is damaged", "move"),
+    Broken("full disk", T.full_disk, "disk", "failed", "1 MB free", "free some space"),
+    Broken(
+        "full store", T.full_store, "store", "warning", "5 of at most 5 reasonings.*full", "reasoning_cache_max_rows"
+    ),
+    Broken("text at the store's path", T.foreign_store, "store", "failed", "not an SQLite database", "move it away"),
+    Broken("database of others", T.foreign_database, "store", "failed", "of another program", "move it away"),
+    Broken("folder as store", T.folder_as_store, "store", "failed", "it is a folder", "choose another place"),
+    Broken("damaged before", T.damaged_before, "store", "warning", "1 damaged files were set aside", "delete them"),
+    Broken(
+        "unknown setting",
+        T.unknown_setting,
+        "settings",
+        "failed",
+        'unknown key "reasoning_efort"',
+        'did you mean "reasoning_effort"',
+    ),
+    Broken(
+        "bad value", T.bad_value, "settings", "failed", 'queue_timeout = "soon" is not a number', "correct or remove"
+    ),
+    Broken("damaged settings", T.damaged_settings, "settings", "failed", "is not valid TOML", "correct or remove it"),
+    Broken("key in clear", T.plain_http, "settings", "failed", "would send your key in clear", "use https"),
+    Broken("old Python", T.old_python, "python", "failed", "Python 3.9.2 is too old", "install Python 3.11"),
+    Broken(
+        "old SQLite", T.old_sqlite, "python", "failed", "SQLite 3.31.1; the store needs 3.37", "brings a newer SQLite"
+    ),
+    Broken(
+        "other models", T.other_models, "models", "warning", "deepseek-v4-pro not among.* deepseek-v9", "correct model"
+    ),
+    Broken(
+        "unreadable admin key", T.unreadable_admin_key, "dashboard", "failed", "admin.key cannot be read", "chmod 600"
+    ),
+    Broken("another program's dashboard", T.other_dashboard, "dashboard", "failed", "answers 404", "restart the proxy"),
+    Broken("lost tunnel", T.lost_tunnel, "tunnel", "failed", "something else answers, with 404", "paste the URL"),
+    Broken("empty variable", T.empty_variable, "key spare", "failed", "SPARE_KEY holds no key", "set SPARE_KEY"),
+    Broken("damaged client", T.damaged_client, "clients", "warning", "settings of Codex cannot be read", "of Codex"),
+    Broken("failed round", T.failed_round, "tool round", "failed", "reasoning did not come back", "report it"),
+]
+if POSIX:
+    BROKEN += [
+        Broken("store for others", T.store_for_others, "store", "warning", "other users can read", "chmod 600"),
+        Broken(
+            "settings for others",
+            T.settings_for_others,
+            "settings",
+            "warning",
+            "has keys, and other users",
+            "chmod 600",
+        ),
+        Broken(
+            "admin key for others", T.admin_key_for_others, "dashboard", "warning", "other users can read", "chmod 600"
+        ),
+    ]
+
+
+# An alias of a test case would be run as another one.
+del T
+
+
+class SettingsTest(DoctorCase):
+    def test_all_mistakes_are_named_and_no_key_is_sent_until_they_are_gone(self) -> None:
+        self.skip_round()
+        self.write_settings("queue_timeout = 'soon'\nfuture_setting = 1\nbody_rate = 0\n")
+        upstream = self.enterContext(RawUpstream(lambda _: NOT_FOUND))
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", upstream.url)
+        ran = self.doctor("--json", "--write-timeout", "never")
+        self.assertEqual(1, len(upstream.requests))
+        self.assertNotIn(SECRET.encode(), upstream.requests[0])
+        faults = [each["text"] for each in json.loads(ran.out)["checks"] if each["name"] == "settings"]
+        self.assertEqual(4, len(faults), faults)
+        self.assertEqual("no key is sent anywhere while the settings have a mistake", ran.checks()["key"]["text"])
+
+    def test_a_file_that_is_named_and_does_not_exist_is_a_fault(self) -> None:
+        self.skip_round()
+        found = self.doctor("--json", "--config", str(self.folder / "none.toml")).checks()["settings"]
+        self.assertEqual(("failed", True), (found["level"], "does not exist" in found["text"]))
+
+    def test_without_a_home_directory_the_rest_is_checked(self) -> None:
+        self.skip_round()
+        with mock.patch.object(Path, "expanduser", side_effect=RuntimeError):
+            ran = self.doctor("--json")
+        self.assertEqual(0, ran.code, ran.out)
+        self.assertIn("no home directory", ran.checks()["store"]["text"])
+        self.assertEqual("good", ran.checks()["key"]["level"])
+
+
+class WaitTest(DoctorCase):
+    def test_a_check_that_hangs_ends_in_time_and_says_what_it_waits_for(self) -> None:
+        self.skip_round()
+        released = threading.Event()
+        self.addCleanup(released.set)
+
+        def hang(*_: object) -> None:
+            released.wait(30)
+
+        row = checks.Check("slow", hang, 0.05, "the moon", "look up")  # type: ignore[arg-type]
+        with mock.patch.object(checks, "table", return_value=[row]):
+            found = self.doctor("--json").checks()["slow"]
+        self.assertEqual("no result within 0 s: it waits for the moon", found["text"])
+        self.assertEqual(("failed", "look up"), (found["level"], found["remedy"]))
+
+    def test_a_check_that_fails_itself_hides_no_other(self) -> None:
+        with mock.patch.object(tool_round, "play", side_effect=ZeroDivisionError(f"with {SECRET}")):
+            found = self.doctor("--json").checks()
+        self.assertIn("the check itself failed (ZeroDivisionError", found["tool round"]["text"])
+        self.assertEqual("good", found["key"]["level"])
+
+
+class ReportTest(DoctorCase):
+    def test_a_report_has_nothing_private_in_it(self) -> None:
+        self.skip_round()
+        planted = {
+            "user": "zaphod-b",
+            "machine": "heart-of-gold",
+            "upstream": "gateway.magrathea.example",
+            "label": "slartibartfast",
+            "outbound": "proxy.magrathea.example",
+            "password": "p4ssw0rd-of-ford",
+            "public": "deep-thought.example",
+            "address": "10.42.42.42",
+            "key": "fjords-4242424242",
+            "value": "betelgeuse",
+        }
+        home = self.folder / planted["user"]
+        (home / ".deepseek-cursor-proxy").mkdir(parents=True)
+        for name in ("HOME", "USERPROFILE"):
+            self.set_variable(name, str(home))
+        self.set_variable("USER", planted["user"])
+        self.set_variable("MAGRATHEA_KEY", planted["key"])
+        self.set_variable("HTTPS_PROXY", f"http://ford:{planted['password']}@{planted['outbound']}:3128")
+        self.enterContext(mock.patch("socket.gethostname", return_value=planted["machine"]))
+        failure = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        self.enterContext(mock.patch.object(connect, "_resolve", side_effect=failure))
+        for more in ("", f"trace_dir = 5\nthinking = '{planted['value']}'\npublic_hosts = ['{planted['value']} x']\n"):
+            (home / ".deepseek-cursor-proxy" / "config.toml").write_text(
+                f'host = "{planted["address"]}"\n{more or "verbose = false"}\n'
+                + ("" if more else f'public_hosts = ["{planted["public"]}"]\n')
+                + f'[upstreams.{planted["label"]}]\nbase_url = "https://{planted["upstream"]}/v1"\n'
+                + 'key_env = "MAGRATHEA_KEY"\n[upstreams.direct]\n'
+                + f'base_url = "https://{planted["address"]}/v1"\n'
+            )
+            for flags in (("--report",), ("--report", "--json")):
+                ran = self.doctor(*flags)
+                self.assertEqual(1, ran.code)
+                for what, text in planted.items():
+                    with self.subTest(what=what, flags=flags):
+                        self.assertNotIn(text.lower(), ran.out.lower())
+                self.assertIn("~", ran.out)
+                self.assertIn("upstream 1", ran.out)
+        self.assertIn("<host>", self.doctor("--report").out)
+
+    def test_a_report_is_a_block_for_an_issue_and_keeps_what_helps(self) -> None:
+        self.skip_round()
+        ran = self.doctor("--report")
+        self.assertTrue(ran.out.startswith(f"```text\ndeepseek-cursor-proxy {__version__}\n"), ran.out)
+        self.assertTrue(ran.out.endswith("```\n"))
+        self.assertIn("127.0.0.1", ran.out)
+        self.assertNotIn("110.00", ran.out)
+        self.assertNotIn(str(self.home), ran.out)
