@@ -122,6 +122,7 @@ class UsageLedger:
         while len(self._waiting) > _MOST_ROWS_WAITING:
             self._waiting.popleft()
             self._lost += 1
+            self._warn("the file cannot be used")
 
     def _write(self, batch: list[_Waiting]) -> bool:
         """Whether the file has the batch now, or will never take it."""
@@ -130,8 +131,8 @@ class UsageLedger:
             with self._database.transaction() as connection:
                 usage_rows.insert(connection, rows)
                 usage_rows.write_sums(connection, sum_by_day(rows))
-        except Unusable as error:
-            self._warn(error)
+        except Unusable:
+            # The store reports it; here nothing is lost yet.
             return False
         except Exception as error:
             # Figures that SQLite refuses would hold up all that follow.
@@ -141,11 +142,10 @@ class UsageLedger:
         self._pruner.count_writes(len(rows))
         return True
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, reason: object) -> None:
         if not self._has_warned:
             self._has_warned = True
-            most = f"{_MOST_ROWS_WAITING:,} requests"
-            _log.warning("usage cannot be written (%s); the figures of more than %s until then are lost", error, most)
+            _log.warning("usage cannot be written (%s); figures of requests are lost", reason)
 
     def _report_end(self) -> None:
         with self._changed:

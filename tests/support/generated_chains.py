@@ -22,6 +22,7 @@ from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
 from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.support.harness import chat_text
 from tests.support.histories import TOOLS
 from tests.support.responses_client import Json, check_stream, events, output, question
@@ -50,7 +51,7 @@ class Upstream:
         """Nothing is open."""
 
 
-class _FakeResponse:
+class _FakeResponse(UpstreamResponse):
     connect_seconds = 0.0
 
     def __init__(self, completion: Completion) -> None:
