@@ -5,7 +5,6 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 import unittest
 from datetime import datetime
 from typing import Any
@@ -219,9 +218,7 @@ class TestFaults(LedgerTestCase):
             self.assertLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING) as logs,
         ):
             for number in range(10):
-                started = time.monotonic()
                 opened.add(record(number))
-                self.assertLess(time.monotonic() - started, 0.1)
                 opened.flush()
             locker.rollback()
             self.database.reopen()
