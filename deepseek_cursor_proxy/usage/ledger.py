@@ -1,4 +1,4 @@
-"""UsageLedger: one row for every request that ended, written about a second later by a thread of its own.
+"""UsageLedger: one row for every request that ended, written about a second later by a thread that ends when idle.
 
 A call that describes a picture has a row, too, with the API "picture". A request whose key was refused has none: it
 cost nothing, and strangers could fill the file with them. Rows wait in memory while the file cannot be used, up to a
@@ -106,6 +106,7 @@ class UsageLedger:
             self.flush()
             with self._changed:
                 if not self._waiting:
+                    # The next request starts another.
                     self._thread = None
                     return
 

@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import retry
+from deepseek_cursor_proxy.usage import ledger
 from tests.support.histories import TOOLS
 
 PATIENCE = 10.0
@@ -66,6 +67,8 @@ class SocketTestCase(unittest.TestCase):
     def setUp(self) -> None:
         threads = threading.enumerate()
         self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.02))
+        # Its thread is gone soon after a request, for tests that count threads.
+        self.enterContext(mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 0.01))
         # Cleanups run last to first: this counts after everything has been closed.
         self.addCleanup(self._assert_threads_are_gone, threads)
         self.fake = self.enterContext(FakeDeepSeek())

@@ -90,10 +90,12 @@ class TestStreams(MessagesTestCase):
 
     def test_a_bug_in_the_store_releases_the_slot(self) -> None:
         self.fake.answer(Answer("A thought.", "Half of it.", piece=100, stall_after=3))
-        with mock.patch.object(self.running.store, "record", side_effect=RuntimeError), self.assertLogs(level="ERROR"):
+        bug = mock.patch.object(self.running.store, "record", side_effect=RuntimeError)
+        with bug, self.assertLogs(level="ERROR") as logs:
             with self.open_stream(self.running) as sock:
                 read_until(sock, b"Half of it.")
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+            self.assertTrue(eventually(lambda: logs.output))
         limit = self.running.server.services().upstream.call_limits.of("deepseek-v4-pro")
         self.assertTrue(eventually(lambda: limit.running_calls == 0))
 
