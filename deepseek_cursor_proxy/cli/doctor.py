@@ -88,6 +88,7 @@ class _Printer:
         self._as_json = as_json
         self._is_report = is_report
         self._is_terminal = sys.stdout.isatty() and not as_json and not is_report
+        self._wait_text = ""
         self._style = self._choose_style()
         typed = subject.key.key if subject.key is not None else None
         self._hide_keys = privacy.hide_keys(subject, (running_proxy.own_key(subject.config), typed))
@@ -102,13 +103,15 @@ class _Printer:
 
     def show_wait(self, check: checks.Check) -> None:
         if self._is_terminal:
-            sys.stdout.write(f"  waiting for {safe_text(check.waits_for, 40)} ({check.seconds:.0f} s at most)")
+            self._wait_text = f"  waiting for {safe_text(check.waits_for, 40)} ({check.seconds:.0f} s at most)"
+            sys.stdout.write(self._wait_text)
             sys.stdout.flush()
 
     def show(self, result: checks.Result) -> None:
-        if self._is_terminal:
-            # To the beginning of the line, and clear it.
-            sys.stdout.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+        if self._wait_text:
+            # Not every terminal understands an escape sequence that clears the line.
+            sys.stdout.write(f"\r{' ' * len(self._wait_text)}\r")
+            self._wait_text = ""
         for finding in map(self._clean, result.findings):
             self.findings.append(finding)
             if not self._as_json:
@@ -118,7 +121,9 @@ class _Printer:
     def _clean(self, finding: Finding) -> Finding:
         text, remedy = (safe_text(self._hide_keys(each), 1000) for each in (finding.text, finding.remedy))
         finding = replace(finding, text=text, remedy=remedy)
-        return finding if self._privacy is None else self._privacy.clean(finding)
+        if self._privacy is not None:
+            return self._privacy.clean(finding)
+        return finding if self._as_json else replace(finding, text=privacy.shorten_home(text, os.path.expanduser("~")))
 
     def end(self, seconds: float) -> None:
         if self._as_json:

@@ -69,9 +69,7 @@ class Privacy:
     def clean_text(self, text: str) -> str:
         text = _VALUE.sub(r"\1…", text)
         text = _TABLE.sub(self._number_table, text)
-        if len(self._who.home) >= _SHORTEST_NAME:
-            flags = re.IGNORECASE if os.name == "nt" else 0
-            text = re.sub(re.escape(self._who.home) + r"(?![\w.-])", "~", text, flags=flags)
+        text = shorten_home(text, self._who.home)
         text = _URL.sub(_hide_url, text)
         text = self._hosts.sub("<host>", text)
         for pattern, stand_in in self._names:
@@ -81,6 +79,13 @@ class Privacy:
     def _number_table(self, found: re.Match[str]) -> str:
         name = found[1].strip('"')
         return f"upstreams.{self._tables.setdefault(name, str(len(self._tables) + 1))}"
+
+
+def shorten_home(text: str, home: str) -> str:
+    """Paths in the home directory begin with ~, as people know them."""
+    if len(home) < _SHORTEST_NAME:
+        return text
+    return re.sub(re.escape(home) + r"(?![\w.-])", "~", text, flags=re.IGNORECASE if os.name == "nt" else 0)
 
 
 def hide_keys(subject: Subject, more: Iterable[str | None]) -> Callable[[str], str]:

@@ -43,7 +43,6 @@ class FileFacts(NamedTuple):
     exists: bool
     mode: int | None = None
     has_keys: bool = False
-    changed: int = 0
 
 
 def look_at_file(path: Path, settings: Settings) -> FileFacts:
@@ -55,7 +54,7 @@ def look_at_file(path: Path, settings: Settings) -> FileFacts:
         return FileFacts(path, exists=False)
     from_file = [name for name, origin in settings.origins.items() if origin == str(path)]
     has_keys = any(each.field in from_file for each in SETTINGS if each.is_secret)
-    return FileFacts(path, True, stat.S_IMODE(status.st_mode) if os.name != "nt" else None, has_keys, len(from_file))
+    return FileFacts(path, True, stat.S_IMODE(status.st_mode) if os.name != "nt" else None, has_keys)
 
 
 def judge(settings: Settings, facts: FileFacts) -> list[Finding]:
@@ -63,13 +62,13 @@ def judge(settings: Settings, facts: FileFacts) -> list[Finding]:
         return [_fault(fault) for fault in settings.faults]
     changed = sum(origin != "default" for origin in settings.origins.values())
     if not facts.exists:
-        return [good(NAME, f"no file at {facts.path}; {changed} settings differ from their defaults")]
+        return [good(NAME, f"no file at {facts.path}; changed settings: {changed}")]
     remedy = f"chmod 600 {facts.path}"
     if facts.mode is not None and facts.mode & 0o022:
         return [warning(NAME, f"other users can change {facts.path}", remedy)]
     if facts.mode is not None and facts.mode & 0o044 and facts.has_keys:
         return [warning(NAME, f"{facts.path} has keys, and other users can read it", remedy)]
-    return [good(NAME, f"{facts.path}, {changed} settings differ from their defaults")]
+    return [good(NAME, f"{facts.path}; changed settings: {changed}")]
 
 
 def _fault(fault: str) -> Finding:

@@ -123,7 +123,7 @@ def judge(config: ProxyConfig, facts: StoreFacts, running_fault: str) -> list[Fi
     """The findings; `running_fault` is why a running proxy cannot use the store, if it says so."""
     findings = [_judge_file(config, facts, running_fault)]
     if facts.set_aside:
-        text = f"{len(facts.set_aside)} damaged files were set aside, the last as {facts.set_aside[-1]}"
+        text = f"damaged files were set aside ({len(facts.set_aside)}), the last as {facts.set_aside[-1]}"
         findings.append(warning(NAME, text, "delete them; if there will be more, check the disk"))
     return [*findings, *_judge_disk(facts)]
 

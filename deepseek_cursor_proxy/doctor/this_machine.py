@@ -94,16 +94,14 @@ def judge_package(facts: PackageFacts) -> Finding:
     version = deepseek_cursor_proxy.__version__
     if facts.kind != "installed":
         return skipped(PACKAGE, f"{version}, {facts.kind}, whose files are not compared")
-    problems = [f"{len(names)} {word} ({_few(names)})" for word, names in _problems(facts) if names]
+    lists = {"missing": facts.missing, "changed": facts.changed}
+    problems = [f"{word}: {_few(names)}" for word, names in lists.items() if names]
     if problems:
         remedy = f"install it again: pip install --force-reinstall {_DISTRIBUTION}"
-        return failed(PACKAGE, f"{version}; of {facts.files} files {' and '.join(problems)}", remedy)
+        return failed(PACKAGE, f"{version}, {facts.files} files; {'; '.join(problems)}", remedy)
     return good(PACKAGE, f"{version}, {facts.files} files as installed")
 
 
-def _problems(facts: PackageFacts) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return ("are missing", facts.missing), ("are changed", facts.changed)
-
-
 def _few(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

@@ -48,7 +48,7 @@ def look(url: str, config: ProxyConfig) -> TunnelFacts:
                 return TunnelFacts(url, is_ours=False, problem=f"something else answers, with {response.status}")
             is_ours = decode_upstream_json(response.read(_MAX_ANSWER_BYTES)) == _HEALTHY
     except ProxyError as error:
-        return TunnelFacts(url, is_ours=False, problem=error.message)
+        return TunnelFacts(url, is_ours=False, problem=error.message.partition(". ")[0])
     except ValueError:
         is_ours = False
     return TunnelFacts(url, is_ours, "" if is_ours else "something else answers")

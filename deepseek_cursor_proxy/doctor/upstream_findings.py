@@ -41,8 +41,8 @@ def _judge_way(upstream: Upstream, facts: UpstreamFacts) -> Finding:
 
 def _judge_clock(upstream: Upstream, facts: UpstreamFacts) -> Iterator[Finding]:
     if facts.clock_seconds is None:
-        if facts.failure is None:
-            yield skipped(_name(CLOCK, upstream), f"{upstream.origin.host} sends no date")
+        why = f"{upstream.origin.host} sends no date" if facts.failure is None else "there is no other clock to compare"
+        yield skipped(_name(CLOCK, upstream), why)
         return
     off = abs(facts.clock_seconds)
     word = "behind" if facts.clock_seconds > 0 else "ahead of"
@@ -69,6 +69,8 @@ def _judge_keys(upstream: Upstream, facts: UpstreamFacts) -> Iterator[Finding]:
         yield skipped(name, upstream.why_no_key, remedy)
     if facts.failure is None:
         yield from (_judge_key(name, each) for each in facts.keys)
+    elif upstream.keys:
+        yield skipped(name, "not checked, because the upstream does not answer")
 
 
 def _judge_key(name: str, answer: KeyAnswer) -> Finding:

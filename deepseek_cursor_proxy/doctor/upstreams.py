@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.access_keys import is_credential
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
-from deepseek_cursor_proxy.errors import ProxyError, StartupError
+from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamTimeout
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
@@ -33,6 +33,7 @@ _ANSWER_SECONDS = 4.0
 _NO_KEY = "none"
 _MAX_LIST_BYTES = 4 * 1024 * 1024
 _MOST_KEYS = 8
+_STATUS_PAGE = "https://status.deepseek.com"
 
 
 class NamedKey(NamedTuple):
@@ -121,7 +122,6 @@ class KeyAnswer(NamedTuple):
     variable: str
     status: int | None
     models: tuple[str, ...] | None = None
-    problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,10 +179,13 @@ def _ask(client: UpstreamClient, upstream: Upstream, key: NamedKey) -> _Answer:
                 with contextlib.suppress(ValueError):
                     models = _model_names(decode_upstream_json(response.read(_MAX_LIST_BYTES)))
             return _Answer(KeyAnswer(key.variable, response.status, models), clock)
+    except UpstreamTimeout:
+        text = f"{upstream.origin.host} did not answer within {_ANSWER_SECONDS:.0f} s"
+        remedy = f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is"
+        return _Answer(KeyAnswer(key.variable, None), failure=Failure("answer", text, remedy))
     except ProxyError as error:
         error.hide(key.key)
-        text, remedy = _split(error.message)
-        return _Answer(KeyAnswer(key.variable, None, problem=text), failure=Failure("answer", text, remedy))
+        return _Answer(KeyAnswer(key.variable, None), failure=Failure("answer", *_split(error.message)))
 
 
 def _model_names(body: Any) -> tuple[str, ...]:
@@ -220,7 +223,7 @@ def explain(error: Exception, upstream: Upstream) -> Failure:
     host, port = upstream.origin.host, upstream.origin.port
     if isinstance(error, ProxyError):
         # Of an outbound proxy, or of a trust store that is empty; both say what to do.
-        step = "outbound proxy" if "proxy" in error.message.lower() else "TLS"
+        step = "outbound proxy" if error.message.startswith(("The proxy ", "config: ")) else "TLS"
         return Failure(step, *_split(error.message))
     if isinstance(error, socket.gaierror):
         remedy = f"check the network, DNS and {upstream.setting}; behind a company's proxy set HTTPS_PROXY"
@@ -244,4 +247,5 @@ def _tls(error: ssl.SSLCertVerificationError) -> str:
 def _split(message: str) -> tuple[str, str]:
     """The problem and the remedy of an error's message, which come in this order, as sentences."""
     problem, _, remedy = message.partition(". ")
-    return problem.rstrip("."), remedy.rstrip(".") or "try again in a moment"
+    remedy = remedy.rstrip(".") or "try again in a moment"
+    return problem.rstrip("."), remedy[0].lower() + remedy[1:]

@@ -14,7 +14,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.api import start_page
-from deepseek_cursor_proxy.doctor import checks, store, this_machine, tool_round
+from deepseek_cursor_proxy.doctor import checks, store, this_machine, tool_round, upstreams
 from deepseek_cursor_proxy.doctor.this_machine import PythonFacts
 from deepseek_cursor_proxy.doctor.tool_round import RoundFacts
 from deepseek_cursor_proxy.lab.cursor import weather_responder
@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connect
 from tests.support.admin_client import AdminCase
-from tests.support.raw_upstream import RawUpstream, ScriptedReply, TunnelProxy
+from tests.support.raw_upstream import HANG, RawUpstream, ScriptedReply, TunnelProxy
 
 PORT = "DEEPSEEK_CURSOR_PROXY_PORT"
 SECRET = "sk-doctor-planted-0123456789"
@@ -243,6 +243,10 @@ class BrokenTest(DoctorCase):
     def no_http(self) -> None:
         self.use_upstream(self.enterContext(RawUpstream(lambda _: ScriptedReply.of(b"hello\r\n\r\n"))).url)
 
+    def silent(self) -> None:
+        self.enterContext(mock.patch.object(upstreams, "_ANSWER_SECONDS", 0.1))
+        self.use_upstream(self.enterContext(RawUpstream(lambda _: ScriptedReply.of(b"", HANG))).url)
+
     def untrusted_certificate(self) -> None:
         self.use_upstream(self.enterContext(RawUpstream(lambda _: NOT_FOUND, tls=True)).url)
 
@@ -387,6 +391,9 @@ BROKEN = [
         "DNS and --base-url",
     ),
     Broken("nobody listens", T.no_listener, "upstream", "failed", "connection: .*cannot be reached", "firewall"),
+    Broken(
+        "silent upstream", T.silent, "upstream", "failed", "answer: .* did not answer within", "status.deepseek.com"
+    ),
     Broken("no HTTP", T.no_http, "upstream", "failed", "answer: .*not HTTP", "."),
     Broken(
         "untrusted certificate",
@@ -427,7 +434,9 @@ BROKEN = [
     Broken("text at the store's path", T.foreign_store, "store", "failed", "not an SQLite database", "move it away"),
     Broken("database of others", T.foreign_database, "store", "failed", "of another program", "move it away"),
     Broken("folder as store", T.folder_as_store, "store", "failed", "it is a folder", "choose another place"),
-    Broken("damaged before", T.damaged_before, "store", "warning", "1 damaged files were set aside", "delete them"),
+    Broken(
+        "damaged before", T.damaged_before, "store", "warning", r"damaged files were set aside \(1\)", "delete them"
+    ),
     Broken(
         "unknown setting",
         T.unknown_setting,
@@ -549,6 +558,7 @@ class ReportTest(DoctorCase):
         self.set_variable("USER", planted["user"])
         self.set_variable("MAGRATHEA_KEY", planted["key"])
         self.set_variable("HTTPS_PROXY", f"http://ford:{planted['password']}@{planted['outbound']}:3128")
+        self.set_variable("NO_PROXY", planted["upstream"])
         self.enterContext(mock.patch("socket.gethostname", return_value=planted["machine"]))
         failure = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         self.enterContext(mock.patch.object(connect, "_resolve", side_effect=failure))
@@ -560,6 +570,10 @@ class ReportTest(DoctorCase):
                 + 'key_env = "MAGRATHEA_KEY"\n[upstreams.direct]\n'
                 + f'base_url = "https://{planted["address"]}/v1"\n'
             )
+            # It is all there for who runs it, but for what is a secret.
+            shown = self.doctor("--json").out
+            for what in ("user", "upstream", "outbound", "label", "address", "value" if more else "public"):
+                self.assertIn(planted[what], shown)
             for flags in (("--report",), ("--report", "--json")):
                 ran = self.doctor(*flags)
                 self.assertEqual(1, ran.code)

@@ -49,7 +49,7 @@ class PackageTest(unittest.TestCase):
         (self.package / "b.py").unlink()
         found = this_machine.judge_package(self.facts())
         self.assertEqual(Level.FAILED, found.level)
-        self.assertRegex(found.text, r"1 are missing \(\S+b.py\) and 1 are changed \(\S+a.py\)")
+        self.assertRegex(found.text, r"3 files; missing: \S+b.py; changed: \S+a.py$")
         self.assertIn("pip install --force-reinstall deepseek-cursor-proxy", found.remedy)
 
     def test_a_checkout_beside_an_installation_is_not_compared(self) -> None:
