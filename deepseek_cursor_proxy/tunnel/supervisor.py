@@ -153,7 +153,10 @@ class Tunnel:
         results: list[Reach] = []
 
         def ask() -> None:
-            reach = self._ask(url)
+            try:
+                reach = self._ask(url)
+            except Exception as error:  # the watcher waits for a result
+                reach = Reach(is_ours=False, is_answered=False, problem=f"the check failed: {one_line(repr(error))}")
             with self._changed:
                 results.append(reach)
                 self._changed.notify_all()

@@ -8,7 +8,6 @@ import getpass
 import http.client
 import json
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -85,6 +84,9 @@ class SshTunnelTest(ServeTest):
         (self.place / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         identity: dict[str, Any] = {}
         if os.getuid() == 0:
+            # Not on Windows, where this module is skipped.
+            import pwd
+
             owner = pwd.getpwnam(self.user)
             for path in (self.place, *self.place.iterdir()):
                 if path.name != "key":

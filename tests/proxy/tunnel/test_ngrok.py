@@ -277,9 +277,9 @@ class WatchTest(NgrokCase):
     def test_an_agent_that_dies_after_each_start_is_restarted_with_growing_pauses(self) -> None:
         tunnel = self.tunnel(OK, backoff=(0.001, 3600), watch=3600)
         tunnel.start()
-        self.children[0].kill()
+        self.kill(self.children[0])
         self.expect_announced(LOST, BACK)
-        self.children[1].kill()
+        self.kill(self.children[1])
         self.expect_announced(LOST)
         tunnel.stop()
         self.assertEqual(len(self.children), 2)

@@ -103,7 +103,7 @@ class ProgramCase(TunnelCase):
     def test_a_program_that_dies_is_started_again_and_its_new_url_announced(self) -> None:
         urls: list[str] = []
         self.tunnel(self.first, self.second, on_url=urls.append).start()
-        self.children[0].kill()
+        self.kill(self.children[0])
         self.expect_announced(lost(self.name), back(self.name), moved(self.name, self.urls[1]))
         self.assertEqual(list(self.urls), urls)
 
@@ -111,7 +111,7 @@ class ProgramCase(TunnelCase):
         part, _ = self.failures[0]
         tunnel = self.tunnel(self.first, part, part, self.second, backoff=(0.001, 0.002))
         tunnel.start()
-        self.children[0].kill()
+        self.kill(self.children[0])
         self.expect_announced(lost(self.name))
         self.assertRegex(self.announced.get(timeout=20), f"^{self.name}: .+; trying again$")
         self.expect_announced(back(self.name), moved(self.name, self.urls[1]))
@@ -146,11 +146,16 @@ class ProgramCase(TunnelCase):
 
     def test_a_program_that_ends_at_the_first_check_is_a_failure(self) -> None:
         def ask(url: str) -> Reach:
-            self.children[0].kill()
+            self.kill(self.children[0])
             self.children[0].wait()
             return SILENT
 
         self.failure(self.first, ask=ask, first_check=20)
+
+    def test_a_check_that_fails_is_a_check_without_an_answer(self) -> None:
+        with mock.patch.object(self, "ask", side_effect=RecursionError("deep")):
+            self.assertEqual(self.urls[0], self.tunnel(self.first).start())
+        self.assertIn("the check failed: RecursionError('deep')", self.announced.get(timeout=20))
 
     def test_stop_waits_for_no_check(self) -> None:
         release, is_asked = threading.Event(), threading.Event()

@@ -79,6 +79,13 @@ class TunnelCase(unittest.TestCase):
         self.assertTrue(message.startswith(f"{self.name}: ") and message.isprintable(), message)
         return message
 
+    def kill(self, child: "subprocess.Popen[bytes]") -> None:
+        """Kill a stand-in; on Windows it is the child of a script."""
+        if sys.platform == "win32":
+            subprocess.run(["taskkill", "/F", "/T", "/PID", str(child.pid)], capture_output=True, check=True)
+        else:
+            child.kill()
+
     def launched(self) -> list[list[Any]]:
         return [json.loads(line) for line in self.launches.read_text().splitlines()]
 
