@@ -59,6 +59,7 @@ class SystemdTest(unittest.TestCase):
     def test_every_word_is_quoted_as_systemd_reads_it(self) -> None:
         service = self.unit(LAUNCH)["Service"]
         self.assertEqual("/home/me & you/100%%", service["WorkingDirectory"])
+        self.assertNotRegex(re.sub(r"%%|\$\$", "", service["ExecStart"]), r"[%$]")
         words = re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', service["ExecStart"])
         read = [re.sub(r"\\(.)", r"\1", quoted) or bare for quoted, bare in words]
         read = [word.replace("%%", "%").replace("$$", "$") for word in read]
