@@ -10,7 +10,7 @@ A request that named no session is recorded in one of its chat.
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.observers.events import Finished, Result
@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 # Turns that wait for the file; each holds its history, most of which it shares with others.
 _MOST_WAITING = 1000
 _TURNS_BETWEEN_PRUNINGS = 256
+_LONGEST_TITLE = 80
 
 
 class SessionRecorder:
@@ -78,12 +79,20 @@ class SessionRecorder:
     def _record(self, event: Finished) -> None:
         store, prepared = self._store(), event.prepared
         assert prepared is not None
-        session = event.recorded_in or store.of_chat(event.caller, prepared.history.conversation, event.facts.model)
+        session = event.recorded_in or store.of_chat(
+            event.caller, prepared.history.conversation, _title(prepared.request.messages), event.facts.model
+        )
         for turn in _turns(event):
             store.record(event.caller, session, turn)
         self._turns += 1
         if self._turns % _TURNS_BETWEEN_PRUNINGS == 0:
             store.prune()
+
+
+def _title(messages: Sequence[Message]) -> str:
+    """The name of a session that nobody has named: the beginning of its first question."""
+    texts = (each.content for each in messages if each.role == "user" and isinstance(each.content, str))
+    return " ".join(next(texts, "").split())[:_LONGEST_TITLE]
 
 
 def _turns(event: Finished) -> Iterator[RecordedTurn]:

@@ -73,13 +73,13 @@ class SessionStore:
             )  # fmt: skip
         return session
 
-    def of_chat(self, caller: bytes, chat: bytes, model: str) -> str:
-        """The session of a chat, begun if there is none."""
+    def of_chat(self, caller: bytes, chat: bytes, name: str, model: str) -> str:
+        """The session of a chat, begun under this name if there is none."""
         with self.database.reader() as connection:
             row = connection.execute(
                 "SELECT uuid FROM sessions WHERE caller = ? AND chat = ?", (caller, chat)
             ).fetchone()
-        return str(row[0]) if row is not None else self.create(caller, SessionOptions(), model, chat).uuid
+        return str(row[0]) if row is not None else self.create(caller, SessionOptions(name), model, chat).uuid
 
     def get(self, caller: bytes, session: str) -> Session | None:
         with self.database.reader() as connection:

@@ -17,7 +17,7 @@ from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.harness import RunningProxy, chat_body
 from tests.support.polling import wait_until
 
-VIEWS = ("now", "requests", "usage", "store")
+VIEWS = ("now", "requests", "usage", "sessions", "store")
 # What a browser says of its own about replies that are no success, and about a server that is away.
 UNAUTHORISED, GONE = "401 (Unauthorized)", ("net::ERR_", "Failed to load resource")
 EVIL = '<img src=x onerror="alert(1)"><b>model</b>'
@@ -216,6 +216,8 @@ class KeyboardTest(DashboardCase):
         press("3")
         expect(page.get_by_role("heading", name="Usage", exact=True)).to_be_visible()
         press("4")
+        expect(page.get_by_role("heading", name="Sessions", exact=True)).to_be_visible()
+        press("5")
         expect(page.get_by_role("heading", name="Store and settings")).to_be_visible()
         press("/")
         expect(page.get_by_role("searchbox", name="Filter settings")).to_be_focused()
@@ -252,6 +254,38 @@ class KeyboardTest(DashboardCase):
         self.assertEqual("Request 3", stops[-1])
         page.keyboard.press("Tab")
         self.assertFalse(page.evaluate("document.activeElement.closest('tbody') !== null"))
+
+
+class SessionsTest(DashboardCase):
+    def test_a_recorded_trajectory_is_found_by_its_session_and_read_with_its_thinking(self) -> None:
+        proxy, admin = self.start(record="all")
+        page = self.dashboard(admin, "#/sessions")
+        expect(page.get_by_role("heading", name="Nothing is recorded")).to_be_visible()
+        self.talk(proxy)
+        page.reload()
+        expect(page.get_by_text("1 session", exact=True)).to_be_visible()
+        page.locator(".sessions tbody tr").first.click()
+        detail = page.get_by_role("region", name="Session", exact=True)
+        expect(detail.get_by_role("link", name="How is the weather?")).to_be_visible()
+        expect(detail.get_by_text("Cloudy, 7 °C.")).to_be_visible()
+        thought = detail.get_by_text("And there?")
+        expect(thought).to_be_hidden()
+        detail.get_by_role("searchbox", name="Search").fill("And there")
+        expect(thought).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+        detail.get_by_role("button", name="Close").click()
+        expect(detail).to_be_hidden()
+        page.go_back()
+        expect(detail).to_be_visible()
+
+    def test_a_session_that_was_deleted_says_so(self) -> None:
+        _, admin = self.start()
+        gone = f"#/sessions/{uuid.uuid4()}"
+        page = self.open_page(self.link(admin), expected=("404",))
+        expect(page.get_by_text("Live", exact=True).first).to_be_visible()
+        page.evaluate("route => { location.hash = route }", gone)
+        expect(page.get_by_role("alert")).to_contain_text("There is no such session")
 
 
 class ThemeTest(DashboardCase):

@@ -184,7 +184,7 @@ class TestNodes(SessionsTestCase):
         for _ in range(2):
             self.json("POST", "/v1/chat/completions", body, proxy=proxy)
         (session,) = self.json("GET", "/sessions", proxy=proxy)["sessions"]
-        self.assertEqual(2, session["num_requests"])
+        self.assertEqual((2, "What is in a?"), (session["num_requests"], session["name"]))
 
     def test_a_refused_request_makes_no_node(self) -> None:
         session = self.create()["uuid"]

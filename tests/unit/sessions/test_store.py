@@ -106,9 +106,9 @@ class TestSessions(StoreTestCase):
                 self.assertEqual(kept, self.store.count())
 
     def test_each_chat_has_one_session_when_all_are_recorded(self) -> None:
-        first = self.store.of_chat(ME, b"chat", "m")
-        self.assertEqual(first, self.store.of_chat(ME, b"chat", "m"))
-        self.assertNotEqual(first, self.store.of_chat(OTHER, b"chat", "m"))
+        first = self.store.of_chat(ME, b"chat", "Try", "m")
+        self.assertEqual(first, self.store.of_chat(ME, b"chat", "Try", "m"))
+        self.assertNotEqual(first, self.store.of_chat(OTHER, b"chat", "Try", "m"))
 
 
 class TestNodes(StoreTestCase):

@@ -12,11 +12,18 @@ import { gate, stoppedBanner } from "./states.js";
 import { cycleTheme, showTheme } from "./theme.js";
 import { NowView } from "./views/now.js";
 import { RequestsView } from "./views/requests.js";
+import { SessionsView } from "./views/sessions.js";
 import { StoreView } from "./views/store.js";
 import { UsageView } from "./views/usage.js";
 
-const VIEWS = { now: NowView, requests: RequestsView, usage: UsageView, store: StoreView };
-const TITLES = { now: "Now", requests: "Requests", usage: "Usage", store: "Store and settings" };
+const VIEWS = { now: NowView, requests: RequestsView, usage: UsageView, sessions: SessionsView, store: StoreView };
+const TITLES = {
+  now: "Now",
+  requests: "Requests",
+  usage: "Usage",
+  sessions: "Sessions",
+  store: "Store and settings",
+};
 
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");

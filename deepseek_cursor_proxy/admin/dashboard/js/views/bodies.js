@@ -1,5 +1,6 @@
-// The bodies of a traced request: what the client sent, what went upstream, what was answered. Thinking is folded; the
-// search opens what it finds. Long texts are cut until somebody wants them: a history may have megabytes.
+// Messages to read: of a traced request what the client sent, what went upstream and what was answered; of a session a
+// trajectory. Thinking is folded; the search opens what it finds. Long texts are cut until somebody wants them: a
+// history may have megabytes.
 
 import { fieldsOf, messagesOf } from "../body_parts.js";
 import { h, setText } from "../dom.js";
@@ -14,16 +15,17 @@ const MOST_MATCHES = 500;
 const LABELS = { thinking: "Thinking", call: "Call", result: "Result", other: "Other" };
 
 export class Bodies {
-  constructor(bodies) {
+  constructor(bodies, title = "Bodies", known = NAMES) {
     Object.assign(this, { bodies, texts: [], matches: [], place: -1 });
     this.field = searchField("Search", () => this.search());
     this.field.addEventListener("keydown", (event) => this.press(event));
     this.found = h("span.quiet.found", { role: "status" });
     this.content = h("div.messages");
-    const names = Object.keys(NAMES).filter((name) => bodies[name] ?? false);
-    const words = Object.fromEntries(names.map((name) => [name, NAMES[name]]));
+    const names = Object.keys(known).filter((name) => bodies[name] ?? false);
+    const words = Object.fromEntries(names.map((name) => [name, known[name]]));
     this.tabs = segments("Which body", words, (name) => this.open(name));
-    this.element = section("Bodies", h("div.body-tools", this.tabs.element, this.field, this.found), this.content);
+    const tabs = names.length > 1 ? this.tabs.element : null;
+    this.element = section(title, h("div.body-tools", tabs, this.field, this.found), this.content);
     if (names.length) this.open(names.includes("upstream") ? "upstream" : names[0]);
   }
 
