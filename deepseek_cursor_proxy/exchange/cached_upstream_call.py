@@ -54,11 +54,13 @@ class CachedUpstreamCall(UpstreamCall):
         self._sent = self._sent_event(prepared, 0) if answer is not None else None
 
     def _key(self, body: bytes) -> bytes:
-        """The digest of all that an answer depends on: caller, upstream, the body, and how the answer is read."""
-        api, names = self._upstream_api, self._request.sent_names
+        """The digest of a question: caller, upstream and its API, body.
+
+        How the answer is read is no part of it: the bytes are kept as they came, and read again.
+        """
+        api = self._upstream_api
         url = self.upstream.destination(api.path, is_unversioned=api.is_unversioned).url
-        reading = repr((url, api.host.name, api.host.form, api.runs_server_tools, sorted(names.items())))
-        return cache_key((self._context.namespace, reading.encode("utf-8", "surrogatepass"), body))
+        return cache_key((self._context.namespace, url.encode(), body))
 
     def read(self, *, with_lulls: bool) -> UpstreamEvents:
         if self._lookup.is_waiting:

@@ -102,7 +102,8 @@ def _last_hour(records: Sequence[RequestRecord], now: float) -> dict[str, Any]:
     """Figures of the last hour, as far back as the log has it: its last thousand requests."""
     recent = [each for each in records if now - each.ended_at <= _HOUR]
     firsts = sorted(each.timing.first_delta for each in recent if each.timing.first_delta is not None)
-    used = [each for each in recent if each.tokens is not None]
+    # A cached answer has tokens that were not generated now.
+    used = [each for each in recent if each.tokens is not None and not each.is_cached]
     prompt = sum(each.tokens.prompt for each in used if each.tokens is not None)
     hit = sum(each.tokens.hit for each in used if each.tokens is not None)
     return {

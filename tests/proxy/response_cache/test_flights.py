@@ -114,6 +114,19 @@ class TestFlights(FlightTestCase):
                 self.assertIn(b"The answer.", read_until(plain, b"\r\n0\r\n\r\n"))
                 self.assertEqual(1, len(self.fake.seen))
 
+    def test_many_streams_that_wait_get_heartbeats_and_the_answer_once(self) -> None:
+        proxy = self.cache_proxy(heartbeat_interval=0.05)
+        leader = self.lead(proxy)
+        followers = self.follow(proxy, 24)
+        for sock in followers:
+            read_until(sock, b'"content":""')
+        self.fake.release.set()
+        read_reply(leader)
+        for sock in followers:
+            rest = read_until(sock, b"[DONE]")
+            self.assertEqual((1, 1), (rest.count(b'"content":"The "'), rest.count(b'"finish_reason":"stop"')))
+        self.assertEqual(1, len(self.fake.seen))
+
 
 def read_said(api: str, reply: RawReply) -> tuple[Any, ...]:
     """What an answer says, without the tokens, which a chat has not asked for."""

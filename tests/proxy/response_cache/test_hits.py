@@ -166,12 +166,13 @@ class TestHits(CacheTestCase):
             return Answer(reasoning="R.", calls=(Call("c", payload["tools"][0]["function"]["name"], "{}"),))
 
         self.fake._responder = respond
-        # Both are the same name to DeepSeek, and so are the bodies that it gets.
         for name in ("look up", "look.up"):
             tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
-            for state in ("miss", "hit"):
-                reply = self.post(proxy, "chat", {**body("chat"), "tools": [tool], "cache": True})
-                self.assertEqual((state, name), (reply.headers["x-cache"], read("chat", reply).calls[0][0]))
+            for stream in (False, True, False):
+                data = {**body("chat"), "tools": [tool], "cache": True, "stream": stream}
+                self.assertEqual(name, read("chat", self.post(proxy, "chat", data)).calls[0][0])
+        sent = {json.dumps(seen.payload, sort_keys=True) for seen in self.fake.seen}
+        self.assertEqual(len(sent), len(self.fake.seen))
 
 
 class TestMisses(CacheTestCase):
@@ -369,7 +370,10 @@ class TestReports(CacheTestCase, AdminCase):
         self.assertRegex(lines[-1], r"completed  cached answer · .* · stop · .* · \$0\.00")
         found = json.loads(self.get(admin, "/api/requests").body)["requests"]
         self.assertEqual([True, False], [row["cached"] for row in found])
-        cache = json.loads(self.get(admin, "/api/stats").body)["cache"]
+        stats = json.loads(self.get(admin, "/api/stats").body)
+        cache = stats["cache"]
+        # The hit streamed its tokens in no time.
+        self.assertIsNone(stats["tokens_per_second"])
         assert miss.tokens is not None
         tokens = miss.tokens.prompt + miss.tokens.output
         self.assertEqual(
