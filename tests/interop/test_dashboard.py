@@ -164,6 +164,7 @@ class LiveTest(DashboardCase):
             expect(page.get_by_role("table", name=f"Usage by {group}").locator("tfoot")).to_contain_text("Total")
         page.get_by_role("link", name="Store and settings").click()
         expect(page.get_by_role("region", name="Store", exact=True)).to_contain_text("Usable")
+        expect(page.get_by_role("region", name="Store", exact=True)).to_contain_text("Response cache")
         page.get_by_role("searchbox", name="Filter settings").fill("admin_port")
         expect(page.get_by_role("table", name="Settings").locator("tbody tr")).to_have_count(1)
 

@@ -52,7 +52,7 @@ export class StoreView {
   update() {
     const { stats } = this.model;
     if (!stats || this.element.querySelector(".store-grid:hover")) return;
-    this.store.replaceChildren(storeFacts(stats.store));
+    this.store.replaceChildren(storeFacts(stats.store, stats.cache));
     this.process.replaceChildren(processFacts(stats));
   }
 
@@ -79,15 +79,22 @@ export class StoreView {
   }
 }
 
-function storeFacts({ state, path, bytes, faults, rows }) {
+function storeFacts({ state, path, bytes, faults, rows }, cache) {
   const most = Math.max(1, ...Object.values(rows));
   return factList([
     ["State", chip(state === "usable" ? ["Usable", "good"] : [state, "bad"])],
     ["File", h("code", path)],
     ["Size", format.bytes(bytes)],
     ["Faults", faults ? h("span.bad", `${format.plural(faults, "fault")} since the start`) : "none since the start"],
+    ["Response cache", cache ? cacheWords(cache) : "unknown"],
     ...Object.entries(rows).map(([name, count]) => [name.replaceAll("_", " "), rowCount(count, most)]),
   ]);
+}
+
+function cacheWords({ entries, hits, misses, saved_tokens: tokens, saved_usd: money }) {
+  const use = hits + misses ? ` · ${format.plural(hits, "hit")}, ${format.plural(misses, "miss", "misses")}` : "";
+  const saved = hits ? ` · ${format.compact(tokens)} tokens, ${format.money(money)} saved` : "";
+  return `${format.plural(entries, "answer")}${use}${saved}`;
 }
 
 // The bars have a logarithmic scale: one table has most of the rows.
