@@ -273,12 +273,14 @@ class SessionsTest(DashboardCase):
         expect(thought).to_be_hidden()
         detail.get_by_role("searchbox", name="Search").fill("And there")
         expect(thought).to_be_visible()
+        # It clears the search first.
         page.keyboard.press("Escape")
+        expect(detail).to_be_visible()
         page.keyboard.press("Escape")
-        detail.get_by_role("button", name="Close").click()
         expect(detail).to_be_hidden()
         page.go_back()
-        expect(detail).to_be_visible()
+        detail.get_by_role("button", name="Close").click()
+        expect(detail).to_be_hidden()
 
     def test_a_session_that_was_deleted_says_so(self) -> None:
         _, admin = self.start()

@@ -4,7 +4,7 @@
 import { getJson } from "../api.js";
 import { h, setText } from "../dom.js";
 import * as format from "../format.js";
-import { factList, iconButton, openRowsOnClick, panel, section, table } from "../parts.js";
+import { factList, iconButton, openRowsOnClick, section, table } from "../parts.js";
 import * as router from "../router.js";
 import { empty, failure, loading } from "../states.js";
 import { APIS, chip } from "../words.js";
@@ -69,7 +69,8 @@ export class SessionsView {
       const tree = await getJson(`/api/sessions/${uuid}`);
       const chosen = node ?? String(tree.nodes.at(-1)?.id ?? "");
       const trajectory = chosen ? await getJson(`/api/sessions/${uuid}/nodes/${chosen}`) : null;
-      if (this.item?.split(".")[0] === uuid) this.detail.replaceChildren(...detail(tree, trajectory, () => this.close()));
+      if (this.item?.split(".")[0] !== uuid) return;
+      this.detail.replaceChildren(...detail(tree, trajectory, () => this.close()));
     } catch (error) {
       this.detail.replaceChildren(failure(error, () => this.open(uuid, node)));
     }
@@ -111,8 +112,10 @@ function detail({ session, nodes }, trajectory, close) {
     ["Model", session.model],
     ["Created", format.dateTime(session.created_at)],
   ]);
-  const tree = section(format.plural(nodes.length, "trajectory", "trajectories"), nodeTree(session.uuid, nodes, trajectory));
-  const parts = trajectory ? [tree, ...messages(trajectory)] : [empty("No request yet", "Use its base URL in a client.")];
+  const count = format.plural(nodes.length, "trajectory", "trajectories");
+  const parts = trajectory
+    ? [section(count, nodeTree(session.uuid, nodes, trajectory)), ...messages(trajectory)]
+    : [empty("No request yet", "Use its base URL in a client.")];
   return [head, h("div.detail-content", facts, ...parts)];
 }
 
