@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import is_credential
-from deepseek_cursor_proxy.doctor import checks, page, privacy, running_proxy, settings_file
+from deepseek_cursor_proxy.doctor import checks, page, privacy, running_proxy, settings_file, upstreams
 from deepseek_cursor_proxy.doctor.finding import Finding
 from deepseek_cursor_proxy.doctor.settings_file import Settings
 from deepseek_cursor_proxy.doctor.subject import Subject
@@ -38,12 +38,12 @@ def run(path: Path, options: Mapping[str, Any]) -> int:
     """Check everything; the exit code."""
     settings = _load(path, options)
     # A key could go to the wrong place while the settings have a mistake.
-    key = None if settings.faults or not _is_key_used(settings.config) else _key()
+    key = None if settings.faults else _key(settings.config)
     started = time.monotonic()
     subject = Subject(settings, path, os.environ, running_proxy.look(settings.config), key, is_live=options["live"])
     printer = _Printer(subject, as_json=options["json"], is_report=options["report"])
-    for result in checks.run(checks.table(subject), subject, printer.show_wait):
-        printer.show(result)
+    for findings in checks.run(checks.table(subject), subject, printer.show_wait):
+        printer.show(findings)
     printer.end(time.monotonic() - started)
     return 0 if page.is_healthy(printer.findings) else 1
 
@@ -56,22 +56,20 @@ def _load(path: Path, options: Mapping[str, Any]) -> Settings:
     return settings._replace(faults=(f"{path} does not exist; write it, or leave --config out for the default",))
 
 
-def _is_key_used(config: ProxyConfig) -> bool:
-    return not config.upstreams or any(not table.key_env for table in config.upstreams.values())
-
-
-def _key() -> NamedKey | None:
+def _key(config: ProxyConfig) -> NamedKey | None:
     """The key of the environment, or one that is typed without echo; None if there is none."""
-    if os.environ.get(HELD_KEY, "").strip():
-        key = os.environ[HELD_KEY].strip()
-        # One that cannot be a key is reported with the others that are missing.
-        return NamedKey(HELD_KEY, key) if is_credential(key) else None
-    if not sys.stdin.isatty():
-        return None
+    held, named = os.environ.get(HELD_KEY, "").strip(), upstreams.key_hosts(config)
+    # One that cannot be a key is reported with the others that are missing.
+    key = NamedKey(HELD_KEY, held) if is_credential(held) else None
+    is_enough = key is not None and upstreams.is_usable(key, config)
+    return key if is_enough or not named or not sys.stdin.isatty() else _typed_key(named) or key
+
+
+def _typed_key(named: Sequence[str]) -> NamedKey | None:
     from getpass import getpass
 
     try:
-        key = getpass("DeepSeek API key, to check it too (Enter to go without): ").strip()
+        key = getpass(f"API key for {' and '.join(named)}, to check it too (Enter to go without): ").strip()
     except EOFError:
         return None
     if key and not is_credential(key):
@@ -107,12 +105,12 @@ class _Printer:
             sys.stdout.write(self._wait_text)
             sys.stdout.flush()
 
-    def show(self, result: checks.Result) -> None:
+    def show(self, findings: Sequence[Finding]) -> None:
         if self._wait_text:
             # Not every terminal understands an escape sequence that clears the line.
             sys.stdout.write(f"\r{' ' * len(self._wait_text)}\r")
             self._wait_text = ""
-        for finding in map(self._clean, result.findings):
+        for finding in map(self._clean, findings):
             self.findings.append(finding)
             if not self._as_json:
                 print("\n".join(page.lines(finding, self._style)))

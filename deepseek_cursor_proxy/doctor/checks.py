@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.config.access_keys import new_key
 from deepseek_cursor_proxy.doctor import (
     clients,
     listeners,
@@ -27,6 +28,8 @@ from deepseek_cursor_proxy.doctor.upstreams import Upstream
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.threads import start_thread
 
+# A made-up DeepSeek answers at once, a real one may think, three times.
+_ROUND_SECONDS = 20.0
 _LIVE_SECONDS = 120.0
 _REPORT = "report it, with doctor --report"
 
@@ -50,7 +53,8 @@ def table(subject: Subject) -> list[Check]:
     if subject.settings.faults:
         # It could go to the wrong place.
         found = [each.without_keys("no key is sent anywhere while the settings have a mistake") for each in found]
-    live = _LIVE_SECONDS if subject.is_live else 20.0
+    seconds = _LIVE_SECONDS if subject.is_live else _ROUND_SECONDS
+    retry = "try again in a moment" if subject.is_live else _REPORT
     # fmt: off
     return [
         Check(this_machine.PYTHON, _check_python, 5.0, "the system", _REPORT),
@@ -62,25 +66,18 @@ def table(subject: Subject) -> list[Check]:
         *(_upstream_row(each) for each in found),
         Check(tunnel.NAME, _check_tunnel, 15.0, "the public address", "check the network, and restart the tunnel"),
         Check(clients.NAME, _check_clients, 5.0, "the settings of clients", f"check {disk}"),
-        Check(tool_round.NAME, _check_tool_round, live, "an answer through the proxy", _REPORT),
+        Check(tool_round.NAME, _check_tool_round, seconds, "an answer through the proxy", retry),
     ]
     # fmt: on
 
 
-class Result(NamedTuple):
-    """The findings of one check, and how long it took."""
-
-    findings: Sequence[Finding]
-    seconds: float
-
-
-def run(checks: Sequence[Check], subject: Subject, on_wait: Callable[[Check], None]) -> Iterator[Result]:
-    """Run all checks; `on_wait` is called before each wait for one. Called by one thread."""
+def run(checks: Sequence[Check], subject: Subject, on_wait: Callable[[Check], None]) -> Iterator[Sequence[Finding]]:
+    """Run all checks and yield what each found; `on_wait` is called before a wait for one. Called by one thread."""
     jobs = [_Job(check, subject) for check in checks]
     for job in jobs:
         if not job.is_done:
             on_wait(job.check)
-        yield job.result()
+        yield job.findings()
 
 
 class _Job:
@@ -91,7 +88,7 @@ class _Job:
         self._subject = subject
         self._done = threading.Event()
         self._findings: Sequence[Finding] = ()
-        self._started = self._ended = time.monotonic()
+        self._started = time.monotonic()
         # A daemon: one that hangs does not keep the command from ending.
         if start_thread(self._run, f"check {check.name}") is None:
             self._run()
@@ -100,12 +97,13 @@ class _Job:
     def is_done(self) -> bool:
         return self._done.is_set()
 
-    def result(self) -> Result:
+    def findings(self) -> Sequence[Finding]:
+        """What it found, or that it takes too long."""
         check = self.check
         if not self._done.wait(max(0.0, self._started + check.seconds - time.monotonic())):
             text = f"no result within {check.seconds:.0f} s: it waits for {check.waits_for}"
-            return Result([failed(check.name, text, check.remedy)], check.seconds)
-        return Result(self._findings, self._ended - self._started)
+            return [failed(check.name, text, check.remedy)]
+        return self._findings
 
     def _run(self) -> None:
         try:
@@ -113,7 +111,6 @@ class _Job:
         except Exception as error:
             text = f"the check itself failed ({type(error).__name__}: {safe_text(error)})"
             self._findings = [failed(self.check.name, text, _REPORT)]
-        self._ended = time.monotonic()
         self._done.set()
 
 
@@ -177,6 +174,16 @@ def _check_clients(subject: Subject) -> list[Finding]:
 def _check_tool_round(subject: Subject) -> list[Finding]:
     if not subject.is_live:
         return [tool_round.judge(tool_round.play(subject.config), is_live=False)]
-    if subject.key is None:
+    if subject.settings.faults:
+        return [skipped(tool_round.NAME, "no real upstream is asked while the settings have a mistake")]
+    if (key := _live_key(subject)) is None:
         return [tool_round.judge_without_key()]
-    return [tool_round.judge(tool_round.play_live(subject.config, subject.key.key), is_live=True)]
+    return [tool_round.judge(tool_round.play_live(subject.config, key), is_live=True)]
+
+
+def _live_key(subject: Subject) -> str | None:
+    """The key to ask the proxy of the round with; any will do where every upstream has keys of its own."""
+    if subject.key is not None and upstreams.is_usable(subject.key, subject.config):
+        return subject.key.key
+    tables = subject.config.upstreams.values()
+    return new_key() if tables and all(each.key_env for each in tables) else None

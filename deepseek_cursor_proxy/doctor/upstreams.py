@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.access_keys import is_credential
+from deepseek_cursor_proxy.config.upstreams import serving
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamTimeout
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
@@ -27,7 +28,7 @@ from deepseek_cursor_proxy.upstream.destination import Destination, Origin
 from deepseek_cursor_proxy.usage import balance
 
 # A healthy upstream answers in a fraction of these, and all checks together shall take seconds.
-CONNECT_SECONDS = 4.0
+_CONNECT_SECONDS = 4.0
 _ANSWER_SECONDS = 4.0
 # Nothing is refused for want of a key before it is asked; an upstream answers 401, and its clock is known.
 _NO_KEY = "none"
@@ -64,23 +65,46 @@ class Upstream(NamedTuple):
         return self._replace(keys=(), empty_variables=(), why_no_key=why)
 
 
+def is_usable(key: NamedKey, config: ProxyConfig) -> bool:
+    """Whether a key may be tried: that of DEEPSEEK_API_KEY at another host only if the proxy itself would send it."""
+    return (
+        not key.variable
+        or bool(config.access_keys or config.upstreams)
+        or _is_deepseeks(config.upstream_host, config.upstream_base_url)
+    )
+
+
+def _is_deepseeks(host: str, base_url: str) -> bool:
+    return hosts.choose(host, base_url) in (hosts.DEEPSEEK, hosts.UNKNOWN)
+
+
+def key_hosts(config: ProxyConfig) -> list[str]:
+    """The hosts that a typed key is for; none if every upstream has keys of its own."""
+    tables = [each for each in config.upstreams.values() if not each.key_env]
+    urls = [each.base_url for each in tables if _is_deepseeks(each.host, each.base_url)]
+    urls = urls if config.upstreams else [config.upstream_base_url]
+    return list(dict.fromkeys(Destination(url).origin.host for url in urls))
+
+
 def list_upstreams(config: ProxyConfig, key: NamedKey | None, environment: Mapping[str, str]) -> list[Upstream]:
     """Every upstream that the proxy may ask, with the key that it would be asked with."""
     own: dict[str, Any] = {"why_no_key": "no key is known here"}
     if key is not None:
-        own = {"keys": (key,)}
+        own = {"keys": (key,)} if is_usable(key, config) else {"why_no_key": f"{HELD_KEY} is for DeepSeek alone"}
     elif environment.get(HELD_KEY, "").strip():
         own = {"empty_variables": (HELD_KEY,)}
     if not config.upstreams:
         return [Upstream("", config.upstream_base_url, "--base-url", models=_models_of(config), **own)]
+    served = serving(config.upstream_model, config.upstreams)
     found = []
     for name, table in config.upstreams.items():
-        models = tuple(dict.fromkeys(each for each in table.models.values() if not each.endswith("*")))
+        names = (*filter(None, [served.get(name)]), *table.models.values())
+        models = tuple(dict.fromkeys(each for each in names if not each.endswith("*")))
         upstream = Upstream(name, table.base_url, f"base_url of [upstreams.{name}]", models=models)
         if table.key_env:
             keys, empty = _keys_of(table.key_env, environment)
             found.append(upstream._replace(keys=keys, empty_variables=empty))
-        elif hosts.choose(table.host, table.base_url) in (hosts.DEEPSEEK, hosts.UNKNOWN):
+        elif _is_deepseeks(table.host, table.base_url):
             found.append(upstream._replace(**own))
         else:
             found.append(upstream._replace(why_no_key="it is asked with the client's key, which is not known here"))
@@ -140,7 +164,7 @@ def look(upstream: Upstream, config: ProxyConfig, environment: Mapping[str, str]
     """Go all the way to the upstream, as far as that leads."""
     config = dataclasses.replace(
         config,
-        connect_timeout=min(config.connect_timeout, CONNECT_SECONDS),
+        connect_timeout=min(config.connect_timeout, _CONNECT_SECONDS),
         request_timeout=min(config.request_timeout, _ANSWER_SECONDS),
         retry_budget=0,
     )

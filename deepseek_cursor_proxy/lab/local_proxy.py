@@ -16,7 +16,7 @@ def local_proxy(config: ProxyConfig) -> Iterator[str]:
     with closing(ReasoningStore(":memory:")) as store, DeepSeekProxyServer(address, DeepSeekProxyHandler) as proxy:
         proxy.config, proxy.reasoning_store = config, store
         # The interval is how long shutdown may wait for the accepting loop to look up.
-        accepting = threading.Thread(target=proxy.serve_forever, args=(0.01,))
+        accepting = threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
         accepting.start()
         try:
             yield f"http://127.0.0.1:{proxy.server_port}/v1"

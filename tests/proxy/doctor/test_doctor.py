@@ -164,6 +164,24 @@ class HealthyTest(DoctorCase):
         self.assertEqual("3 requests, 2 tool calls with the upstream", ran.checks()["tool round"]["text"])
         self.assertEqual(3, len(real.accepted))
 
+    def test_live_needs_no_key_of_the_user_where_upstreams_have_their_own(self) -> None:
+        del os.environ["DEEPSEEK_API_KEY"]
+        self.set_variable("SPARE_KEY", SECRET)
+        access = "sk-0123456789abcdef0123"
+        with FakeDeepSeek(responder=weather_responder, keys=(SECRET,)) as real:
+            self.write_settings(
+                f'access_keys = ["{access}"]\n[upstreams.spare]\nbase_url = "{real.url}"\nkey_env = "SPARE_KEY"\n'
+            )
+            ran = self.doctor("--live", "--json")
+        self.assertEqual((0, "good"), (ran.code, ran.checks()["tool round"]["level"]), ran.out)
+        self.assertEqual(3, len(real.accepted))
+
+    def test_live_asks_nobody_while_the_settings_have_a_mistake(self) -> None:
+        self.write_settings("future_setting = 1\n")
+        found = self.doctor("--live", "--json").checks()["tool round"]
+        self.assertEqual("skipped", found["level"])
+        self.assertEqual([], self.fake.seen)
+
     def test_nothing_is_left_behind(self) -> None:
         self.skip_round()
         self.doctor()

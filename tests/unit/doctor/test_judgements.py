@@ -113,6 +113,28 @@ class UpstreamTest(unittest.TestCase):
         self.assertEqual([("A_KEY", "sk-1"), ("A_KEY", "sk-2")], list(own.keys))
         self.assertEqual(("B_KEY",), own.empty_variables)
 
+    def test_the_key_of_the_environment_goes_to_another_host_only_if_the_proxy_holds_it(self) -> None:
+        held, typed = NamedKey("DEEPSEEK_API_KEY", "sk-1"), NamedKey("", "sk-2")
+        url = "https://openrouter.ai/api/v1"
+        other = ProxyConfig(upstream_base_url=url)
+        holding = ProxyConfig(upstream_base_url=url, access_keys=("sk-0123456789abcdef",))  # type: ignore[arg-type]
+        rows = [(ProxyConfig(), held), (other, typed), (holding, held)]
+        for config, key in rows:
+            self.assertEqual((key,), upstreams.list_upstreams(config, key, {})[0].keys)
+        [refused] = upstreams.list_upstreams(other, held, {"DEEPSEEK_API_KEY": "sk-1"})
+        self.assertEqual(((), "DEEPSEEK_API_KEY is for DeepSeek alone"), (refused.keys, refused.why_no_key))
+        self.assertEqual(["openrouter.ai"], upstreams.key_hosts(other))
+
+    def test_the_model_of_the_settings_is_looked_for_at_each_upstream_that_serves_it(self) -> None:
+        tables = {
+            "main": {"base_url": "https://api.deepseek.com"},
+            "router": {"base_url": "https://openrouter.ai/api/v1", "models": {"deepseek-*": "deepseek/deepseek-*"}},
+            "flash": {"base_url": "http://127.0.0.1:1", "models": ["deepseek-flash"]},
+        }
+        found = upstreams.list_upstreams(ProxyConfig(upstreams=tables), None, {})  # type: ignore[arg-type]
+        expected = [("deepseek-v4-pro",), ("deepseek/deepseek-v4-pro",), ("deepseek-flash",)]
+        self.assertEqual(expected, [each.models for each in found])
+
     def test_older_names_and_suffixes_are_looked_for_as_they_are_listed(self) -> None:
         config = ProxyConfig(models={"a": "deepseek-v4-flash", "b": "deepseek-v4-pro-high"})
         [found] = upstreams.list_upstreams(config, None, {})
