@@ -1,5 +1,5 @@
-// The view Sessions: the recorded sessions, and beside them one of them: its trajectories as a tree, and the one that is
-// open with its messages and its thinking. The address has both: #/sessions/{uuid} and #/sessions/{uuid}.{node}.
+// The view Sessions: the recorded sessions, and beside them one of them: its trajectories as a tree, and the one that
+// is open with its messages and its thinking. The address has both: #/sessions/{uuid} and #/sessions/{uuid}.{node}.
 
 import { getJson } from "../api.js";
 import { h, setText } from "../dom.js";
@@ -18,7 +18,7 @@ const COLUMNS = [
   ["Tokens", "number w-first c-580"],
   ["Cost", "number w-cost"],
 ];
-const HOW = "curl -X POST …/sessions/create makes one with a base URL of its own; record = \"all\" records every chat.";
+const HOW = "POST /sessions/create makes a session with a base URL of its own; record = all records every chat.";
 
 export class SessionsView {
   constructor() {
