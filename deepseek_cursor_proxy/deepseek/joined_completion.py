@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat, Reply
+from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.chat_api import completion_deltas
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.json_codec import as_list, as_object
@@ -18,7 +18,7 @@ _ADDED_UP = frozenset({"role", "content", "reasoning_content", "tool_calls"})
 
 
 def join_stream(batches: Batches, *, has_server_tools: bool) -> Batches:
-    """The same answer as one delta at its end; heartbeats and lulls come as they do."""
+    """The same answer as one delta at its end; until then a heartbeat for every batch, for a client that waits."""
     joined = _Completion()
     with closing(batches):
         for batch in batches:
@@ -28,9 +28,7 @@ def join_stream(batches: Batches, *, has_server_tools: bool) -> Batches:
             for item in batch:
                 if isinstance(item, Delta):
                     joined.add(item)
-            heartbeats: Batch = [item for item in batch if isinstance(item, Heartbeat)]
-            if heartbeats:
-                yield heartbeats
+            yield [Heartbeat()]
     body = joined.body()
     deltas = completion_deltas(body)
     yield [*(FieldFinder("message").mark(deltas, body) if has_server_tools else deltas)]

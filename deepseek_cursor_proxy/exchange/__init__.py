@@ -6,7 +6,7 @@
     choices            several answers (n > 1), with the same interface
     call_context       CallContext and GenerationRequest: for whom a call is made, and what is asked
     upstream_call      sends, retries and reads a call
-    cached_upstream_call  the same for a request that uses the response cache
+    cached_call        the same for a request that uses the response cache
     upstreams          the servers that calls go to
     failover           the way of a request through several of them
     host_choice        the API of one of them, as its host has it
@@ -17,5 +17,5 @@
     request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
-Other folders import all but the two stages, failover, host_choice, picture_describer and shared_calls.
+Other folders import all but the two stages, cached_call, failover, host_choice, picture_describer and shared_calls.
 """

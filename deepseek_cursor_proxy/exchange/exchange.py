@@ -35,7 +35,7 @@ from deepseek_cursor_proxy.reasoning.restore import look_up
 from deepseek_cursor_proxy.redaction import redact_keys
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.cached_upstream_call import CachedUpstreamCall
+    from deepseek_cursor_proxy.exchange.cached_call import CachedUpstreamCall
 
 # A shorter key may be a word that an error message contains anyway.
 _SHORTEST_SECRET = 8
@@ -286,7 +286,7 @@ def _open_cached_call(
     if not generation.uses_cache:
         return None
     # Only here: most requests do not, and the proxy is smaller without.
-    from deepseek_cursor_proxy.exchange.cached_upstream_call import CachedUpstreamCall
+    from deepseek_cursor_proxy.exchange.cached_call import CachedUpstreamCall
 
     return CachedUpstreamCall(report, context, generation, services)
 

@@ -1,6 +1,6 @@
 """The exact response cache: the same question of the same caller is answered as before, without a call.
 
-    service     ResponseCache, which all requests share, and CachedCall, its part in one exchange
+    service     ResponseCache, which all requests share, and CacheLookup, its part in one exchange
     flights     identical questions in flight: one of them is sent, the others wait for its answer
     replay      records the bytes of an answer, and plays them again in the place of an upstream response
 

@@ -1,4 +1,4 @@
-"""ResponseCache, which all requests share, and CachedCall, its part in one exchange.
+"""ResponseCache, which all requests share, and CacheLookup, its part in one exchange.
 
     find     before a request is sent: an answer to play, or nothing, and then the exchange calls or waits
     record   while the answer is read
@@ -47,15 +47,15 @@ class ResponseCache:
         self.store = store
         self.flights = Flights()
 
-    def open_call(self, peer: Peer | None, patience: float) -> "CachedCall":
+    def open_lookup(self, peer: Peer | None, patience: float) -> "CacheLookup":
         """The cache for one exchange; `patience` is how many seconds its client waits in silence."""
-        return CachedCall(self, peer, patience)
+        return CacheLookup(self, peer, patience)
 
     def close(self) -> None:
         self.store.close()
 
 
-class CachedCall:
+class CacheLookup:
     """The cache in one exchange. Used by the thread that runs it; must be ended."""
 
     def __init__(self, cache: ResponseCache, peer: Peer | None, patience: float) -> None:

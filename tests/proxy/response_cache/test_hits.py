@@ -50,6 +50,12 @@ class TestHits(CacheTestCase):
         self.assertEqual(without, with_cache)
         self.assertNotIn("stream", self.fake.seen[1].payload)
 
+    def test_a_plain_answer_that_takes_long_begins_with_blanks(self) -> None:
+        self.fake.answer(Answer(reasoning="R.", content="A long answer.", piece=1, pause=0.02))
+        reply = self.ask(self.cache_proxy(heartbeat_interval=0.1), "chat")
+        self.assertTrue(reply.body.startswith(b" "), reply.body)
+        self.assertEqual("A long answer.", json.loads(reply.body)["choices"][0]["message"]["content"])
+
     def test_the_thinking_block_and_the_notice_are_written_into_a_hit_as_well(self) -> None:
         proxy = self.proxy(display_reasoning="on")
         self.fake.answer(Answer(reasoning="A thought.", content="Done."))

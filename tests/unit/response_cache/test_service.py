@@ -6,7 +6,7 @@ from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.response_cache import replay
 from deepseek_cursor_proxy.response_cache.replay import AnswerRecorder, ReplayReader, unpack
-from deepseek_cursor_proxy.response_cache.service import CachedCall, CacheState, ResponseCache, cache_key
+from deepseek_cursor_proxy.response_cache.service import CacheLookup, CacheState, ResponseCache, cache_key
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
@@ -53,24 +53,24 @@ class TestReplay(unittest.TestCase):
         self.assertIsNone(unpack(b"damaged"))
 
 
-class TestCachedCalls(unittest.TestCase):
+class TestLookups(unittest.TestCase):
     def setUp(self) -> None:
         reasoning = self.enterContext(contextlib.closing(ReasoningStore(":memory:")))
         self.store = CachedAnswers(reasoning.database)
         self.cache = ResponseCache(self.store)
         self.addCleanup(self.cache.close)
 
-    def call(self) -> CachedCall:
-        call = self.cache.open_call(None, 0)
-        self.addCleanup(call.end)
-        return call
+    def lookup(self) -> CacheLookup:
+        lookup = self.cache.open_lookup(None, 0)
+        self.addCleanup(lookup.end)
+        return lookup
 
-    def answer(self, call: CachedCall, data: bytes = STREAM) -> None:
-        call.open_reader(StreamReader()).read(data)
-        call.store(CachedAnswer(b"", 7))
+    def answer(self, lookup: CacheLookup, data: bytes = STREAM) -> None:
+        lookup.open_reader(StreamReader()).read(data)
+        lookup.store(CachedAnswer(b"", 7))
 
     def test_a_miss_is_stored_and_found(self) -> None:
-        first, second = self.call(), self.call()
+        first, second = self.lookup(), self.lookup()
         self.assertIsNone(first.find(b"1"))
         self.answer(first)
         found = second.find(b"1")
@@ -81,12 +81,12 @@ class TestCachedCalls(unittest.TestCase):
 
     def test_a_damaged_answer_is_a_miss(self) -> None:
         self.store.record(b"1", CachedAnswer(b"damaged"))
-        call = self.call()
-        self.assertIsNone(call.find(b"1"))
-        self.assertEqual((CacheState.MISS, False), (call.state, call.is_waiting))
+        lookup = self.lookup()
+        self.assertIsNone(lookup.find(b"1"))
+        self.assertEqual((CacheState.MISS, False), (lookup.state, lookup.is_waiting))
 
     def test_a_retry_leads_on_and_another_question_gives_the_first_up(self) -> None:
-        leader, waiter = self.call(), self.call()
+        leader, waiter = self.lookup(), self.lookup()
         self.assertIsNone(leader.find(b"1"))
         self.assertIsNone(waiter.find(b"1"))
         self.assertEqual((True, CacheState.SHARED), (waiter.is_waiting, waiter.state))
@@ -99,7 +99,7 @@ class TestCachedCalls(unittest.TestCase):
         self.assertEqual((False, CacheState.MISS), (waiter.is_waiting, waiter.state))
 
     def test_a_waiter_gets_an_answer_that_could_not_be_stored(self) -> None:
-        leader, waiter = self.call(), self.call()
+        leader, waiter = self.lookup(), self.lookup()
         leader.find(b"1")
         waiter.find(b"1")
         with mock.patch.object(self.store, "record"):
@@ -109,18 +109,18 @@ class TestCachedCalls(unittest.TestCase):
         self.assertIs(CacheState.HIT, waiter.state)
 
     def test_after_two_failures_a_waiter_waits_for_nobody(self) -> None:
-        waiter = self.call()
+        waiter = self.lookup()
         for _ in range(2):
-            leader = self.call()
+            leader = self.lookup()
             leader.find(b"1")
             self.assertIsNone(waiter.find(b"1"))
             self.assertTrue(waiter.is_waiting)
             leader.end(has_failed=True)
             self.assertIsNone(waiter.take())
-        leader = self.call()
+        leader = self.lookup()
         leader.find(b"1")
         self.assertIsNone(waiter.find(b"1"))
         self.assertFalse(waiter.is_waiting)
         # Its answer is kept all the same.
         self.answer(waiter)
-        self.assertIsNotNone(self.call().find(b"1"))
+        self.assertIsNotNone(self.lookup().find(b"1"))

@@ -32,7 +32,7 @@ class CachedUpstreamCall(UpstreamCall):
         self, report: RequestReport, context: CallContext, generation: GenerationRequest, services: Services
     ) -> None:
         super().__init__(report, context, generation, services)
-        self._lookup = services.response_cache.open_call(context.peer, services.config.heartbeat_interval)
+        self._lookup = services.response_cache.open_lookup(context.peer, services.config.heartbeat_interval)
 
     @property
     def is_cached(self) -> bool:
