@@ -41,14 +41,6 @@ class FlightTestCase(CacheTestCase):
         wait_until(lambda: self.waiting(proxy) == before + count)
         return socks
 
-    def baseline(self, proxy: RunningProxy) -> ResourceBaseline:
-        """The resources after a first question, with which the ledger gets its thread."""
-        before = threading.active_count()
-        self.ask(proxy, "chat", "first")
-        self.fake.forget()
-        wait_until(lambda: threading.active_count() == before + 1)
-        return ResourceBaseline(proxy.address)
-
     def replies(self, *socks: socket.socket) -> list[RawReply]:
         return [read_reply(sock) for sock in socks]
 
@@ -139,7 +131,7 @@ def read_said(api: str, reply: RawReply) -> tuple[Any, ...]:
 class TestLeaders(FlightTestCase):
     def test_when_the_leader_leaves_a_waiter_takes_over(self) -> None:
         proxy = self.cache_proxy()
-        start = self.baseline(proxy)
+        start = ResourceBaseline(proxy.address)
         leader = self.lead(proxy)
         followers = self.follow(proxy, 4)
         self.fake.answer(Answer(reasoning="R.", content="Second."))
@@ -215,7 +207,7 @@ class TestLeaders(FlightTestCase):
 
     def test_a_waiter_that_leaves_changes_nothing_for_the_others(self) -> None:
         proxy = self.cache_proxy()
-        start = self.baseline(proxy)
+        start = ResourceBaseline(proxy.address)
         leader = self.lead(proxy)
         first, second = self.follow(proxy, 2)
         first.close()
