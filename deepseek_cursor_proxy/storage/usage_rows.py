@@ -6,7 +6,7 @@ figures, names of models, and digests. A day is one of this machine's own clock.
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # More groups of one day are added up under this name: clients may choose the names of models.
 OTHER = "other"
@@ -144,10 +144,27 @@ def read_days(connection: sqlite3.Connection, since: str, until: str) -> list[tu
     return [(DayGroup(*row[: len(_GROUP)]), DaySums(*row[len(_GROUP) :])) for row in found]
 
 
-def read_rows(connection: sqlite3.Connection, since: float, until: float) -> Iterable[UsageRow]:
-    """The rows of requests that ended in this time, oldest first."""
-    found = connection.execute(f"{_SELECT} WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at", (since, until))
-    return map(UsageRow._make, found)
+def sum_sessions(
+    connection: sqlite3.Connection, since: float, until: float, failures: Sequence[str]
+) -> list[tuple[str, str, DaySums]]:
+    """Session, currency and sums of the requests that ended in this time, of which these outcomes are failures."""
+    added = ("hit", "miss", "output", "thinking", "searches", "cost", "saved", "divergence_cost")
+    sums = ", ".join(f"total({name})" for name in added)
+    found = connection.execute(
+        f"SELECT session, currency, count(*), total(outcome IN (?, ?)), total(is_cost_unknown), {sums} FROM usage "
+        "WHERE ended_at >= ? AND ended_at < ? GROUP BY session, currency",
+        (*failures, since, until),
+    )
+    return [(row[0], row[1], DaySums(*map(int, row[2:10]), *row[10:])) for row in found]
+
+
+def read_times(
+    connection: sqlite3.Connection, since: float, until: float, column: str, outcome: str
+) -> Iterable[tuple[Any, float, float | None]]:
+    """A column, the seconds and those until the first token of requests that ended in this time with this outcome."""
+    columns = f"{column}, seconds, first_token_seconds"
+    where = "ended_at >= ? AND ended_at < ? AND outcome = ?"
+    return connection.execute(f"SELECT {columns} FROM usage WHERE {where}", (since, until, outcome))
 
 
 def read_page(

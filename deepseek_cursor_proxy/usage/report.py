@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.storage import usage_rows
-from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow, add_sums
-from deepseek_cursor_proxy.usage.ledger import day_of, sums_of
+from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, add_sums
+from deepseek_cursor_proxy.usage.ledger import day_of
 
 GROUPS = ("day", "model", "key", "api", "session")
 # What a group without a name is called: a request that came not so far, or a key that was refused.
 _NAMELESS = "-"
+_FAILURES = (Result.FAILED.value, Result.REFUSED.value)
 
 
 class Period(NamedTuple):
@@ -91,18 +92,16 @@ def make_report(connection: sqlite3.Connection, period: Period, by: str, currenc
     """The sums of a period; an empty report if the file has no ledger yet."""
     if not usage_rows.has_tables(connection):
         return UsageReport(period, by, currency, (), UsageGroup("", DaySums()), {})
-    kept = usage_rows.read_days(connection, period.since.isoformat(), period.until.isoformat())
-    days = [(group, _in_currency(sums, group.currency, currency)) for group, sums in kept]
-    rows = [_row_in_currency(row, currency) for row in usage_rows.read_rows(connection, *period.moments)]
-    by_name: dict[str, list[UsageRow]] = defaultdict(list)
-    for row in rows:
-        by_name[_name_of(row, by)].append(row)
+    read = usage_rows.read_days(connection, period.since.isoformat(), period.until.isoformat())
+    days = [(group, _in_currency(sums, group.currency, currency)) for group, sums in read]
     if by == "session":
-        sums = {name: add_sums(map(sums_of, found)) for name, found in by_name.items()}
+        sessions = usage_rows.sum_sessions(connection, *period.moments, _FAILURES)
+        sums = _sum_by((name or _NAMELESS, _in_currency(each, kept, currency)) for name, kept, each in sessions)
     else:
         sums = _sum_by((getattr(group, by) or _NAMELESS, each) for group, each in days)
-    groups = [_group(name, found, by_name.get(name, ())) for name, found in sums.items()]
-    total = _group("", add_sums(sums.values()), rows)
+    times, all_times = _read_times(connection, period, by)
+    groups = [_group(name, found, times[name]) for name, found in sums.items()]
+    total = _group("", add_sums(sums.values()), all_times)
     return UsageReport(period, by, currency, tuple(sorted(groups, key=_order(by))), total, _by_day_and_model(days))
 
 
@@ -123,14 +122,33 @@ def _order(by: str) -> Any:
     )
 
 
-def _group(name: str, sums: DaySums, rows: Iterable[UsageRow]) -> UsageGroup:
-    done = [row for row in rows if row.outcome == Result.COMPLETED.value]
-    first = [row.first_token_seconds for row in done if row.first_token_seconds is not None]
-    return UsageGroup(name, sums, Percentiles.of(row.seconds for row in done), Percentiles.of(first))
+class _Times:
+    """How long completed requests took, in all and until the first token."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.first_token_seconds: list[float] = []
+
+    def add(self, seconds: float, first: float | None) -> None:
+        self.seconds.append(seconds)
+        if first is not None:
+            self.first_token_seconds.append(first)
 
 
-def _name_of(row: UsageRow, by: str) -> str:
-    return day_of(row.ended_at) if by == "day" else getattr(row, by) or _NAMELESS
+def _read_times(connection: sqlite3.Connection, period: Period, by: str) -> tuple[Mapping[str, _Times], _Times]:
+    """The times of every group, and all of them. Only these columns: there may be hundreds of thousands of rows."""
+    groups: dict[str, _Times] = defaultdict(_Times)
+    together = _Times()
+    column, done = "ended_at" if by == "day" else by, Result.COMPLETED.value
+    for value, seconds, first in usage_rows.read_times(connection, *period.moments, column, done):
+        name = day_of(value) if by == "day" else value or _NAMELESS
+        groups[name].add(seconds, first)
+        together.add(seconds, first)
+    return groups, together
+
+
+def _group(name: str, sums: DaySums, times: _Times) -> UsageGroup:
+    return UsageGroup(name, sums, Percentiles.of(times.seconds), Percentiles.of(times.first_token_seconds))
 
 
 def _sum_by(named: Iterable[tuple[str, DaySums]]) -> dict[str, DaySums]:
@@ -153,12 +171,6 @@ def _in_currency(sums: DaySums, currency: str, wanted: str) -> DaySums:
     if currency in ("", wanted):
         return sums
     return sums._replace(unknown_costs=sums.requests, cost=0.0, saved=0.0, divergence_cost=0.0)
-
-
-def _row_in_currency(row: UsageRow, wanted: str) -> UsageRow:
-    if row.currency in ("", wanted):
-        return row
-    return row._replace(cost=None, saved=None, divergence_cost=None, is_cost_unknown=1)
 
 
 def _midnight(day: date) -> float:
