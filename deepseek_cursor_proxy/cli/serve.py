@@ -255,7 +255,7 @@ def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
 
 
 def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "Tunnel":
-    from deepseek_cursor_proxy.tunnel import programs, reachability
+    from deepseek_cursor_proxy.tunnel import choice, reachability
     from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
 
     def use(url: str) -> None:
@@ -264,9 +264,9 @@ def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "
             admin.context.public_url = url
 
     config = server.config
-    choice = config.tunnel_program or ""
-    program = programs.choose(choice, server.server_port, config.tunnel_url or "", os.environ)
-    if choice == "on":
+    wanted = config.tunnel_program or ""
+    program = choice.choose(wanted, server.server_port, config.tunnel_url or "", os.environ)
+    if wanted == "on":
         _print(f"Opening a tunnel with {program.name}, the first that is installed.")
     return Tunnel(program, lambda url: reachability.ask(url, *server.probe), _print, use)
 

@@ -17,9 +17,9 @@ _PROGRAMS: dict[str, type[Program]] = {
 }
 
 
-def choose(choice: str, port: int, url: str, environment: Mapping[str, str]) -> Program:
+def choose(wanted: str, port: int, url: str, environment: Mapping[str, str]) -> Program:
     """The program for a value of `tunnel`; `on` stands for the first that is installed."""
-    name, _, host = (_first_installed(environment) if choice == "on" else choice).partition(":")
+    name, _, host = (_first_installed(environment) if wanted == "on" else wanted).partition(":")
     return Ssh(port, url, host=host) if host else _PROGRAMS[name](port, url)
 
 
