@@ -297,6 +297,14 @@ class BrokenTest(DoctorCase):
         data[8192:-4096] = b"\x55" * (len(data) - 8192 - 4096)
         self.store.write_bytes(data)
 
+    def damaged_page(self) -> None:
+        """The rows can still be counted, by their index."""
+        self.fill_store(50)
+        data = bytearray(self.store.read_bytes())
+        at = data.index(b"x" * 2000) // 4096 * 4096
+        data[at + 8 : at + 12] = b"\xff" * 4
+        self.store.write_bytes(data)
+
     def full_disk(self) -> None:
         usage = mock.Mock(free=1_000_000)
         self.enterContext(mock.patch("shutil.disk_usage", return_value=usage))
@@ -445,6 +453,7 @@ BROKEN = [
         "read-only store", T.read_only_store, "store", "failed", "cannot be written", "readable and writable for you"
     ),
     Broken("damaged store", T.damaged_store, "store", "failed", "it is damaged", "move"),
+    Broken("damaged page", T.damaged_page, "store", "failed", "it is damaged", "stop the proxy and move the file away"),
     Broken("full disk", T.full_disk, "disk", "failed", "1 MB free", "free some space"),
     Broken(
         "full store", T.full_store, "store", "warning", "5 of at most 5 reasonings.*full", "reasoning_cache_max_rows"
