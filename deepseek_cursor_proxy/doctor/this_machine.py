@@ -1,13 +1,15 @@
 """Python with its libraries, and the files of the package against the list that the installer left."""
 
 import base64
+import csv
 import hashlib
 import platform
 import sqlite3
 import ssl
 import sys
+from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import deepseek_cursor_proxy
@@ -72,22 +74,30 @@ def look_at_package() -> PackageFacts:
 def compare_files(distribution: metadata.Distribution, folder: Path) -> PackageFacts:
     """The files of this folder against those that were installed. An editable installation lists none of them."""
     missing, changed, count = [], [], 0
-    for file in distribution.files or ():
-        if file.hash is None or file.parts[0] != folder.name or file.suffix == ".pyc":
+    for name, digest in _recorded_files(distribution):
+        if PurePosixPath(name).parts[0] != folder.name or name.endswith(".pyc"):
             continue
-        path = Path(str(distribution.locate_file(file)))
+        path = Path(str(distribution.locate_file(name)))
         if not path.is_relative_to(folder):
             # Another copy is installed, but this one runs.
             return PackageFacts("a checkout")
         count += 1
         try:
-            digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
+            data = path.read_bytes()
         except OSError:
-            missing.append(str(file))
-        else:
-            if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
-                changed.append(str(file))
+            missing.append(name)
+            continue
+        if base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode() != digest:
+            changed.append(name)
     return PackageFacts("installed" if count else "a checkout", count, tuple(missing), tuple(changed))
+
+
+def _recorded_files(distribution: metadata.Distribution) -> Iterator[tuple[str, str]]:
+    """Name and SHA-256 of the files in RECORD; since Python 3.12 `files` leaves out those that are missing."""
+    for name, digest, *_ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        kind, _, value = digest.partition("=")
+        if kind == "sha256":
+            yield name, value
 
 
 def judge_package(facts: PackageFacts) -> Finding:
