@@ -1,4 +1,4 @@
-"""python -m deepseek_cursor_proxy, and the installed command.
+"""python -m deepseek_cursor_proxy, the installed command, and the archive that .ci/build_pyz.py makes.
 
 This file and the package's __init__ parse with Python 2.7: a Python that is too old prints one line and exits with
 code 2, after which service managers do not restart it for ever.
@@ -27,10 +27,13 @@ def main():  # type: () -> int
 
 def _refuse():  # type: () -> int
     needed = ".".join(map(str, OLDEST))
+    started = "-m deepseek_cursor_proxy"
+    if sys.argv[0].endswith(".pyz"):
+        started = sys.argv[0]
     found = ".".join(map(str, sys.version_info[:3]))
     why = "deepseek-cursor-proxy: needs Python " + needed + " or newer, and " + sys.executable + " is Python " + found
     if sys.stderr is not None:
-        sys.stderr.write(why + "; start it with a newer one, such as `python" + needed + " -m deepseek_cursor_proxy`\n")
+        sys.stderr.write(why + "; start it with a newer one, such as `python" + needed + " " + started + "`\n")
     return 2
 
 

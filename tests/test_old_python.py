@@ -63,6 +63,15 @@ class TestOldPython(unittest.TestCase):
                 found = ".".join(map(str, version[:3]))
                 self.assertRegex(errors.getvalue(), rf"\Adeepseek-cursor-proxy: needs Python 3\.11 .+ {found}; .+\n\Z")
 
+    def test_one_that_runs_the_archive_reads_how_to_start_that(self) -> None:
+        with (
+            mock.patch.object(sys, "version_info", (3, 6, 15, "final", 0)),
+            mock.patch.object(sys, "argv", ["./a.pyz"]),
+            redirect_stderr(io.StringIO()) as errors,
+        ):
+            __main__.main()
+        self.assertTrue(errors.getvalue().endswith("such as `python3.11 ./a.pyz`\n"))
+
     def test_one_that_is_new_enough_goes_on(self) -> None:
         for version in ((3, 11, 0, "alpha", 1), (3, 15, 0, "final", 0), (4, 0, 0, "final", 0)):
             with mock.patch.object(sys, "version_info", version), mock.patch.object(cli, "main", return_value=7):

@@ -192,7 +192,7 @@ def _balance(options: dict[str, Any]) -> int:
 def _demo(options: dict[str, Any]) -> int:
     from deepseek_cursor_proxy.lab import demo
 
-    return demo.run()
+    return demo.run(_program())
 
 
 def _bench(options: dict[str, Any]) -> int:
@@ -251,8 +251,10 @@ def _parser(command: str) -> _Parser:
 
 def _program() -> str:
     """The command that started this program, for hints: in a checkout nothing is installed."""
-    started = Path(*sys.argv[:1]).parts[-2:]
-    is_module = started == ("deepseek_cursor_proxy", "__main__.py")
+    started = Path(*sys.argv[:1])
+    if started.suffix == ".pyz":
+        return f"python {started}"
+    is_module = started.parts[-2:] == ("deepseek_cursor_proxy", "__main__.py")
     return "python -m deepseek_cursor_proxy" if is_module else "deepseek-cursor-proxy"
 
 

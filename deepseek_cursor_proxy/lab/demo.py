@@ -23,7 +23,7 @@ _QUESTIONS = ("What is the weather like here?", "Do I need an umbrella?")
 _GREEN, _RED, _BOLD, _PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
-def run(out: TextIO | None = None) -> int:
+def run(program: str, out: TextIO | None = None) -> int:
     """Play the chat and explain it; 0 only if every request was accepted with every reasoning exactly as it was."""
     page = _Page(out or sys.stdout)
     with closing(_DeepSeek()) as deepseek:
@@ -36,7 +36,7 @@ def run(out: TextIO | None = None) -> int:
         requests = _play(deepseek, url)
     for number, request in enumerate(requests, 1):
         page.show(number, request)
-    page.show_result(requests)
+    page.show_result(requests, program)
     return 0 if all(request.is_good for request in requests) else 1
 
 
@@ -129,14 +129,14 @@ class _Page:
         for label, text in _shown(request.answer):
             self._fact(label, text)
 
-    def show_result(self, requests: Sequence[_Request]) -> None:
+    def show_result(self, requests: Sequence[_Request], program: str) -> None:
         accepted = sum(request.is_accepted for request in requests)
         exact = [real == found for request in requests for real, found in request.turns]
         is_good = all(request.is_good for request in requests)
         summary = f"{accepted} of {len(requests)} requests accepted, {sum(exact)} of {len(exact)} reasonings put back"
         self._line(f"\n{summary} exactly.", _GREEN if is_good else _RED)
         if is_good:
-            self._line("Now with your own key: python -m deepseek_cursor_proxy")
+            self._line(f"Now with your own key: {program}")
 
     def _fact(self, label: str, text: str, colour: str = "") -> None:
         self._line(f"   {label:<20}{text}", colour)

@@ -31,7 +31,7 @@ class DemoCase(unittest.TestCase):
 
     def play(self, out: io.StringIO | None = None) -> int:
         out = out or io.StringIO()
-        code = demo.run(out)
+        code = demo.run("the-proxy", out)
         self.text = out.getvalue()
         return code
 

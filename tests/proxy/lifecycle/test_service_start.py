@@ -1,38 +1,25 @@
 """The command of a service really starts the proxy: from a checkout, from an archive, and with its output in a file."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import unittest
-import zipapp
 from collections.abc import Sequence
-from pathlib import Path
 
 from deepseek_cursor_proxy.service import units
 from deepseek_cursor_proxy.service.launch import Launch, find_launch
+from tests.support.archive import build_archive
 from tests.support.polling import wait_until
 from tests.support.program import PATIENCE, WINDOWS, ServeTest
-from tests.support.systems import ROOT
 
 FLAGS = ("--port=0", "--admin-port=0")
 
 
 @unittest.skipIf(WINDOWS, "a process without a console cannot be asked to stop")
 class ServiceStartTest(ServeTest):
-    def archive(self) -> Path:
-        source = self.bin / "source"
-        shutil.copytree(
-            ROOT / "deepseek_cursor_proxy",
-            source / "deepseek_cursor_proxy",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-        zipapp.create_archive(source, self.bin / "proxy.pyz", main="deepseek_cursor_proxy.__main__:main")
-        return self.bin / "proxy.pyz"
-
     def launches(self) -> dict[str, Launch]:
-        archive = self.archive()
+        archive = build_archive(self.bin)
         return {
             "checkout": find_launch(FLAGS),
             "archive": find_launch(FLAGS, package=archive / "deepseek_cursor_proxy"),

@@ -367,6 +367,7 @@ class RefusalTest(CliTest):
             ("/home/me/deepseek_cursor_proxy/__main__.py", "python -m deepseek_cursor_proxy"),
             ("/usr/local/bin/deepseek-cursor-proxy", "deepseek-cursor-proxy"),
             ("/usr/lib/python3/pytest/__main__.py", "deepseek-cursor-proxy"),
+            ("deepseek-cursor-proxy.pyz", "python deepseek-cursor-proxy.pyz"),
             ("", "deepseek-cursor-proxy"),
         ):
             with mock.patch.object(sys, "argv", [started]):
