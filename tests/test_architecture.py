@@ -42,7 +42,7 @@ DIRECTIONS = {
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
     "admin": "access deepseek exchange http1 net observers own_hosts prices server sessions storage upstream usage",
-    "lab": "reasoning server storage upstream",
+    "lab": "reasoning server sessions storage upstream",
     "tunnel": "net",
     "service": "",
     "doctor": "access admin deepseek lab setup storage upstream usage",

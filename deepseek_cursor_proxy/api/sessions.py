@@ -47,7 +47,10 @@ class SessionsEndpoint(GenerationEndpoint):
         return HttpReply.json(session_json(found, _base_url(request, found)))
 
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
-        if not self._store(with_flush=True).delete(self._caller(request), session):
+        caller = self._caller(request)
+        # Turns that ended before go with it.
+        self._store(with_flush=True)
+        if not self._services.sessions.delete(caller, session):
             raise unknown_session(session)
         return HttpReply.json({"status": "deleted"})
 

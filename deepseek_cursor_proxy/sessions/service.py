@@ -4,6 +4,7 @@ Most proxies record nothing, so this file imports the others of the folder late.
 """
 
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.sessions.store import SessionStore
 
 _FILE_NAME = "sessions.sqlite3"
+# A client that uses a session asks every few seconds; one that expires or is pruned meanwhile may get one more answer.
+_SECONDS_KNOWN = 5.0
+_MOST_KNOWN = 1000
 
 
 def sessions_path(config: ProxyConfig, store_path: Path) -> Path:
@@ -36,6 +40,9 @@ class SessionService:
         self._lock = threading.Lock()
         self._store: SessionStore | None = None
         self._recorder: SessionRecorder | None = None
+        # Sessions that were there a moment ago, by caller, until when that counts. A dictionary's own operations are
+        # atomic.
+        self._known: dict[tuple[bytes, str], float] = {}
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Take over the settings that need no restart."""
@@ -81,10 +88,24 @@ class SessionService:
 
     def knows(self, caller: bytes, session: str) -> bool:
         """Whether the caller has this session; True where that cannot be found out, because no answer fails for it."""
+        key, now = (caller, session), time.monotonic()
+        if self._known.get(key, 0.0) > now:
+            return True
         try:
-            return self.store().has(caller, session)
+            is_known = self.store().has(caller, session)
         except Unusable:
             return True
+        if is_known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = now + _SECONDS_KNOWN
+        return is_known
+
+    def delete(self, caller: bytes, session: str) -> bool:
+        """Delete a session; whether there was one. Raises Unusable."""
+        is_deleted = self.store().delete(caller, session)
+        self._known.pop((caller, session), None)
+        return is_deleted
 
     def count(self) -> int | None:
         """How many sessions there are; None if that cannot be found out."""

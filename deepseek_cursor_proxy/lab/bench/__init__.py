@@ -28,6 +28,7 @@ from deepseek_cursor_proxy.lab.bench.chats import growing_chats, stored_turns
 from deepseek_cursor_proxy.lab.bench.load_clients import Client, post
 from deepseek_cursor_proxy.lab.bench.machine import CpuPinning, find_listeners
 from deepseek_cursor_proxy.lab.bench.observation import observed_costs
+from deepseek_cursor_proxy.lab.bench.recording import recorded_costs
 from deepseek_cursor_proxy.lab.bench.requests import first_events, question, small_requests, startup, throughput
 from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, start_proxy
 from deepseek_cursor_proxy.lab.bench.scale import QUICK, Scale
@@ -94,6 +95,7 @@ def measure(contest: Contest, scale: Scale, place: Path) -> Generator[Row, None,
     yield from crowds(contest, scale)
     yield from throughput(contest, scale)
     yield from observed_costs(contest, scale, place)
+    yield from recorded_costs(contest, scale, place / "recorded")
     yield from other_apis(contest, scale)
     yield from stored_turns(contest, scale, place)
     yield from growing_chats(contest, scale, place / "store.sqlite3")

@@ -30,6 +30,9 @@ class Scale:
     # Stored responses in a chain.
     chain_length: int = 1000
     # At a limit of a third as many slots.
+    # Chats recorded in a session and not, and trajectories exported.
+    recorded_chats: int = 10
+    exported_nodes: int = 10_000
     callers: int = 600
     starts: int = 10
     clients: int = 32
@@ -54,6 +57,8 @@ QUICK = Scale(
     stored_turn_count=100,
     rows=20_000,
     chain_length=200,
+    recorded_chats=4,
+    exported_nodes=1000,
     callers=150,
     starts=3,
     burst_seconds=1.0,

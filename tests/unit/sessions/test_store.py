@@ -1,10 +1,12 @@
 import random
+import tracemalloc
 import unittest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, SessionOptions
 from tests.support.width import width
@@ -178,6 +180,20 @@ class TestNodes(StoreTestCase):
         self.store.close()
         size = sum(len(each.content) + len(each.reasoning or "") for each in chat)
         self.assertLess(self.path.stat().st_size, size)
+
+    def test_an_export_takes_no_more_memory_for_more_nodes(self) -> None:
+        def peak(count: int) -> int:
+            session = self.create()
+            for number in range(count):
+                self.store.record(ME, session, turn(user(f"q{number} " + "x" * 20_000), answer(f"a{number}")))
+            tracemalloc.start()
+            self.addCleanup(tracemalloc.stop)
+            self.assertEqual(count, sum(1 for _ in export.lines(self.store.nodes(session), "openai", export.Filter())))
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            return most
+
+        self.assertLess(peak(100), 1.5 * peak(10))
 
     def test_generated_chats_with_branches_have_the_nodes_of_the_reference(self) -> None:
         for seed in range(width(60, 1000)):

@@ -1,0 +1,88 @@
+"""Measures of what a session costs: CPU of recorded chats against others, bytes on disk, and an export."""
+
+import itertools
+import json
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.lab.bench.load_clients import Client, post
+from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target
+from deepseek_cursor_proxy.lab.bench.scale import Scale
+from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
+from deepseek_cursor_proxy.sessions import export
+from deepseek_cursor_proxy.sessions.store import SessionStore
+from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions
+
+_TURNS = 30
+_WORDS = "of the words that a chat has " * 20
+# As long as what agents read.
+_RESULT = "    return [line for line in lines if not line.startswith('#')]\n" * 30
+
+
+def recorded_costs(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
+    with contest.proxy(home) as proxy, closing(Client(proxy.url)) as client:
+        root = proxy.url.removesuffix("/v1")
+        session = client.fetch(post(root, b"{}", "/sessions/create"))["base_url"]
+        plain: list[float] = []
+        recorded: list[float] = []
+        numbers = itertools.count()
+        for _ in range(scale.recorded_chats):
+            for base, spent in ((proxy.url, plain), (session, recorded)):
+                spent += _cpu_of_chat(proxy, client, base, next(numbers))
+        ratio = Figure.single(sum(recorded) / sum(plain)) if plain and sum(plain) else None
+        yield Row(f"recorded chat of {_TURNS} turns, against not: CPU per request", "", {OURS: ratio})
+    yield from _export_rows(scale.exported_nodes)
+
+
+def _cpu_of_chat(proxy: Target, client: Client, base: str, number: int) -> list[float]:
+    """The CPU seconds of a whole chat; nothing where the system does not tell."""
+    before = proxy.cpu_seconds()
+    messages: list[dict[str, Any]] = [{"role": "system", "content": f"Chat {number}. {'You are brief. ' * 20}"}]
+    for _ in range(_TURNS):
+        messages.append({"role": "user", "content": f"{_RESULT} bench:plain"})
+        body = json.dumps({"model": "deepseek-v4-pro", "messages": messages}).encode()
+        answer = client.fetch(post(base, body))["choices"][0]["message"]
+        messages.append({"role": "assistant", "content": answer["content"]})
+    # What is written after the last answer counts.
+    proxy.settle()
+    after = proxy.cpu_seconds()
+    return [after - before] if before is not None and after is not None else []
+
+
+def _export_rows(count: int) -> Iterator[Row]:
+    """The size of that many nodes on disk, and the memory of their export."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sessions.sqlite3"
+        with closing(SessionStore(path)) as store:
+            store.open()
+            written = _fill(store, count)
+            (session,) = store.list(None)
+            tracemalloc.start()
+            started = time.perf_counter()
+            lines = sum(1 for _ in export.lines(store.nodes(session.uuid), "openai", export.Filter()))
+            seconds, (_, peak) = time.perf_counter() - started, tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert lines == count
+        size = path.stat().st_size
+    yield Row(f"{count:,} trajectories: bytes on disk, against their text", "", {OURS: Figure.single(size / written)})
+    yield Row("  memory of their export", "MB", {OURS: Figure.single(peak / 1e6)})
+    yield Row("  per second", "nodes/s", {OURS: Figure.single(count / seconds)})
+
+
+def _fill(store: SessionStore, count: int) -> int:
+    """Record chats of one turn; the bytes of their texts."""
+    session, written = store.create(b"bench", SessionOptions(), "deepseek-v4-pro").uuid, 0
+    for number in range(count):
+        texts = [
+            f"{word} {number} {'of the words that a chat has ' * 20}" for word in ("Question", "Thought", "Answer")
+        ]
+        written += sum(map(len, texts))
+        question, answer = Message("user", texts[0]), Message("assistant", texts[2], texts[1])
+        store.record(b"bench", session, RecordedTurn((question,), (), answer, {}))
+    return written
