@@ -36,10 +36,13 @@ def read_usage(usage: Mapping[str, Any]) -> Tokens:
         cached = as_object(usage.get("prompt_tokens_details")).get("cached_tokens")
     hit = min(_number(cached), prompt)
     thinking = _number(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
-    runs = as_object(usage.get("server_tool_use"))
-    searches = _number(runs.get("web_search_requests")) + _number(runs.get("web_fetch_requests"))
+    searches = 0
+    if "server_tool_use" in usage:
+        runs = as_object(usage["server_tool_use"])
+        searches = _number(runs.get("web_search_requests")) + _number(runs.get("web_fetch_requests"))
     return Tokens(hit, prompt - hit, output, min(thinking, output), searches)
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _PLENTY else 0
+    # The exact type: a bool is an int, too.
+    return value if type(value) is int and 0 <= value < _PLENTY else 0

@@ -35,10 +35,6 @@ class CachedUpstreamCall(UpstreamCall):
         self._lookup = services.response_cache.open_lookup(context.peer, services.config.heartbeat_interval)
 
     @property
-    def is_cached(self) -> bool:
-        return isinstance(self._response, ReplayedResponse)
-
-    @property
     def cache_state(self) -> CacheState:
         """What the cache has to do with the answer, as it is known by now."""
         return self._lookup.state
@@ -50,6 +46,7 @@ class CachedUpstreamCall(UpstreamCall):
 
     def _use_answer(self, prepared: PreparedRequest, answer: ReplayedResponse | None) -> None:
         self._response = answer
+        self.is_cached = answer is not None
         # A hit is a request of its chat like any other; that it was sent is not reported.
         self._sent = self._sent_event(prepared, 0) if answer is not None else None
 

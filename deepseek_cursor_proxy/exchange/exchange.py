@@ -239,28 +239,30 @@ class Exchange:
     def _finished_event(self) -> Finished:
         upstream_call, prepared = self._upstream_call, self._upstream_call.prepared
         queue, connect = upstream_call.queue_seconds, upstream_call.connect_seconds
-        facts = self._report.facts(upstream_call.request)
+        conversation = prepared.history.conversation if prepared is not None else b""
+        facts = self._report.facts(upstream_call.request, conversation)
         seconds = time.monotonic() - self._started
-        tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
+        usage, is_cached, retry_reasons = self._reply.usage, upstream_call.is_cached, upstream_call.retries.reasons
+        tokens = read_usage(usage) if usage is not None else None
         # What DeepSeek has of the chat does not matter to an answer of the response cache.
-        tracker = upstream_call.tracker if not upstream_call.is_cached else None
+        tracker = upstream_call.tracker if not is_cached else None
         return Finished(
-            facts=facts.with_session(prepared.history.conversation) if prepared is not None else facts,
+            facts=facts,
             end=self._end,
             timing=Timing(seconds, self._first_delta, queue, connect),
             message=None if self._reply.is_empty else self._reply.message(),
             finish_reason=self._reply.finish_reason(),
-            usage=self._reply.usage,
-            upstream="" if upstream_call.is_cached else upstream_call.upstream.name,
-            is_cached=upstream_call.is_cached,
+            usage=usage,
+            upstream="" if is_cached else upstream_call.upstream.name,
+            is_cached=is_cached,
             prepared=prepared,
-            retries=upstream_call.retries.count,
-            divergence=upstream_call.divergence if tracker is not None else None,
+            retries=len(retry_reasons),
+            divergence=tracker.divergence if tracker is not None else None,
             tokens=tokens,
             last_prompt=tracker.last_prompt if tracker is not None else None,
             cost=self._cost(tokens, facts.started_at + seconds) if tokens is not None else None,
             mixed_names=self._reply.foreign_names if self._reply.is_foreign and self._reply.has_mixed_names else (),
-            retry_reasons=tuple(upstream_call.retries.reasons),
+            retry_reasons=tuple(retry_reasons),
             rerouted=tuple(upstream_call.rerouted),
             caller=self._report.caller,
             recorded_in=self._report.session,
@@ -272,8 +274,8 @@ class Exchange:
         upstream_call, lost = self._upstream_call, 0
         if upstream_call.is_cached:
             return Cost(0.0, 0.0, 0.0, self._services.prices.currency, "")
-        last = upstream_call.tracker.last_prompt if upstream_call.tracker is not None else None
-        if last is not None and upstream_call.divergence is not None:
+        tracker = upstream_call.tracker
+        if tracker is not None and tracker.divergence is not None and (last := tracker.last_prompt) is not None:
             lost = max(0, min(last.total, tokens.prompt) - tokens.hit)
         model, is_deepseek = upstream_call.request.model, upstream_call.upstream.may_be_deepseek
         return self._services.prices.cost(model, tokens, at, is_deepseek=is_deepseek, lost_tokens=lost)

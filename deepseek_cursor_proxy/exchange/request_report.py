@@ -15,7 +15,6 @@ from deepseek_cursor_proxy.errors import ClientGone, TooManyAttempts
 from deepseek_cursor_proxy.observers.events import (
     DIGEST_LENGTH,
     End,
-    Event,
     Observer,
     Refused,
     RequestFacts,
@@ -27,12 +26,12 @@ class RequestReport:
     """Used by one thread at a time: the client's, and after it that of a background job."""
 
     __slots__ = (
-        "_number", "_numbers", "_observers", "api", "body_bytes", "caller", "has_ended", "key", "requested_model",
-        "session", "started", "started_at", "stream",
+        "_number", "_numbers", "api", "body_bytes", "caller", "emit", "has_ended", "key", "requested_model", "session",
+        "started", "started_at", "stream",
     )  # fmt: skip
 
     def __init__(self, observers: Observer, numbers: Iterator[int], api: str, session: str = "") -> None:
-        self._observers = observers
+        self.emit = observers.emit
         self._numbers = numbers
         self._number = 0
         self.api = api
@@ -68,8 +67,8 @@ class RequestReport:
         self.stream = body.get("stream") is True
         self.body_bytes = size
 
-    def facts(self, request: ChatRequest | None = None) -> RequestFacts:
-        """All that is known by now."""
+    def facts(self, request: ChatRequest | None = None, conversation: bytes = b"") -> RequestFacts:
+        """All that is known by now; `conversation` is the digest of the chat, which names its session."""
         if request is None:
             facts = RequestFacts(self.number, self.started_at, self.api, self.key, self.requested_model)
             return facts._replace(stream=self.stream, body_bytes=self.body_bytes, session=self.session)
@@ -84,7 +83,7 @@ class RequestReport:
             len(request.messages),
             len(request.tools),
             self.body_bytes,
-            self.session,
+            self.session or conversation.hex()[:DIGEST_LENGTH],
         )
 
     def copy_for(self, observer: Observer) -> "RequestReport":
@@ -92,17 +91,14 @@ class RequestReport:
         # Taken now, so that all have the same.
         assert self.number
         other = copy.copy(self)
-        other._observers = observer
+        other.emit = observer.emit
         return other
-
-    def emit(self, event: Event) -> None:
-        self._observers.emit(event)
 
     def end(self, event: Terminal) -> None:
         """Emit the terminal event, unless there was one."""
         if not self.has_ended:
             self.has_ended = True
-            self._observers.emit(event)
+            self.emit(event)
 
     def refuse(self, route: str, error: BaseException) -> None:
         """End the request with an error that came before an exchange; without effect if it has ended."""

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.observers.events import Observer, Observers
+from deepseek_cursor_proxy.observers.events import Event, Finished, Observer, Observers, PictureDescribed
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.prices.price_list import PriceList
@@ -74,7 +74,7 @@ class Services:
         """New services, which take over from `former` ones whatever survives a change of the configuration."""
         request_log = former.request_log if former is not None else RequestLog()
         ledger = former.ledger if former is not None else _open_ledger(config, reasoning_store, request_log)
-        observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours()), request_log, ledger]
+        observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours()), request_log]
         if config.trace_dir is not None:
             # Only here: most proxies write no trace, and are smaller without the module.
             from deepseek_cursor_proxy.observers.trace import Trace
@@ -89,7 +89,7 @@ class Services:
         store_path = Path(reasoning_store.database.path)
         sessions = former.sessions if former is not None else SessionService(config, store_path)
         sessions.reconfigure(config)
-        observers.append(sessions)
+        of_one_type: dict[type[Event], Observer] = {PictureDescribed: ledger, Finished: sessions}
         access = Access(config, former.access if former is not None else None)
         client = UpstreamClient(config)
         if former is not None:
@@ -102,7 +102,7 @@ class Services:
                     config, former.reasoning_forms, client.call_limits, access.held_key, former.upstreams
                 ),
                 prices=PriceList(config),
-                observers=Observers(observers),
+                observers=Observers(observers, of_one_type),
             )
         forms = ReasoningForms(reasoning_store.database)
         return cls(
@@ -129,7 +129,7 @@ class Services:
             ),
             shared_calls=SharedCalls(),
             prices=PriceList(config),
-            observers=Observers(observers),
+            observers=Observers(observers, of_one_type),
             request_log=request_log,
             sessions=sessions,
             secret=InstallationSecret(store_path),

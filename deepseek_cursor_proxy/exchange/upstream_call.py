@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader
 from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message, name_upstream
-from deepseek_cursor_proxy.deepseek.hosts import Form, Host
+from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.errors import (
@@ -81,18 +81,22 @@ class UpstreamCall:
         self._sent: Sent | None = None
         self.prepared: PreparedRequest | None = None
         self._response: UpstreamResponse | ReplayedResponse | None = None
+        # Whether the answer is one of the response cache; see CachedUpstreamCall.
+        self.is_cached = False
         # Waited for slots, by all calls; None as long as none was asked for.
         self.queue_seconds: float | None = None
 
     def _use(self, upstream: Upstream, request: ChatRequest) -> None:
         """Send the request to this upstream from now on, without tools that it does not run."""
-        self.upstream, self._request, self._wanted_api = upstream, request, self._generation.upstream_api
+        self.upstream, self._wanted_api = upstream, self._generation.upstream_api
+        # As it is sent, without tools that the upstream does not run.
+        self.request = request
         # Types of tools that the upstream refused.
         self._refused_tools: tuple[str, ...] = ()
         self._is_second_attempt = False
         if self._has_server_parts and not upstream.host_choice.runs_server_tools(self._wanted_api, request):
             self._leave_out_server_tools()
-        self._upstream_api = upstream.api(self._wanted_api, self._request)
+        self._upstream_api = upstream.api(self._wanted_api, self.request)
 
     def _use_current(self, failover: "Failover") -> None:
         candidate = failover.current.candidate
@@ -104,27 +108,19 @@ class UpstreamCall:
         return self._response.connect_seconds if self._response is not None else None
 
     @property
-    def request(self) -> ChatRequest:
-        """The request as it is sent, without tools that the upstream does not run."""
-        return self._request
-
-    @property
     def divergence(self) -> Divergence | None:
         """Where the request parted from the last one of its chat, if it did."""
         return self.tracker.divergence if self.tracker is not None else None
 
     @property
-    def host(self) -> Host:
-        return self._upstream_api.host
-
-    @property
     def is_silence_empty(self) -> bool:
         """Whether an answer without reasoning means that the model thought nothing."""
-        return self.host.is_silence_empty or (self.host.requires_reasoning and not self._request.thinking)
+        host = self._upstream_api.host
+        return host.is_silence_empty or (host.requires_reasoning and not self.request.thinking)
 
     def learn(self, reply: Reply) -> None:
         """Learn from a complete answer how its upstream writes reasoning."""
-        self.upstream.host_choice.learn(reply, has_thinking=self._request.thinking)
+        self.upstream.host_choice.learn(reply, has_thinking=self.request.thinking)
 
     @property
     def credential(self) -> str:
@@ -141,11 +137,6 @@ class UpstreamCall:
     def is_accepted(self) -> bool:
         """Whether there is an answer, if only to break off: DeepSeek accepted the request, or it is a cached one."""
         return self._response is not None
-
-    @property
-    def is_cached(self) -> bool:
-        """Whether the answer is one of the response cache; see CachedUpstreamCall."""
-        return False
 
     def send(self, history: History, stored: StoredTexts, tracker: ChatTracker) -> None:
         """Have an upstream accept the request; raises a ProxyError or ClientGone otherwise."""
@@ -186,8 +177,9 @@ class UpstreamCall:
     def _send_here(self) -> None:
         assert self._history is not None
         # A host that does not insist on reasoning gets the history as it is.
-        strategy = self._services.config.missing_reasoning_strategy if self.host.requires_reasoning else "placeholder"
-        prepared = prepare(self._request, self._history, self._stored, strategy, self._services.memory)
+        requires = self._upstream_api.host.requires_reasoning
+        strategy = self._services.config.missing_reasoning_strategy if requires else "placeholder"
+        prepared = prepare(self.request, self._history, self._stored, strategy, self._services.memory)
         try:
             self._send_or_recover(prepared)
         except (UpstreamRefused, UpstreamFailed) as error:
@@ -197,7 +189,7 @@ class UpstreamCall:
             self._send_without_server_tools(prepared)
             # Without them it works; after an error of a server that may have been luck.
             if not isinstance(error, UpstreamRefused) or error.status not in (500, 502):
-                self.upstream.host_choice.record_refused_tools(refused, self._request.model)
+                self.upstream.host_choice.record_refused_tools(refused, self.request.model)
 
     def _send_or_recover(self, prepared: PreparedRequest) -> None:
         try:
@@ -210,15 +202,15 @@ class UpstreamCall:
     def read(self, *, with_lulls: bool) -> upstream_events.UpstreamEvents:
         """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
         assert self._response is not None
-        if isinstance(self._response, UpstreamResponse) and not self._request.stream:
+        if isinstance(self._response, UpstreamResponse) and not self.request.stream:
             self.record_sent()
             return upstream_events.read_whole(self._response, self._read_answer)
         if not with_lulls:
             # The first wait for DeepSeek may be long.
             self.record_sent()
         reader = self._open_reader()
-        if self._request.sent_names:
-            reader = OwnNameReader(reader, self._request.sent_names)
+        if self.request.sent_names:
+            reader = OwnNameReader(reader, self.request.sent_names)
         return upstream_events.read_stream(self._response, reader, self.record_sent, with_lulls=with_lulls)
 
     def _open_reader(self) -> EventReader:
@@ -226,7 +218,7 @@ class UpstreamCall:
 
     def _read_answer(self, body: Mapping[str, Any]) -> list[Delta]:
         deltas = self._upstream_api.read_answer(body)
-        return restore_names(deltas, self._request.sent_names) if self._request.sent_names else deltas
+        return restore_names(deltas, self.request.sent_names) if self.request.sent_names else deltas
 
     def end_soon(self) -> None:
         assert self._response is not None
@@ -311,7 +303,7 @@ class UpstreamCall:
     def _send(self, prepared: PreparedRequest) -> None:
         assert self.tracker is not None
         find, memory = self._services.reasoning_store.find, self._services.memory
-        if self.host.form is Form.DETAILS:
+        if self._upstream_api.host.form is Form.DETAILS:
             prepared = add_details(prepared, self._context.namespace, find, memory)
         if self._upstream_api.runs_server_tools:
             prepared = server_turns.complete(prepared, self._context.namespace, find, memory)
@@ -360,7 +352,7 @@ class UpstreamCall:
 
     def _acquire_slot(self) -> Slot:
         slot, self._slot = self._slot, None
-        limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self._request.model))
+        limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
         started = time.monotonic()
         try:
             if slot is not None and slot.limit is not limit:
@@ -381,7 +373,7 @@ class UpstreamCall:
                 "it again.",
                 code="held_key_refused",
             )
-        return explain(refusal, len(self._request.tools), self.upstream.name)
+        return explain(refusal, len(self.request.tools), self.upstream.name)
 
     def _is_refusal_of_tools(self, error: ProxyError) -> bool:
         """Whether a call may have failed because of tools that DeepSeek runs itself."""
@@ -390,38 +382,38 @@ class UpstreamCall:
         is_unknown = self.upstream.host_choice.is_learning
         # An answer of another kind than a stream, as a web server gives for any path.
         status = error.status if isinstance(error, UpstreamRefused) else 200
-        return server_tools.is_refusal(self._request, status, error.message, is_unknown=is_unknown)
+        return server_tools.is_refusal(self.request, status, error.message, is_unknown=is_unknown)
 
     def _is_refusal_in_answer(self, error: ProxyError) -> bool:
         """The same for an error in place of an answer; from DeepSeek itself that is one of a tool that runs."""
         is_unknown = self._has_server_parts and self.upstream.host_choice.is_learning
-        return is_unknown and server_tools.mentions_tools(error.message, self._request)
+        return is_unknown and server_tools.mentions_tools(error.message, self.request)
 
     def _send_without_server_tools(self, prepared: PreparedRequest) -> None:
         """Send the request without tools that the upstream refused."""
         self.close()
         # A history may have searches where the request has no tool for more.
-        kinds = {tool["type"] for tool in self._request.server_tools} or {"searches"}
+        kinds = {tool["type"] for tool in self.request.server_tools} or {"searches"}
         self._refused_tools = tuple(sorted(kinds))
         self._leave_out_server_tools()
-        self._upstream_api = self.upstream.api(self._wanted_api, self._request)
+        self._upstream_api = self.upstream.api(self._wanted_api, self.request)
         self._send_or_recover(prepared._replace(request=server_tools.leave_out(prepared.request)))
 
     def _leave_out_server_tools(self) -> None:
-        self._request = server_tools.leave_out(self._request)
+        self.request = server_tools.leave_out(self.request)
         if not self._is_native:
             self._wanted_api = CHAT
 
     @property
     def _has_server_parts(self) -> bool:
         """Whether the request has tools that DeepSeek runs itself or, for another API than usual, items of them."""
-        return bool(self._request.server_tools) or not (self._wanted_api is CHAT or self._is_native)
+        return bool(self.request.server_tools) or not (self._wanted_api is CHAT or self._is_native)
 
     @property
     def _is_native(self) -> bool:
         """Whether the API is the one of the settings."""
         is_native = self._services.config.responses_upstream == "native"
-        return is_native and self._request.client_api == server_tools.RESPONSES
+        return is_native and self.request.client_api == server_tools.RESPONSES
 
     def _send_second_attempt(self) -> None:
         """Send the history as a transcript where its reasoning may be missing; once per exchange."""
@@ -431,7 +423,7 @@ class UpstreamCall:
         self._is_second_attempt = True
         strategy = self._services.config.missing_reasoning_strategy
         try:
-            self._send(prepare_second_attempt(self._request, self._stored, self.prepared, strategy))
+            self._send(prepare_second_attempt(self.request, self._stored, self.prepared, strategy))
         except UpstreamRefused as refusal:
             if not _is_reasoning_refusal(refusal):
                 raise

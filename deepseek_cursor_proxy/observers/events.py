@@ -278,11 +278,15 @@ class Observer(Protocol):
 
 
 class Observers:
-    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self, observers: Sequence[Observer] = (), of_one_type: Mapping[type[Event], Observer] | None = None
+    ) -> None:
+        """`of_one_type` has observers that handle a single type of event, and get no other."""
         self._observers = tuple(observers)
+        self._by_type = {kind: (*self._observers, each) for kind, each in (of_one_type or {}).items()}
 
     def emit(self, event: Event) -> None:
-        for observer in self._observers:
+        for observer in self._by_type.get(type(event), self._observers):
             try:
                 observer.emit(event)
             except Exception as error:

@@ -41,7 +41,7 @@ _Waiting = tuple[float, RequestRecord]
 
 
 class UsageLedger:
-    """`add` is called by handler threads, the rest by its own. `_changed` protects the fields."""
+    """`add` is called by handler threads, the rest by its own. `_lock` protects the fields."""
 
     def __init__(
         self, database: Database, *, max_age_seconds: float, max_rows: int, clock: Callable[[], float]
@@ -51,7 +51,8 @@ class UsageLedger:
         self._max_age = max_age_seconds
         self._max_rows = max_rows
         self._clock = clock
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[_Waiting] = deque()
         self._lost = 0
         self._has_warned = False
@@ -63,9 +64,10 @@ class UsageLedger:
         """Have a request written; returns at once."""
         if not record.facts.key:
             return
-        with self._changed:
+        with self._lock:
             self._waiting.append((self._clock(), record))
-            self._drop_excess()
+            if len(self._waiting) > _MOST_ROWS_WAITING:
+                self._drop_excess()
             if self._thread is None and not self._is_closed:
                 self._thread = start_thread(self._run, "usage-ledger")
 
