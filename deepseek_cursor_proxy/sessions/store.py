@@ -67,8 +67,8 @@ class SessionStore:
                 "INSERT INTO sessions (uuid, caller, name, tags, track_tree, tool_parser, chat, model, created_at, "
                 "used_at, expires_at, requests, tokens, cost, bytes) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0,NULL,0)",
                 (
-                    session.uuid, caller, options.name, json.dumps(options.tags), options.track_tree,
-                    options.tool_parser, chat, model, now, now, expires_at,
+                    session.uuid, caller, _storable(options.name), json.dumps(options.tags), options.track_tree,
+                    options.tool_parser, chat, _storable(model), now, now, expires_at,
                 ),
             )  # fmt: skip
         return session
@@ -166,7 +166,7 @@ class SessionStore:
             connection.execute(
                 "UPDATE sessions SET used_at = ?, requests = requests + 1, tokens = tokens + ?, model = ?, "
                 "cost = CASE WHEN ? IS NULL THEN cost ELSE coalesce(cost, 0) + ? END, bytes = bytes + ? WHERE id = ?",
-                (self._clock(), turn.tokens, turn.model, turn.cost, turn.cost, writer.bytes, row[0]),
+                (self._clock(), turn.tokens, _storable(turn.model), turn.cost, turn.cost, writer.bytes, row[0]),
             )
         # After the transaction: one that failed has left nothing to go on from.
         self._remember(session, last)
@@ -213,6 +213,11 @@ def _session(row: tuple[Any, ...]) -> Session:
     name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost, nodes = row[1:]
     options = SessionOptions(name, tuple(json.loads(tags)), bool(track_tree), tool_parser)
     return Session(row[0], options, model, created_at, used_at, requests, nodes, tokens, cost)
+
+
+def _storable(text: str) -> str:
+    """The text with `?` for lone surrogates, which are legal in JSON and have no UTF-8 form."""
+    return text.encode(errors="replace").decode()
 
 
 def _delete_unused(connection: sqlite3.Connection) -> None:

@@ -34,6 +34,10 @@ class SessionsTestCase(SocketTestCase):
         reply: dict[str, Any] = self.json("POST", f"/s/{session}/v1/chat/completions", body)
         return reply
 
+    def listed(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.json("GET", "/sessions")["sessions"]
+        return found
+
     def nodes(self, session: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.json("GET", f"/s/{session}/nodes")["nodes"]
         return found
@@ -55,6 +59,10 @@ class TestSessions(SessionsTestCase):
         self.assertEqual({"status": "deleted"}, self.json("DELETE", f"/{session}"))
         self.assertEqual([404, 404], [self.call(method, f"/s/{session}").status for method in ("GET", "DELETE")])
         self.assertEqual(0, self.json("GET", "/health")["sessions"])
+
+    def test_lone_surrogates_are_no_error(self) -> None:
+        self.create(name="\ud800", tags=["\ud800"])
+        self.assertEqual([["?", ["\ud800"]]], [[each["name"], each["tags"]] for each in self.listed()])
 
     def test_a_session_belongs_to_its_key(self) -> None:
         session = self.create()["uuid"]
