@@ -148,11 +148,12 @@ class ServerItemReader:
 
     def finish(self, output: Sequence[object]) -> list[Delta]:
         """The items that began and did not end: as the response has them, or as far as they came."""
-        known = {as_object(item).get("id"): as_object(item) for item in output}
+        known = {_string(item.get("id")): item for item in map(as_object, output)}
         deltas: list[Delta] = []
         for key, item in self._begun.items():
             if key not in self._whole:
-                found = known.get(item.get("id")) if item.get("id") else None
+                name = _string(item.get("id"))
+                found = known.get(name) if name else None
                 deltas += self.read(key, found or {**item, "status": "failed"})
         return deltas
 

@@ -60,6 +60,14 @@ def citations(deltas: Iterable[Delta]) -> list[Any]:
 
 
 class TestAnswers(unittest.TestCase):
+    def test_ids_of_any_type_in_a_response_are_no_error(self) -> None:
+        item = {"type": "web_search_call", "id": ["x"], "status": "in_progress"}
+        begun = {"type": "response.output_item.added", "output_index": 0, "item": item}
+        last = {"type": "response.completed", "response": {"output": [{"id": {}}, {"id": None}, 7]}}
+        (_, whole) = pieces(read_pieces(map(event, (begun, last)))[0])
+        self.assertEqual({**item, "status": "failed"}, whole.item)
+        self.assertEqual(["stop"], [each.finish_reason for each in response_deltas({"output": [{"id": []}]})])
+
     def test_a_stream_and_a_whole_response_give_the_same_reply(self) -> None:
         for answer in ANSWERS:
             streamed, whole, _ = read_both_ways(answer)
