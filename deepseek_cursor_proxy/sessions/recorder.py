@@ -100,8 +100,8 @@ def _turns(event: Finished) -> Iterator[RecordedTurn]:
     cost = event.cost.amount if event.cost is not None else None
     assert event.prepared is not None
     assert event.message is not None
-    request, usage = event.prepared.request, event.usage or {}
-    total = usage.get("total_tokens")
+    request, tokens = event.prepared.request, event.tokens
+    total = tokens.prompt + tokens.output if tokens is not None else 0
     logprobs = [each for each in (event.logprobs.text, event.logprobs.reasoning) if each] if event.logprobs else []
     answers: tuple[Message, ...] = (event.message, *event.other_messages)
     for index, answer in enumerate(answers):
@@ -112,7 +112,7 @@ def _turns(event: Finished) -> Iterator[RecordedTurn]:
             answer,
             _info(event, cost if is_first else None),
             request.requested_model,
-            total if is_first and isinstance(total, int) else 0,
+            total if is_first else 0,
             cost if is_first else None,
             logprobs if is_first and len(answers) == 1 else (),
         )

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
@@ -63,6 +63,14 @@ class TestSessions(SessionsTestCase):
     def test_lone_surrogates_are_no_error(self) -> None:
         self.create(name="\ud800", tags=["\ud800"])
         self.assertEqual([["?", ["\ud800"]]], [[each["name"], each["tags"]] for each in self.listed()])
+
+    def test_an_absurd_number_of_tokens_costs_no_turn(self) -> None:
+        session = self.create()["uuid"]
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
+        body = json.dumps({"choices": [choice], "usage": {"total_tokens": 10**30}})
+        self.fake.answer(Raw(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{body}".encode()))
+        self.chat(session, QUESTION)
+        self.assertEqual(1, len(self.nodes(session)))
 
     def test_a_session_belongs_to_its_key(self) -> None:
         session = self.create()["uuid"]
