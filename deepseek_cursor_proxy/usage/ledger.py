@@ -53,6 +53,8 @@ class UsageLedger:
         self._clock = clock
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        # Held while rows that were taken are not in the file yet.
+        self._writing = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
         self._lost = 0
         self._has_warned = False
@@ -89,10 +91,11 @@ class UsageLedger:
 
     def flush(self) -> bool:
         """Write what waits; whether all of it is in the file now."""
-        while batch := self._take_batch():
-            if not self._write(batch):
-                self._put_back(batch)
-                return False
+        with self._writing:
+            while batch := self._take_batch():
+                if not self._write(batch):
+                    self._put_back(batch)
+                    return False
         return True
 
     # By the thread …
