@@ -376,7 +376,9 @@ class ProxyConfig:
     @property
     def base_urls(self) -> tuple[str, ...]:
         """Where generations are asked for."""
-        return tuple([table.base_url for table in self.upstreams.values()]) or (self.upstream_base_url,)
+        if not self.upstreams:
+            return (self.upstream_base_url,)
+        return tuple(table.base_url for table in self.upstreams.values())
 
     @property
     def tunnel_program(self) -> str | None:

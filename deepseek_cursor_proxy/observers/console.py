@@ -65,8 +65,9 @@ class Console:
                 self._print("┌", event.number, _format_received(event), _PLAIN)
                 self._print_body("client sent", event.body)
             case Restored():
-                text = f"reasoning  {_format_restored(event)}"
-                is_remarkable = event.prepared.missing_count or event.prepared.has_transcript or event.refused_tools
+                missing = event.prepared.missing_count
+                text = f"reasoning  {_format_restored(event, missing)}"
+                is_remarkable = missing or event.prepared.has_transcript or event.refused_tools
                 self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
             case Sent():
                 by = f" by {event.upstream}" if event.upstream else ""
@@ -79,12 +80,12 @@ class Console:
             case Finished():
                 is_good = event.end is COMPLETED
                 has_lost = _has_lost_cache(event)
-                self._report_mixed(event.mixed_names)
+                if event.mixed_names:
+                    self._report_mixed(event.mixed_names)
                 text = _format_finished(event, has_lost_cache=has_lost)
                 self._print("└", event.number, text, _RED if not is_good else _YELLOW if has_lost else _GREEN)
-                for message in filter(None, (event.message, *event.other_messages)):
-                    answer = {"reasoning": message.reasoning, "content": message.content}
-                    self._print_body("DeepSeek said", answer)
+                if self._verbose:
+                    self._print_answers(event)
             case PictureDescribed():
                 self._report_picture(event)
             case Refused():
@@ -113,6 +114,10 @@ class Console:
         if self._verbose:
             _log.info("│ %s: %s", what, readable_json(body))
 
+    def _print_answers(self, event: Finished) -> None:
+        for message in filter(None, (event.message, *event.other_messages)):
+            self._print_body("DeepSeek said", {"reasoning": message.reasoning, "content": message.content})
+
     def _report_picture(self, event: PictureDescribed) -> None:
         if event.status == 200:
             tokens = [format_tokens(read_usage(event.usage))] if event.usage else []
@@ -128,7 +133,7 @@ class Console:
 
     def _report_mixed(self, names: tuple[str, ...]) -> None:
         mixed = "reasoning_content and " + " and ".join(names)
-        if names and mixed not in self._reported_fields:
+        if mixed not in self._reported_fields:
             self._reported_fields.add(mixed)
             _log.warning("the upstream sends reasoning as %s; it is read as one (said once)", mixed)
 
@@ -164,12 +169,12 @@ def _format_received(event: Received) -> str:
     return " · ".join(parts)
 
 
-def _format_restored(event: Restored) -> str:
+def _format_restored(event: Restored, missing: int) -> str:
     prepared = event.prepared
-    from_client = [f"{prepared.client_count} kept"] if prepared.client_count else []
+    from_client = [f"{count} kept"] if (count := prepared.client_count) else []
     # Turns without thoughts, for which a filler goes.
-    empty = [f"{prepared.empty_count} empty"] if prepared.empty_count else []
-    parts = [f"{prepared.filled_count} filled", *from_client, *empty, f"{prepared.missing_count} missing"]
+    empty = [f"{count} empty"] if (count := prepared.empty_count) else []
+    parts = [f"{prepared.filled_count} filled", *from_client, *empty, f"{missing} missing"]
     if prepared.repairs:
         parts.append(f"repaired: {format_repairs(prepared.repairs)}")
     if prepared.has_transcript:

@@ -296,6 +296,8 @@ _NO_HISTORY = _History()
 
 def _read_history(prepared: PreparedRequest) -> _History:
     dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
+    if not (prepared.turns or dropped or prepared.repairs or prepared.transcript_count):
+        return _NO_HISTORY
     if not prepared.turns:
         return _History(TurnCounts(recovered=prepared.transcript_count), prepared.repairs, dropped)
     sources = [_source(turn) for turn in prepared.turns]

@@ -127,22 +127,22 @@ class PreparedRequest(NamedTuple):
     @property
     def filled_count(self) -> int:
         """How many turns got back a reasoning that the client had dropped; a filler is none."""
-        return sum(turn.is_restored and not turn.is_empty for turn in self.turns)
+        return sum([turn.is_restored and not turn.is_empty for turn in self.turns])
 
     @property
     def empty_count(self) -> int:
         """How many turns got a filler because the model had thought nothing."""
-        return sum(turn.is_restored and turn.is_empty for turn in self.turns)
+        return sum([turn.is_restored and turn.is_empty for turn in self.turns])
 
     @property
     def client_count(self) -> int:
         """How many turns came with their reasoning."""
-        return sum(turn.source is Source.CLIENT for turn in self.turns)
+        return sum([turn.source is Source.CLIENT for turn in self.turns])
 
     @property
     def missing_count(self) -> int:
         """How many turns needed a reasoning that no source had."""
-        return sum(turn.source is Source.MISSING and turn.need is not ReasoningNeed.NONE for turn in self.turns)
+        return sum([turn.source is Source.MISSING and turn.need is not ReasoningNeed.NONE for turn in self.turns])
 
     @property
     def has_transcript(self) -> bool:

@@ -41,10 +41,10 @@ def sent_name(name: str) -> str:
 
 def sent_names(names: Collection[str]) -> dict[str, str]:
     """The names to send for those of the tools of a request that DeepSeek refuses."""
-    refused = sorted(name for name in names if not is_accepted(name))
+    refused = [name for name in names if not is_accepted(name)]
     if not refused:
         return {}
-    preferred = {name: sent_name(name) for name in refused}
+    preferred = {name: sent_name(name) for name in sorted(refused)}
     return unique_names(preferred, set(names).difference(refused), _hashed_name)
 
 

@@ -56,7 +56,12 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     tool_set = tools.read(body, declared, keep_strict=is_beta, server_api=server_api)
     history = _read_history(body, source, tool_set, memory)
     names = tool_set.names()
-    messages = tuple([wrap_custom_calls(message, tool_set.custom, names) for message in history.messages])
+    messages = tuple(
+        [
+            wrap_custom_calls(message, tool_set.custom, names) if message.tool_calls else message
+            for message in history.messages
+        ]
+    )
     dropped = [*tool_set.dropped, *history.dropped]
     if not is_beta and any(message.prefix for message in messages):
         # Only DeepSeek's beta path accepts it.
@@ -193,7 +198,9 @@ def _dropped(body: Json) -> tuple[str, ...]:
 
 
 def _includes_usage(body: Json) -> bool:
-    options = optional(body, "stream_options", dict, "an object") or {}
+    options = optional(body, "stream_options", dict, "an object")
+    if options is None:
+        return False
     return optional(options, "include_usage", bool, "true or false", "stream_options.include_usage") or False
 
 
