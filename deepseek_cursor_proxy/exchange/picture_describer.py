@@ -110,7 +110,8 @@ class PictureDescriber(NamedTuple):
                 key = self.context.credential if lease is None else lease.key.credential
                 try:
                     sent = request._replace(model=candidate.model)
-                    return self._ask_one(candidate.upstream, sent, reply, peer, key)
+                    self._ask_one(candidate.upstream, sent, reply, peer, key)
+                    return failover.record_acceptance()
                 except (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull) as error:
                     error.hide(key)
                     if not failover.move(error, lambda soonest: retries.wait(soonest, peer)):

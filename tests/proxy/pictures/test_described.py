@@ -69,6 +69,22 @@ class TestPlace(DescribedTestCase):
             self.assert_described(self.sent()[-1][-1]["content"], "name")
             self.assertEqual(2, len(busy.seen))
 
+    def test_an_upstream_that_describes_again_is_asked_first_again(self) -> None:
+        with FakeDeepSeek() as eyes:
+            tables = {
+                "eyes": {"base_url": eyes.url, "models": [FLASH]},
+                "main": {"base_url": self.fake.url, "priority": 2},
+            }
+            proxy = self.describing(upstreams=tables)
+            breaker = proxy.server.services().upstreams.all[0].breaker
+            assert breaker is not None
+            breaker.record_failure(is_sure=True)
+            # The probe is due.
+            breaker._probe_at = 0.0
+            for name in ("first", "second"):
+                self.chat(proxy, user("Look.", part(name)))
+            self.assertEqual((2, "closed"), (len(eyes.seen), breaker.state))
+
     def test_the_same_picture_is_described_once_on_all_apis(self) -> None:
         proxy = self.describing()
         for bodies in (QUESTIONS, RESULTS):
