@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
-from deepseek_cursor_proxy.exchange.failover import open_failover
+from deepseek_cursor_proxy.exchange.failover import first_limit
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -296,12 +296,9 @@ def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | Non
 
 def _first_limit(context: CallContext, generation: GenerationRequest, services: Services) -> CallLimit:
     """The limit of the upstream that is asked first, which is the same for all choices."""
-    upstreams = services.upstreams
-    if upstreams.only is not None:
+    if services.upstreams.only is not None:
         return services.upstream.call_limits.of(generation.request.model)
-    failover = open_failover(context, generation, services)
-    failover.end(was_complete=False)
-    return upstreams.limit(failover.current.candidate)
+    return first_limit(context, generation, services)
 
 
 def _check_size(generation: GenerationRequest, most: int) -> None:

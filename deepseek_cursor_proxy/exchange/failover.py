@@ -39,6 +39,7 @@ from deepseek_cursor_proxy.observers.events import Event, UpstreamChanged
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
 from deepseek_cursor_proxy.upstream import retry
+from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 from deepseek_cursor_proxy.upstream.key_pool import KeyLease
 
 # An account that is topped up meanwhile is found again soon.
@@ -258,6 +259,19 @@ class Failover:
 
 def open_failover(context: CallContext, generation: GenerationRequest, services: Services) -> Failover:
     """The way of a request through several upstreams; raises a ProxyError if none is for it."""
+    chat, found = _find_candidates(context, generation, services)
+    return Failover(services.upstreams, services.observers.emit, chat, found)
+
+
+def first_limit(context: CallContext, generation: GenerationRequest, services: Services) -> CallLimit:
+    """The limit of the upstream that is asked first; raises a ProxyError if none is for the request."""
+    _, found = _find_candidates(context, generation, services)
+    return services.upstreams.limit(found[0])
+
+
+def _find_candidates(
+    context: CallContext, generation: GenerationRequest, services: Services
+) -> tuple[RoutedChat, list[Candidate]]:
     request, upstreams = generation.request, services.upstreams
     upstreams.check(request.model, context.spend_refusal)
     messages = request.messages if generation.client_messages is None else generation.client_messages
@@ -268,7 +282,7 @@ def open_failover(context: CallContext, generation: GenerationRequest, services:
     found = upstreams.candidates(request.model, chat)
     if request.server_tools or server_tools.is_forced(request):
         found = _prefer_server_tools(found, generation)
-    return Failover(upstreams, services.observers.emit, chat, found)
+    return chat, found
 
 
 def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequest) -> list[Candidate]:

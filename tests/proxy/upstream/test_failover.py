@@ -241,6 +241,16 @@ class TestBreaker(UpstreamsTestCase):
         self.assertEqual(1, sum("upstream main answers again" in line for line in logged.output))
         self.assertEqual([5, 4], self.counts(main, self.spare))
 
+    def test_several_choices_probe_it_too(self) -> None:
+        proxy = self.behind(self.tables())
+        breaker = proxy.server.services().upstreams.all[0].breaker
+        assert breaker is not None
+        breaker.record_failure(is_sure=True)
+        breaker._probe_at = 0.0
+        self.ask(proxy, "one", n=2)
+        self.assertEqual("closed", breaker.state)
+        self.assertLessEqual(1, len(self.main.seen))
+
     def test_with_nowhere_else_to_go_an_open_breaker_stops_nobody(self) -> None:
         main = self.enterContext(FakeDeepSeek(responder=lambda _: steps.pop(0) if steps else Answer(content=HELLO)))
         steps: list[Step] = [Failure(500)] * 3
