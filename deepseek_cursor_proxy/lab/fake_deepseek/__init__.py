@@ -40,7 +40,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
 from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import BlockAnswer, MessageAnswer
 from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
 
-__all__ = ["Answer", "BlockAnswer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "Search", "Seen", "Step"]
+__all__ = ["Answer", "BlockAnswer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "Search", "Step"]
 
 
 @dataclass(frozen=True)
