@@ -15,7 +15,7 @@ DEFAULT = ROOT / "dist" / "deepseek-cursor-proxy.pyz"
 
 # On Unix the file can be run itself; on Windows the launcher `py` reads this line.
 SHEBANG = b"#!/usr/bin/env python3\n"
-# The one of the module zipapp would drop the exit code. A Python that is too old has to read it as well.
+# What the module zipapp writes here would drop the exit code. A Python that is too old has to read it as well.
 MAIN = b"import sys\n\nfrom deepseek_cursor_proxy.__main__ import main\n\nsys.exit(main())\n"
 # The first moment that zip can express.
 TIME = (1980, 1, 1, 0, 0, 0)
@@ -50,6 +50,6 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 if __name__ == "__main__":
-    path = Path(*sys.argv[1:]) if sys.argv[1:] else DEFAULT
+    path = Path(sys.argv[1]) if sys.argv[1:] else DEFAULT
     build(path)
     print(path)
