@@ -97,7 +97,7 @@ class Process:
 class ServeTest(unittest.TestCase):
     # A command that runs the command behind it.
     prefix: tuple[str, ...] = ()
-    command = COMMAND
+    command: tuple[str, ...] = COMMAND
 
     def setUp(self) -> None:
         self._hear_signals()
