@@ -277,13 +277,13 @@ class Reply:
         return found is not None and found.has_content
 
     def message(self, choice: int = 0) -> Message:
-        return self._choices.get(choice, _Choice()).message()
+        return (self._choices.get(choice) or _Choice()).message()
 
     def has_empty_reasoning(self, choice: int) -> bool:
         """Whether upstream said that the model thought nothing, and did not just leave the reasoning out."""
         details = (self.usage or {}).get("completion_tokens_details")
         tokens = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
-        return tokens == 0 or self._choices.get(choice, _Choice()).has_empty_reasoning
+        return tokens == 0 or (self._choices.get(choice) or _Choice()).has_empty_reasoning
 
     @property
     def foreign_names(self) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ class Reply:
 
     def reasoning_before_calls(self, choice: int = 0) -> str | None:
         """The reasoning that a display shows, if the model thought on after its calls; None otherwise."""
-        return self._choices.get(choice, _Choice()).reasoning_before_calls()
+        return (self._choices.get(choice) or _Choice()).reasoning_before_calls()
 
 
 class _Choice:

@@ -100,10 +100,14 @@ class Divergence:
 
 
 def outline(request: ChatRequest, history: History) -> RequestOutline:
-    leading = sum(1 for _ in takewhile(lambda message: message.role == "system", request.messages))
+    leading = 0
+    for message in request.messages:
+        if message.role != "system":
+            break
+        leading += 1
     messages = tuple(map(_message_outline, request.messages, history.digests))
     return RequestOutline(
-        system=tuple(message.digest for message in messages[:leading]),
+        system=tuple([message.digest for message in messages[:leading]]),
         tools={
             name_of(tool): hash(marshal.dumps(dict(tool), _MARSHAL_VERSION))
             for tool in (*request.tools, *request.server_tools)

@@ -194,4 +194,4 @@ def _continues(found: ChatBranch, now: RequestOutline) -> bool:
 
 def _size(branches: Sequence[ChatBranch]) -> int:
     outlines = [branch.last for branch in branches if branch.last is not None]
-    return len(branches) + sum(len(outline.messages) + len(outline.tools) for outline in outlines)
+    return len(branches) + sum([len(outline.messages) + len(outline.tools) for outline in outlines])

@@ -230,17 +230,19 @@ def format_repairs(counts: Mapping[str, int]) -> str:
 def _has_lost_cache(event: Finished) -> bool:
     """Whether the cached share of the chat fell by more than half."""
     last, tokens = event.last_prompt, event.tokens
-    if last is None or tokens is None or last.share < _LEAST_SHARE or tokens.prompt < last.cached:
-        # A prompt that is shorter than what was cached is another one.
+    if last is None or tokens is None:
         return False
-    return tokens.hit < tokens.prompt * last.share / 2
+    share, prompt = last.share, tokens.prompt
+    # A prompt that is shorter than what was cached is another one.
+    return share >= _LEAST_SHARE and prompt >= last.cached and tokens.hit < prompt * share / 2
 
 
 def format_tokens(tokens: Tokens, before: str = "") -> str:
     """The tokens of an answer: `12,345 in (98 % cached) · 812 out (600 thinking)`."""
-    share = f" ({100 * tokens.hit // tokens.prompt} % cached{before})" if tokens.prompt else ""
+    prompt = tokens.prompt
+    share = f" ({100 * tokens.hit // prompt} % cached{before})" if prompt else ""
     thinking = f" ({tokens.thinking:,} thinking)" if tokens.thinking else ""
-    return f"{tokens.prompt:,} in{share} · {tokens.output:,} out{thinking}"
+    return f"{prompt:,} in{share} · {tokens.output:,} out{thinking}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -169,10 +169,11 @@ class RequestLog:
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Received):
+            number = event.facts.number
             with self._lock:
-                self._running[event.number] = _Entry(event)
+                self._running[number] = _Entry(event)
             for begin in self._begin_listeners:
-                _notify(begin, event.number)
+                _notify(begin, number)
         elif isinstance(event, Restored):
             if (entry := self._running.get(event.number)) is not None:
                 entry.conversation = event.prepared.history.conversation
@@ -182,7 +183,7 @@ class RequestLog:
         elif isinstance(event, _TERMINAL):
             record = make_record(event)
             with self._lock:
-                self._running.pop(event.number, None)
+                self._running.pop(record.facts.number, None)
                 self._ended.append(record)
             for end in self._end_listeners:
                 _notify(end, record)
@@ -333,7 +334,8 @@ _PROOF_CODES = {proof: code for code, proof in enumerate(_PROOFS)}
 
 def _safe_facts(facts: RequestFacts) -> RequestFacts:
     """With names of models that are fit to print, however long those of the client are."""
-    requested, model = _safe_name(facts.requested_model), _safe_name(facts.model)
+    requested = _safe_name(facts.requested_model)
+    model = requested if facts.model == facts.requested_model else _safe_name(facts.model)
     if requested == facts.requested_model and model == facts.model:
         return facts
     return facts._replace(requested_model=requested, model=model)

@@ -63,7 +63,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         ]
     )
     dropped = [*tool_set.dropped, *history.dropped]
-    if not is_beta and any(message.prefix for message in messages):
+    if not is_beta and True in [message.prefix for message in messages]:
         # Only DeepSeek's beta path accepts it.
         messages = tuple(message._replace(prefix=False) for message in messages)
         dropped.append("prefix")
