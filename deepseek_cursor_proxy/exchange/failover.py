@@ -109,10 +109,16 @@ class Failover:
     """The upstreams of one exchange. Used by the thread that runs it; must be released."""
 
     def __init__(
-        self, upstreams: Upstreams, emit: Callable[[Event], None], chat: RoutedChat, candidates: list[Candidate]
+        self,
+        upstreams: Upstreams,
+        emit: Callable[[Event], None],
+        chat: RoutedChat,
+        candidates: list[Candidate],
+        credential: str,
     ) -> None:
-        """Turn to the first of the candidates that has a key."""
+        """Turn to the first of the candidates that has a key; `credential` is that of the request."""
         self._upstreams = upstreams
+        self._credential = credential
         self._emit = emit
         self._chat = chat
         self._route = upstreams.route(chat.digest)
@@ -251,16 +257,17 @@ class Failover:
     def _words(self, error: ProxyError) -> str:
         if isinstance(error, UpstreamRefused):
             return f"answered {error.status}"
-        text = error.message
-        if self.current.lease is not None:
-            text = text.replace(self.current.lease.key.credential, "***")
+        lease = self.current.lease
+        # Upstream's own words may quote the key it was called with.
+        key = self._credential if lease is None else lease.key.credential
+        text = error.message.replace(key, "***") if key else error.message
         return safe_text(redact_keys(text).partition(". ")[0].rstrip("."), 120)
 
 
 def open_failover(context: CallContext, generation: GenerationRequest, services: Services) -> Failover:
     """The way of a request through several upstreams; raises a ProxyError if none is for it."""
     chat, found = _find_candidates(context, generation, services)
-    return Failover(services.upstreams, services.observers.emit, chat, found)
+    return Failover(services.upstreams, services.observers.emit, chat, found, context.credential)
 
 
 def first_limit(context: CallContext, generation: GenerationRequest, services: Services) -> CallLimit:

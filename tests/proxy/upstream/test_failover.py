@@ -105,6 +105,17 @@ class TestFailures(UpstreamsTestCase):
         status, message = self.error(self.behind(self.tables(main=self.dead(), spare=bad)))
         self.assertEqual((400, "messages[0]: invalid"), (status, message))
 
+    def test_a_key_that_an_upstream_quotes_is_in_no_log_and_no_trace(self) -> None:
+        key = "planted-key-of-a-client"
+        body = json.dumps({"error": {"message": f"Bad key {key}"}}).encode()
+        self.main.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + body))
+        proxy = self.behind(self.tables(), trace_dir=self.folder, verbose=True)
+        with self.assertLogs("deepseek_cursor_proxy", "DEBUG") as logged:
+            self.assertEqual(200, self.ask(proxy, key=key).status)
+        texts = [*logged.output, *(path.read_text() for path in self.folder.glob("*.json"))]
+        self.assertIn("Bad key ***", "".join(texts))
+        self.assertNotIn(key, "".join(texts))
+
     def test_a_trace_says_why_another_was_asked(self) -> None:
         main = self.enterContext(failing(503))
         proxy = self.behind(self.tables(main=main), trace_dir=self.folder)
