@@ -60,6 +60,9 @@ class BlockReader:
         self.searches = 0
 
     def begin(self, key: int, block: object) -> list[Delta]:
+        return self._end_items() + self._begin(key, block)
+
+    def _begin(self, key: int, block: object) -> list[Delta]:
         fields = dict(as_object(block))
         kind = fields.get("type")
         opened = self._open[key] = _OpenBlock(fields)
@@ -110,6 +113,15 @@ class BlockReader:
         found = opened.fields.get("input") or {}
         arguments = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, separators=(",", ":"))
         return self._arguments(opened, arguments)
+
+    def end_all(self) -> list[Delta]:
+        """End the blocks that the end of the message finds open."""
+        return [delta for key in [*self._open] for delta in self.end(key)]
+
+    def _end_items(self) -> list[Delta]:
+        """End the items of tools that the next block finds open: some gateways do not say that a block ends."""
+        keys = [key for key, opened in self._open.items() if opened.kind not in _PLAIN_BLOCKS]
+        return [delta for key in keys for delta in self.end(key)]
 
     @staticmethod
     def _arguments(opened: "_OpenBlock", text: str) -> list[Delta]:
@@ -262,7 +274,8 @@ class MessageStreamReader(EventReader):
                 self._usage |= as_object(chunk.get("usage"))
                 delta = as_object(chunk.get("delta"))
                 if delta.get("stop_reason") is not None:
-                    return [_finish(delta, usage(self._usage or None, self._blocks.searches))]
+                    ended = self._blocks.end_all()
+                    return [*ended, _finish(delta, usage(self._usage or None, self._blocks.searches))]
             case "error":
                 raise _failure(chunk)
             case _ if chunk.get("error"):

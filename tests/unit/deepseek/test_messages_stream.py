@@ -154,6 +154,19 @@ class TestOddities(unittest.TestCase):
         use = {"type": "tool_use", "id": "a", "name": "look", "input": {"at": "é"}}
         self.assertEqual('{"at":"é"}', add_up(read(begin(use), END))[0].tool_calls[0].arguments)
 
+    def test_blocks_whose_end_is_not_told_end_with_the_next_one_or_the_message(self) -> None:
+        use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}}
+        found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+        call = {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}
+        starts = [begin(block, index=at) for at, block in enumerate((use, found, {"type": "text", "text": "T"}, call))]
+        last = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
+        deltas = read(*starts, last)
+        self.assertEqual(
+            [use, use, found], [piece.item for each in deltas if each.server for piece in each.server.pieces]
+        )
+        self.assertEqual('{"a":1}', "".join(piece.arguments for each in deltas for piece in each.calls))
+        self.assertEqual("T", deltas[3].text)
+
     def test_events_without_an_index_belong_to_the_last_block(self) -> None:
         chunks = [begin({"type": "text", "text": ""}), add({"type": "text_delta", "text": "Hi."}), END]
         bare = [{name: value for name, value in chunk.items() if name != "index"} for chunk in chunks]
