@@ -5,7 +5,7 @@ of the first time mean something.
 """
 
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.lull import Lull
 
 # Some fifty chunks: so few writes that a long answer takes milliseconds, so small that the first text comes at once.
 _BYTES_PER_PIECE = 16 * 1024
+_PACKED_BYTES_PER_STEP = 4 * 1024
 # Chunks repeat each other: the fastest level leaves a tenth of them or less.
 _FASTEST = 1
 # Packed. A million tokens have less; what has more is not worth keeping.
@@ -44,12 +45,24 @@ class AnswerRecorder(EventReader):
         self._size += len(packed)
 
 
-def unpack(packed: bytes) -> bytes | None:
-    """The bytes of an answer; None if they are damaged."""
+def unpack(packed: bytes) -> Iterator[bytes]:
+    """The bytes of an answer, piece by piece, because they are ten times as many; zlib.error if they are damaged."""
+    unpacker = zlib.decompressobj()
+    for start in range(0, len(packed), _PACKED_BYTES_PER_STEP):
+        data = unpacker.decompress(packed[start : start + _PACKED_BYTES_PER_STEP])
+        for at in range(0, len(data), _BYTES_PER_PIECE):
+            yield data[at : at + _BYTES_PER_PIECE]
+    if not unpacker.eof:
+        raise zlib.error("the end is missing")
+
+
+def is_damaged(packed: bytes) -> bool:
     try:
-        return zlib.decompress(packed)
+        for _ in unpack(packed):
+            pass
     except zlib.error:
-        return None
+        return True
+    return False
 
 
 class ReplayReader(EventReader):
@@ -73,12 +86,11 @@ class ReplayedResponse:
     # No connection was needed.
     connect_seconds: float | None = None
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
 
     def stream(self, *, with_lulls: bool) -> Generator[bytes | Heartbeat | Lull, None, None]:
-        for start in range(0, len(self._data), _BYTES_PER_PIECE):
-            yield self._data[start : start + _BYTES_PER_PIECE]
+        yield from unpack(self._packed)
 
     # There are no deadlines, and nothing to close …
 

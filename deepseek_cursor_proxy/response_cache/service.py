@@ -15,7 +15,7 @@ from enum import Enum
 from deepseek_cursor_proxy.deepseek.chat_stream import EventReader
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.response_cache.flights import Flights, Seat
-from deepseek_cursor_proxy.response_cache.replay import AnswerRecorder, ReplayedResponse, ReplayReader, unpack
+from deepseek_cursor_proxy.response_cache.replay import AnswerRecorder, ReplayedResponse, ReplayReader, is_damaged
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
 
 # After so many calls that failed, those who waited no longer wait for each other: each gets an error of its own.
@@ -110,12 +110,11 @@ class CacheLookup:
         return replayed
 
     def _replay(self, answer: CachedAnswer) -> ReplayedResponse | None:
-        data = unpack(answer.packed)
-        if data is None:
+        if is_damaged(answer.packed):
             return None
         self.state = CacheState.HIT
         self._cache.store.count_hit(answer)
-        return ReplayedResponse(data)
+        return ReplayedResponse(answer.packed)
 
     def wait(self) -> bool:
         """Whether the identical question is over before the client has waited long."""

@@ -1,11 +1,19 @@
 import contextlib
+import tracemalloc
 import unittest
+import zlib
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.response_cache import replay
-from deepseek_cursor_proxy.response_cache.replay import AnswerRecorder, ReplayReader, unpack
+from deepseek_cursor_proxy.response_cache.replay import (
+    AnswerRecorder,
+    ReplayedResponse,
+    ReplayReader,
+    is_damaged,
+    unpack,
+)
 from deepseek_cursor_proxy.response_cache.service import CacheLookup, CacheState, ResponseCache, cache_key
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -32,7 +40,7 @@ class TestReplay(unittest.TestCase):
                 first += recorder.read(STREAM[at : at + size]).batch
             packed = recorder.pack()
             assert packed is not None
-            data = unpack(packed)
+            data = b"".join(unpack(packed))
             self.assertEqual(STREAM, data)
             self.assertLess(len(packed), len(STREAM) // 10)
             events = ReplayReader(StreamReader()).read(STREAM)
@@ -50,7 +58,18 @@ class TestReplay(unittest.TestCase):
             self.assertIsNone(recorder.pack())
 
     def test_damaged_bytes_are_no_answer(self) -> None:
-        self.assertIsNone(unpack(b"damaged"))
+        packed = zlib.compress(STREAM)
+        for damaged in (b"damaged", b"", packed[:-5], packed[:100] + b"?" * 50 + packed[150:]):
+            self.assertTrue(is_damaged(damaged))
+        self.assertFalse(is_damaged(packed))
+
+    def test_a_long_answer_is_never_whole_in_memory(self) -> None:
+        packed = zlib.compress(bytes(16 * 1024 * 1024))
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        pieces = ReplayedResponse(packed).stream(with_lulls=False)
+        self.assertEqual(16 * 1024 * 1024, sum(len(each) for each in pieces if isinstance(each, bytes)))
+        self.assertLess(tracemalloc.get_traced_memory()[1], 12 * 1024 * 1024)
 
 
 class TestLookups(unittest.TestCase):
