@@ -13,7 +13,8 @@ from deepseek_cursor_proxy.lull import Lull
 
 # Some fifty chunks: so few writes that a long answer takes milliseconds, so small that the first text comes at once.
 _BYTES_PER_PIECE = 16 * 1024
-_PACKED_BYTES_PER_STEP = 4 * 1024
+# Of an ordinary answer about one piece, of blanks a megabyte.
+_PACKED_BYTES_PER_STEP = 1024
 # Chunks repeat each other: the fastest level leaves a tenth of them or less.
 _FASTEST = 1
 # Packed. A million tokens have less; what has more is not worth keeping.
