@@ -100,23 +100,21 @@ class AdminServer:
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket at the port, or the next free one. StartupError for a host that is not this machine's."""
     try:
-        sock = _bind_first(host, port)
+        return _listen_at_first(host, port)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no address of this machine"
         raise StartupError(
             f"cannot serve the dashboard at {host}: {why}; choose another --admin-host, or turn it off with "
             "--admin-port 0"
         ) from None
-    sock.listen(_BACKLOG)
-    return sock
 
 
-def _bind_first(host: str, port: int) -> socket.socket:
+def _listen_at_first(host: str, port: int) -> socket.socket:
     failure: OSError | None = None
     for address in _addresses(host):
         for candidate in (*range(port, min(port + _MORE_PORTS, 65535) + 1), 0):
             try:
-                return _bind(address, candidate)
+                return _listen_at(address, candidate)
             except OSError as error:
                 failure = error
                 if error.errno not in _BUSY:
@@ -133,7 +131,7 @@ def _addresses(host: str) -> Iterator[str]:
         yield from dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
 
 
-def _bind(address: str, port: int) -> socket.socket:
+def _listen_at(address: str, port: int) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     with contextlib.ExitStack() as stack:
         stack.callback(sock.close)
@@ -141,6 +139,8 @@ def _bind(address: str, port: int) -> socket.socket:
         if os.name == "posix":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
+        # Of two programs that have bound the same port at once, the second fails only here.
+        sock.listen(_BACKLOG)
         stack.pop_all()
     return sock
 

@@ -1,6 +1,7 @@
 """Where the admin listener listens: the wanted port, the next free one, and machines without IPv4."""
 
 import errno
+import os
 import socket
 import unittest
 from unittest import mock
@@ -23,27 +24,42 @@ class ListenTest(unittest.TestCase):
         self.assertNotEqual(first, second)
         self.assertLessEqual(second - first, 20)
 
+    @unittest.skipIf(os.name == "nt", "there a port that is bound cannot be bound again")
+    def test_a_port_that_another_program_has_bound_at_the_same_moment_is_busy(self) -> None:
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", 0))
+            port, real_bind = other.getsockname()[1], socket.socket.bind
+
+            def bind(sock: socket.socket, address: tuple[str, int]) -> None:
+                real_bind(sock, address)
+                if address[1] == port:
+                    other.listen()
+
+            with mock.patch.object(socket.socket, "bind", bind):
+                self.assertNotEqual(port, self.listen("localhost", port).getsockname()[1])
+
     def test_after_twenty_busy_ports_any_will_do(self) -> None:
         tried = []
 
-        def bind(address: str, port: int) -> socket.socket:
+        def listen_at(address: str, port: int) -> socket.socket:
             tried.append(port)
             if port:
                 raise OSError(errno.EADDRINUSE, "Address already in use")
             return socket.create_server((address, 0))
 
-        with mock.patch.object(listener, "_bind", bind):
+        with mock.patch.object(listener, "_listen_at", listen_at):
             self.listen("localhost", 65530)
         self.assertEqual([65530, 65531, 65532, 65533, 65534, 65535, 0], tried)
 
     def test_a_machine_without_ipv4_has_it_on_ipv6(self) -> None:
-        def bind(address: str, port: int) -> socket.socket:
+        def listen_at(address: str, port: int) -> socket.socket:
             if address == "127.0.0.1":
                 raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
             self.assertEqual("::1", address)
             return socket.socket()
 
-        with mock.patch.object(listener, "_bind", bind):
+        with mock.patch.object(listener, "_listen_at", listen_at):
             self.listen("localhost", 9001)
 
     def test_a_host_of_another_machine_is_refused_with_the_remedy(self) -> None:
