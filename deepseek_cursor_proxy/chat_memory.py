@@ -12,7 +12,7 @@ of its list that is known, and goes on from there:
     restore    keys                          Messages with reasoning         reasoning/restore
     details    Messages with reasoning       the same with its details       reasoning/restore, for hosts that have them
     items      Messages with reasoning       the same with whole searches    reasoning/server_turns, if there are any
-    encode     Messages with reasoning       JSON bytes                      deepseek/request_json, responses_api
+    encode     Messages with reasoning       JSON bytes                      deepseek/apis/request_json, responses_api
 
 Only `decode` compares values. The others compare objects with `is`, so each of them finds a list only if the stage
 before it has returned the same objects as for the last request. That is the rule for every result here: it

@@ -50,7 +50,7 @@ class AdminService:
         return self._app
 
     def reload(self, loaded: LoadedConfig) -> None:
-        """Use these settings from now on; whoever watches with a key that is no longer right is cut off."""
+        """Use these settings from now on; feeds that were opened with another key end."""
         with self._build_lock:
             has_new_key = self.context.reload(loaded)
             if self._app is not None:

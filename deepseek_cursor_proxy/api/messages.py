@@ -8,8 +8,8 @@ from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
 from deepseek_cursor_proxy.api.error_reply import new_request_id
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.messages_api import MESSAGES
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic.request import parse

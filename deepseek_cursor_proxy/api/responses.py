@@ -17,9 +17,9 @@ from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
 from deepseek_cursor_proxy.api.response_input import ResponseInput
 from deepseek_cursor_proxy.api.stored_responses import EventsAfter
-from deepseek_cursor_proxy.deepseek.api import CHAT
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT
+from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
-from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.background_jobs import Job

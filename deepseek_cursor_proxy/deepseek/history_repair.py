@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.deepseek.chat_api import plain_text
+from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 
 CANCELLED = "[cancelled: this call was not answered]"

@@ -1,4 +1,4 @@
-"""The port of the proxy, which is free or held by somebody; and the dashboard's, with its key."""
+"""The port of the proxy, which is free or held by a program; and the dashboard's, with its key."""
 
 import errno
 import socket

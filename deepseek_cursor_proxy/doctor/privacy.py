@@ -89,7 +89,7 @@ def shorten_home(text: str, home: str) -> str:
 
 
 def hide_keys(subject: Subject, more: Iterable[str | None]) -> Callable[[str], str]:
-    """A function that takes every known key out of a text, whoever reads it."""
+    """A function that takes every known key out of a text."""
     names = {HELD_KEY, *(name for each in subject.config.upstreams.values() for name in each.key_env)}
     values = {part.strip() for name in names for part in subject.environment.get(name, "").split(",")}
     values |= {each for each in more if each}

@@ -7,7 +7,7 @@ ended the stream by itself.
 """
 
 from deepseek_cursor_proxy.conversation import Heartbeat
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.request_report import RequestReport

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT as CLIENT_CHAT
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.exchange.request_report import RequestReport

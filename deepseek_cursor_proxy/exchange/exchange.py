@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.chats.store import PromptTokens
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
@@ -69,7 +69,7 @@ class Exchange:
         batches = self._deltas(with_lulls)
         if self._is_joined:
             # Only here: hardly any plain answer comes as a stream, and the proxy is smaller without.
-            from deepseek_cursor_proxy.deepseek.joined_completion import join_stream
+            from deepseek_cursor_proxy.deepseek.apis.joined_completion import join_stream
 
             batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
         return forced_tools.convert_stream(batches, self._request, self._tool_call_id)

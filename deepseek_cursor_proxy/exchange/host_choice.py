@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Reply
-from deepseek_cursor_proxy.deepseek.api import UpstreamApi, chat_of
+from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi, chat_of
 from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import begins_with_block
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms

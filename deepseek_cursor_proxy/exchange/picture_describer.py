@@ -12,7 +12,7 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import images
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.pictures_in_words import Picture, clean_description, description_request
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import (

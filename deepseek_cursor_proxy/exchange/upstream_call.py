@@ -16,8 +16,8 @@ from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.api import CHAT
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader
 from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message, name_upstream
 from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.deepseek.tools import server_tools

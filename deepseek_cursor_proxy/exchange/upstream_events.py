@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.lull import BLOCKING, Lull

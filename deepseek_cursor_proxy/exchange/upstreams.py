@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.config.access_keys import is_credential
 from deepseek_cursor_proxy.config.upstreams import UpstreamTable, serving
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import hosts
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi, with_server_tools
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, with_server_tools
 from deepseek_cursor_proxy.deepseek.hosts import Host
 from deepseek_cursor_proxy.errors import NotFound, ProxyError
 from deepseek_cursor_proxy.exchange.host_choice import HostChoice

@@ -1,8 +1,8 @@
-"""RequestLog: the requests in flight, and the last thousand that ended, for whoever looks at the proxy.
+"""RequestLog: the requests in flight, and the last thousand that ended, for the dashboard and the ledger.
 
 A RequestRecord has everything that a terminal event carries but texts: no prompt, no answer, no key. Its words are
 short and free of control characters, and all records together take less than 5 MB. Nothing is computed per chunk: the
-progress of a running answer is read when somebody asks for it.
+progress of a running answer is read when the dashboard asks for it.
 """
 
 import logging

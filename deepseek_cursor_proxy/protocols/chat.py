@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, RunTemplate
-from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run, write_run
+from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run, write_run
 from deepseek_cursor_proxy.deepseek.tools import server_fields
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.repeated_chunks import split_run
+from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.reasoning import notices

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.deepseek.chat_api import plain_text
+from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
 
 _PREAMBLE = (
     "Earlier tool-call turns of this conversation could not be replayed natively, because the reasoning that belongs "

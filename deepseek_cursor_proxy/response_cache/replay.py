@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Generator, Iterator
 
 from deepseek_cursor_proxy.conversation import Heartbeat
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.lull import Lull
 
 # Some fifty chunks: so few writes that a long answer takes milliseconds, so small that the first text comes at once.

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from enum import Enum
 
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.response_cache.flights import Flights, Seat
 from deepseek_cursor_proxy.response_cache.replay import AnswerRecorder, ReplayedResponse, ReplayReader, is_damaged

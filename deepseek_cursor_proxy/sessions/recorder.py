@@ -1,8 +1,8 @@
 """SessionRecorder: writes the turns of sessions, on a thread of its own.
 
 A turn is queued when its request has ended, so no answer waits for the file; a file that cannot be written loses turns,
-with one warning now and then, and nothing else. `flush` waits until what was queued is written: whoever reads a session
-sees the turn that its client has just got.
+with one warning now and then, and nothing else. `flush` waits until what was queued is written: a client that reads a
+session sees the turn that it has just got.
 
 A request that named no session is recorded in one of its chat.
 """
@@ -90,7 +90,7 @@ class SessionRecorder:
 
 
 def _title(messages: Sequence[Message]) -> str:
-    """The name of a session that nobody has named: the beginning of its first question."""
+    """The name of a session that was made for a chat: the beginning of its first question."""
     texts = (each.content for each in messages if each.role == "user" and isinstance(each.content, str))
     return " ".join(next(texts, "").split())[:_LONGEST_TITLE]
 

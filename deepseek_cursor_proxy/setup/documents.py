@@ -18,7 +18,7 @@ class Unreadable(Exception):
 
 
 class ChangedLines(Exception):
-    """Lines of setup that somebody has changed since."""
+    """Lines of setup that the user has changed since."""
 
 
 class EditResult(NamedTuple):

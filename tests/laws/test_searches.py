@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.responses_api import payload
-from deepseek_cursor_proxy.deepseek.responses_stream import ResponseReader
+from deepseek_cursor_proxy.deepseek.apis.responses_api import payload
+from deepseek_cursor_proxy.deepseek.apis.responses_stream import ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Search
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache

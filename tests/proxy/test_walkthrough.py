@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents, StreamReader
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, StreamReader
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw

@@ -1,6 +1,6 @@
 """/api/sessions: the recorded sessions of all callers, the tree of one, and a trajectory with its thinking.
 
-These alone show prompts and answers, because somebody chose to record them.
+These alone show prompts and answers, because the owner chose to record them.
 """
 
 from typing import TYPE_CHECKING, Any

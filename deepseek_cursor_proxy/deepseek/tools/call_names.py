@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, ChatMemory
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.deepseek import chat_api, pictures_in_words
+from deepseek_cursor_proxy.deepseek import pictures_in_words
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.pictures_in_words import (
     PicturedHistory,
     clean_description,

@@ -4,7 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, ForeignReasoning, Reply
-from deepseek_cursor_proxy.deepseek.api import CHAT
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.exchange.host_choice import HostChoice
 from deepseek_cursor_proxy.exchange.upstreams import Upstream

@@ -5,8 +5,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.chat_api import completion_deltas
-from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.exchange.upstream_events import read_stream, read_whole
 from deepseek_cursor_proxy.lull import BLOCKING, Lull

@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.api import CHAT
-from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT
+from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
 from deepseek_cursor_proxy.exchange.upstreams import Candidate, ChatRoute, RoutedChat, Upstreams
 from deepseek_cursor_proxy.protocols.request.parse import parse

@@ -5,7 +5,7 @@ import zlib
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.response_cache import replay
 from deepseek_cursor_proxy.response_cache.replay import (
     AnswerRecorder,

@@ -2,7 +2,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, Reply, unpack_items
-from deepseek_cursor_proxy.deepseek.api import CHAT, with_server_tools
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, with_server_tools
 from deepseek_cursor_proxy.deepseek.hosts import HOSTS
 from deepseek_cursor_proxy.deepseek.tools import server_fields
 from deepseek_cursor_proxy.json_codec import encode_json

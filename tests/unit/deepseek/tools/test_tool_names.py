@@ -2,8 +2,8 @@ import random
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
-from deepseek_cursor_proxy.deepseek import chat_api, responses_api
-from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.apis import chat_api, responses_api
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.deepseek.tools.tool_names import is_accepted, sent_name, sent_names
 from deepseek_cursor_proxy.json_codec import encode_json

@@ -8,7 +8,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     Overloaded,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, ServerPiece
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageHead, MessageWriter

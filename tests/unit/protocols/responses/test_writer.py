@@ -5,7 +5,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
 from deepseek_cursor_proxy.protocols.responses.writer import error_object
 from tests.support.generated_answers import FUNCTION, answer, batches, stream, writer

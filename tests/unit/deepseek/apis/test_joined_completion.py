@@ -3,8 +3,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
-from deepseek_cursor_proxy.deepseek.joined_completion import join_stream
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.apis.joined_completion import join_stream
 from deepseek_cursor_proxy.lull import BLOCKING
 
 

@@ -9,14 +9,14 @@ from unittest import mock
 
 from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply
-from deepseek_cursor_proxy.deepseek import chat_stream
-from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.apis import chat_stream
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
 from tests.support.width import width
-from tests.unit.deepseek.test_repeated_chunks import TEXTS, chunk, event
+from tests.unit.deepseek.apis.test_repeated_chunks import TEXTS, chunk, event
 
 REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (), stream=True)
 WORDS = [*TEXTS, "<details>", "</det", "ails>", "<", "\\", "think>", ""]

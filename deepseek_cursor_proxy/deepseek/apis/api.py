@@ -12,8 +12,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
-from deepseek_cursor_proxy.deepseek import chat_api, request_json
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ServerToolReader, StreamReader, ThinkReader
+from deepseek_cursor_proxy.deepseek.apis import chat_api, request_json
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ServerToolReader, StreamReader, ThinkReader
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder

@@ -4,7 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek import chat_api, request_json
+from deepseek_cursor_proxy.deepseek.apis import chat_api, request_json
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.histories import TOOLS, assistant, result, system, user
 

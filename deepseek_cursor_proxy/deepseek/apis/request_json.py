@@ -8,7 +8,7 @@ import marshal
 
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.json_codec import encode_json

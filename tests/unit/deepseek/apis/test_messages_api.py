@@ -5,12 +5,12 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
-from deepseek_cursor_proxy.deepseek.api import CHAT
-from deepseek_cursor_proxy.deepseek.messages_api import MESSAGES, payload
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT
+from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES, payload
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from tests.support.histories import TOOLS, assistant, result, system, user
-from tests.unit.deepseek.test_api import IMAGES, upstream_view
-from tests.unit.deepseek.test_responses_api import history
+from tests.unit.deepseek.apis.test_api import IMAGES, upstream_view
+from tests.unit.deepseek.apis.test_responses_api import history
 
 USE = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
-from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 

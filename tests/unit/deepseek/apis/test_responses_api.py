@@ -4,9 +4,9 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek import responses_stream
-from deepseek_cursor_proxy.deepseek.responses_api import payload
-from deepseek_cursor_proxy.deepseek.responses_stream import response_deltas
+from deepseek_cursor_proxy.deepseek.apis import responses_stream
+from deepseek_cursor_proxy.deepseek.apis.responses_api import payload
+from deepseek_cursor_proxy.deepseek.apis.responses_stream import response_deltas
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.request import responses_items
 from tests.support.histories import TOOLS, assistant, result, system, user

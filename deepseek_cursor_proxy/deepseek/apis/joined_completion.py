@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat, Reply
-from deepseek_cursor_proxy.deepseek.chat_api import completion_deltas
+from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.lull import Lull

@@ -7,14 +7,14 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.lab.fake_deepseek import contract, endpoint_at
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
 from tests.support.histories import TOOLS, assistant, user
-from tests.unit.deepseek.test_responses_api import CALL, IMAGE, history
-from tests.unit.deepseek.test_responses_stream import ANSWERS, REQUEST
+from tests.unit.deepseek.apis.test_responses_api import CALL, IMAGE, history
+from tests.unit.deepseek.apis.test_responses_stream import ANSWERS, REQUEST
 
 TOOL_IMAGE = Message("tool", ({"type": "text", "text": "shot"}, IMAGE), tool_call_id="call_1")
 IMAGES = (Message("user", (IMAGE,)), assistant("", CALL, reasoning="r"), TOOL_IMAGE, user("So?"))

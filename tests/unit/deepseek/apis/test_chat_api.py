@@ -1,7 +1,8 @@
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message, ToolCall
-from deepseek_cursor_proxy.deepseek import chat_api, rules
+from deepseek_cursor_proxy.deepseek import rules
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from tests.support.histories import TOOLS, assistant, result, system, user

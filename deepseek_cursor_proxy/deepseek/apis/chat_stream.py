@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import ChunkTemplate
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
-from deepseek_cursor_proxy.deepseek.repeated_chunks import ChunkTemplate
 from deepseek_cursor_proxy.deepseek.tools.call_indexes import CallIndexes
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed

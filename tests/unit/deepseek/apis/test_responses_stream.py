@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Message, Reply
-from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
-from deepseek_cursor_proxy.deepseek.responses_api import RESPONSES
-from deepseek_cursor_proxy.deepseek.responses_stream import ResponseReader
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
+from deepseek_cursor_proxy.deepseek.apis.responses_stream import ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.native import Response

@@ -11,10 +11,10 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, unpack_items
-from deepseek_cursor_proxy.deepseek import chat_api
-from deepseek_cursor_proxy.deepseek.api import UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.messages_stream import MessageStreamReader, message_deltas
 from deepseek_cursor_proxy.deepseek.images import placeholder
-from deepseek_cursor_proxy.deepseek.messages_stream import MessageStreamReader, message_deltas
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json, object_in

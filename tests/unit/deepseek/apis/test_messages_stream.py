@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Heartbeat, Reply, ServerPiece, unpack_items
-from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
-from deepseek_cursor_proxy.deepseek.messages_stream import MessageStreamReader, message_deltas, usage
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.messages_stream import MessageStreamReader, message_deltas, usage
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
