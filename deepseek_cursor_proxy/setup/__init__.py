@@ -3,10 +3,7 @@
     clients                      each client: its files on every system, and what has to stand there
     endpoint, machine            what they are pointed at, and where they run
     codex_catalogue              the models as Codex wants them described
-    documents                    text and bytes; what an editor is
-    toml_text, yaml_text         editors for formats with comments, whose lines are marked (marked_lines)
-    json_text, json_tree         the editor for JSON, with or without comments
-    whole_file                   the editor for a file that is setup's alone
+    editors                      edits of TOML, YAML and JSON that keep all else, and take themselves back
     changes, files, history      what is changed, how it is written, and what is kept for the way back
     status                       which clients are here, and which point to the proxy
     cursor                       what to enter in Cursor

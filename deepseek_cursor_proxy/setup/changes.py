@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy.setup import files
 from deepseek_cursor_proxy.setup.clients import Target
-from deepseek_cursor_proxy.setup.documents import ChangedLines, Document, Record, Unreadable, decode
+from deepseek_cursor_proxy.setup.editors.documents import ChangedLines, Document, Record, Unreadable, decode
 from deepseek_cursor_proxy.setup.history import Entry, History, digest
 
 

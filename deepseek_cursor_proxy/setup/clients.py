@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.prices import rates
 from deepseek_cursor_proxy.setup.codex_catalogue import FILE_NAME, catalogue
-from deepseek_cursor_proxy.setup.documents import Editor
+from deepseek_cursor_proxy.setup.editors.documents import Editor
+from deepseek_cursor_proxy.setup.editors.json_text import JsonEdit
+from deepseek_cursor_proxy.setup.editors.toml_text import TomlEdit
+from deepseek_cursor_proxy.setup.editors.whole_file import WholeFile
+from deepseek_cursor_proxy.setup.editors.yaml_text import YamlItems, YamlKeys
 from deepseek_cursor_proxy.setup.endpoint import (
     ACCESS_KEY_VARIABLE,
     CONTEXT_TOKENS,
@@ -25,11 +29,7 @@ from deepseek_cursor_proxy.setup.endpoint import (
     SMALL_MODEL,
     Endpoint,
 )
-from deepseek_cursor_proxy.setup.json_text import JsonEdit
 from deepseek_cursor_proxy.setup.machine import Machine
-from deepseek_cursor_proxy.setup.toml_text import TomlEdit
-from deepseek_cursor_proxy.setup.whole_file import WholeFile
-from deepseek_cursor_proxy.setup.yaml_text import YamlItems, YamlKeys
 
 JsonValues = dict[tuple[str, ...], Any]
 YamlValues = Mapping[str, str | int | Sequence[str] | Mapping[str, int]]

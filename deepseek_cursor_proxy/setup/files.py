@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from deepseek_cursor_proxy import private_files
-from deepseek_cursor_proxy.setup.documents import Unreadable
+from deepseek_cursor_proxy.setup.editors.documents import Unreadable
 
 # A configuration is written by hand; anything of this size is something else.
 _MOST_BYTES = 10_000_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import private_files
-from deepseek_cursor_proxy.setup.documents import Record
+from deepseek_cursor_proxy.setup.editors.documents import Record
 
 
 class Entry(NamedTuple):

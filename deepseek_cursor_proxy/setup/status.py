@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.setup import files
 from deepseek_cursor_proxy.setup.clients import Client
-from deepseek_cursor_proxy.setup.documents import Unreadable, decode
+from deepseek_cursor_proxy.setup.editors.documents import Unreadable, decode
 from deepseek_cursor_proxy.setup.endpoint import Endpoint
 from deepseek_cursor_proxy.setup.machine import Machine
 

@@ -5,8 +5,8 @@ import tomllib
 
 from deepseek_cursor_proxy.setup.changes import Refusal, plan_setup
 from deepseek_cursor_proxy.setup.clients import CLIENTS, Client
-from deepseek_cursor_proxy.setup.documents import decode
-from deepseek_cursor_proxy.setup.json_tree import parse
+from deepseek_cursor_proxy.setup.editors.documents import decode
+from deepseek_cursor_proxy.setup.editors.json_tree import parse
 from tests.unit.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
 TOML = (

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.setup.documents import ChangedLines, EditResult, Record, Unreadable, line_end
-from deepseek_cursor_proxy.setup.json_tree import Member, Node, parse, skip
+from deepseek_cursor_proxy.setup.editors.documents import ChangedLines, EditResult, Record, Unreadable, line_end
+from deepseek_cursor_proxy.setup.editors.json_tree import Member, Node, parse, skip
 
 Path = tuple[str, ...]
 Values = Mapping[Path, Any]

@@ -8,7 +8,7 @@ holds it. So a file tells by itself how it was before, to the byte, whatever was
 import re
 import zlib
 
-from deepseek_cursor_proxy.setup.documents import ChangedLines, line_end, split_lines
+from deepseek_cursor_proxy.setup.editors.documents import ChangedLines, line_end, split_lines
 
 _REPLACED = "# deepseek-cursor-proxy replaced: "
 _MARK = re.compile(r"[ ]*# deepseek-cursor-proxy: the next (\d+) lines? .*\[([0-9a-f]{8})\]\s*")

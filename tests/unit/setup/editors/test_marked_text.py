@@ -3,10 +3,10 @@
 import tomllib
 import unittest
 
-from deepseek_cursor_proxy.setup.documents import ChangedLines, Unreadable
-from deepseek_cursor_proxy.setup.marked_lines import insert, take_out
-from deepseek_cursor_proxy.setup.toml_text import TomlEdit
-from deepseek_cursor_proxy.setup.yaml_text import YamlItems, YamlKeys
+from deepseek_cursor_proxy.setup.editors.documents import ChangedLines, Unreadable
+from deepseek_cursor_proxy.setup.editors.marked_lines import insert, take_out
+from deepseek_cursor_proxy.setup.editors.toml_text import TomlEdit
+from deepseek_cursor_proxy.setup.editors.yaml_text import YamlItems, YamlKeys
 
 TOML = TomlEdit(
     "codex", {"model": "ours", "path": "C:\\x"}, {"providers.ours": {"url": "http://x", "n": 1, "on": True}}

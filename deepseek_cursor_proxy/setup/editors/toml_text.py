@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy.setup.documents import EditResult, Record, Unreadable, split_lines
-from deepseek_cursor_proxy.setup.marked_lines import comment_out, insert, take_out
+from deepseek_cursor_proxy.setup.editors.documents import EditResult, Record, Unreadable, split_lines
+from deepseek_cursor_proxy.setup.editors.marked_lines import comment_out, insert, take_out
 
 Values = Mapping[str, str | int | bool]
 

@@ -4,9 +4,9 @@ import contextlib
 import unittest
 from random import Random
 
-from deepseek_cursor_proxy.setup.documents import ChangedLines, Unreadable
-from deepseek_cursor_proxy.setup.json_text import JsonEdit
-from deepseek_cursor_proxy.setup.json_tree import parse
+from deepseek_cursor_proxy.setup.editors.documents import ChangedLines, Unreadable
+from deepseek_cursor_proxy.setup.editors.json_text import JsonEdit
+from deepseek_cursor_proxy.setup.editors.json_tree import parse
 
 EDIT = JsonEdit({("a", "b"): 1, ("c",): {"d": []}}, has_comments=True)
 

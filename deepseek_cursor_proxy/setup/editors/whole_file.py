@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.setup.documents import ChangedLines, EditResult, Record
+from deepseek_cursor_proxy.setup.editors.documents import ChangedLines, EditResult, Record
 
 
 @dataclass(frozen=True)
