@@ -1,5 +1,15 @@
-"""HTTP endpoints: HttpRequest in, HttpReply out. Other folders import `routes`, which imports endpoints on demand.
+"""HTTP requests to HTTP replies: the table of routes, and the steps that all endpoints share.
 
-`endpoint` has the steps that all APIs share, `reply` the HTTP reply of an answer and what a protocol's Writer is;
-`chat`, `responses`, `stored_responses` and `messages` are the APIs; `passthrough` is for models of another upstream.
+    routes              finds the endpoint of a request, and answers what goes wrong
+    endpoints           the endpoints, a file for each API; imported with their first request
+    endpoint            their base: admit the caller, decode the body, open an exchange, reply
+    incremental_json    the body as JSON
+    reply               an answer as an HTTP reply, and what a protocol's Writer is
+    described_exchange  an exchange whose pictures are put into words first
+    passthrough         models of another upstream
+    clients             which client sends a chat
+    error_reply         an error as an HTTP reply
+    key_settings        where a client keeps its key
+
+Other folders import routes.
 """

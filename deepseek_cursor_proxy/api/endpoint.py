@@ -5,7 +5,7 @@
     open          have DeepSeek accept the call: an exchange
     reply         the exchange as the Writer writes it, streamed or plain; see `reply`
 
-A new API is a Writer in `protocols`, a GenerationEndpoint in this folder and a line in `routes._TABLE`. If its errors
+A new API is a Writer in `protocols`, a GenerationEndpoint in `endpoints` and a line in `routes._TABLE`. If its errors
 have another shape, change `routes._error_reply`; if its key has another header, `access._is_anthropic`
 and `key_settings`; if its list of messages has another name, `incremental_json._LISTS`.
 """

@@ -15,9 +15,9 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deepseek_cursor_proxy.api.endpoints.models import list_models, retrieve_model
 from deepseek_cursor_proxy.api.error_reply import anthropic_error, openai_error
 from deepseek_cursor_proxy.api.key_settings import key_setting
-from deepseek_cursor_proxy.api.models import list_models, retrieve_model
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import (
     BadRequest,
@@ -57,7 +57,7 @@ def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> Http
 SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
 
 # The name in the log, the method, the path, and the endpoint: a SmallEndpoint, or the module, class and method of an
-# Endpoint of this folder, imported with its first request.
+# Endpoint in `endpoints`, imported with its first request.
 # fmt: off
 _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
     ("chat completions", "POST",   "[/v1]/chat/completions",         "chat.ChatEndpoint.create"),
@@ -178,7 +178,7 @@ class App:
 
     def _start_page(self, request: HttpRequest) -> HttpReply:
         # Only here: clients never see it.
-        from deepseek_cursor_proxy.api import start_page
+        from deepseek_cursor_proxy.api.endpoints import start_page
 
         return start_page.reply(request, self._dashboard_url)
 
@@ -200,7 +200,7 @@ class App:
 @cache
 def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
     module, class_name, method = name.split(".")
-    endpoint_class = getattr(import_module(f"{__package__}.{module}"), class_name)
+    endpoint_class = getattr(import_module(f"{__package__}.endpoints.{module}"), class_name)
     return endpoint_class, getattr(endpoint_class, method)
 
 

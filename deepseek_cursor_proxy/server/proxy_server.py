@@ -110,7 +110,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def _build_services(self, config: ProxyConfig) -> "Services":
         try:
-            from deepseek_cursor_proxy.api import chat  # noqa: F401  (imports the rest of what a chat needs)
+            from deepseek_cursor_proxy.api.endpoints import chat  # noqa: F401  (imports the rest of what a chat needs)
             from deepseek_cursor_proxy.exchange.services import Services
         except OSError:
             # A file of ours cannot be read, because there are no descriptors left.

@@ -10,7 +10,7 @@ from tests.support.systems import ROOT
 
 # Each costs every start milliseconds, and belongs to chats, to mistakes or to other commands.
 LATER = {
-    "deepseek_cursor_proxy.api.chat",
+    "deepseek_cursor_proxy.api.endpoints.chat",
     "deepseek_cursor_proxy.deepseek.model_resolver",
     "deepseek_cursor_proxy.deepseek.apis.chat_api",
     "deepseek_cursor_proxy.conversation",
@@ -67,6 +67,6 @@ class TestStart(unittest.TestCase):
         first, warm = (set(line.split()) for line in done.stdout.splitlines())
         self.assertEqual(set(), first & LATER)
         # Names that do not exist would be absent for no good reason.
-        chat = {"deepseek_cursor_proxy.api.chat", "deepseek_cursor_proxy.reasoning.restore"}
+        chat = {"deepseek_cursor_proxy.api.endpoints.chat", "deepseek_cursor_proxy.reasoning.restore"}
         self.assertLessEqual(chat, warm)
         self.assertEqual(set(), warm & SELDOM)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
-from deepseek_cursor_proxy.api import start_page
+from deepseek_cursor_proxy.api.endpoints import start_page
 from deepseek_cursor_proxy.doctor import checks, store, this_machine, tool_round, upstreams
 from deepseek_cursor_proxy.doctor.this_machine import PythonFacts
 from deepseek_cursor_proxy.doctor.tool_round import RoundFacts

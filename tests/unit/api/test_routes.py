@@ -19,7 +19,7 @@ class TestTable(unittest.TestCase):
             with self.subTest(route.path.pattern):
                 if isinstance(route.endpoint, str):
                     module, class_name, method = route.endpoint.split(".")
-                    found = getattr(import_module(f"deepseek_cursor_proxy.api.{module}"), class_name)
+                    found = getattr(import_module(f"deepseek_cursor_proxy.api.endpoints.{module}"), class_name)
                     self.assertTrue(issubclass(found, Endpoint) and callable(getattr(found, method)))
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, show
+from deepseek_cursor_proxy.api.endpoints.response_input import ResponseInput
+from deepseek_cursor_proxy.api.endpoints.stored_responses import EventsAfter
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
-from deepseek_cursor_proxy.api.response_input import ResponseInput
-from deepseek_cursor_proxy.api.stored_responses import EventsAfter
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
