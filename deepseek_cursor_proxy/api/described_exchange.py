@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.api.reply import OpenExchange
 from deepseek_cursor_proxy.conversation import Batches, Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.pictures import PictureTexts, find_texts
+from deepseek_cursor_proxy.exchange.pictures.picture_texts import PictureTexts, find_texts
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.lull import BLOCKING
 

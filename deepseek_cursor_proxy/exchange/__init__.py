@@ -7,15 +7,12 @@
     call_context       CallContext and GenerationRequest: for whom a call is made, and what is asked
     upstream_call      sends, retries and reads a call
     cached_call        the same for a request that uses the response cache
-    upstreams          the servers that calls go to
-    failover           the way of a request through several of them
-    host_choice        the API of one of them, as its host has it
-    pictures           the descriptions that a request needs if its model sees no pictures
-    picture_describer  the call that makes one of them
-    shared_calls       work that several requests want at the same time, done once
+    upstreams          the servers that calls go to, in which order, and with which API
+    pictures           descriptions, for a model that sees no pictures
+    preview            what a request would send
     background_jobs    work without a client: Job, Jobs
     request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
-Other folders import all but the two stages, cached_call, failover, host_choice, picture_describer and shared_calls.
+Other folders import all but the two stages and cached_call.
 """

@@ -12,9 +12,9 @@ from deepseek_cursor_proxy.chats.store import ChatStore
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import picture_model
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
+from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
-from deepseek_cursor_proxy.exchange.shared_calls import SharedCalls
-from deepseek_cursor_proxy.exchange.upstreams import Upstreams
+from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Event, Finished, Observer, Observers, PictureDescribed
 from deepseek_cursor_proxy.observers.request_log import RequestLog

@@ -34,7 +34,7 @@ from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams import Upstream
+from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.observers.events import Rerouted, Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import History
@@ -45,7 +45,7 @@ from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.failover import Failover
+    from deepseek_cursor_proxy.exchange.upstreams.failover import Failover
     from deepseek_cursor_proxy.response_cache.replay import ReplayedResponse
 
 
@@ -65,7 +65,7 @@ class UpstreamCall:
             self._use(only, generation.request)
         else:
             # Only here: most proxies have one upstream, and are smaller without.
-            from deepseek_cursor_proxy.exchange.failover import open_failover
+            from deepseek_cursor_proxy.exchange.upstreams.failover import open_failover
 
             self._failover = open_failover(context, generation, services)
             self._use_current(self._failover)

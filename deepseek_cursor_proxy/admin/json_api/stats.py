@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.json_api import requests
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams import Upstream
+from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.engine.faults import Unusable

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
-from deepseek_cursor_proxy.exchange import pictures, services
+from deepseek_cursor_proxy.exchange import services
+from deepseek_cursor_proxy.exchange.pictures import picture_texts
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.observers.events import Result
@@ -252,14 +253,14 @@ class TestAtOnce(DescribedTestCase):
 
     def test_the_pictures_of_a_request_are_described_at_once_within_bounds(self) -> None:
         gate, proxy = self.gate(), self.describing()
-        names = [f"picture {number}" for number in range(pictures._MOST_NEW + 5)]
+        names = [f"picture {number}" for number in range(picture_texts._MOST_NEW + 5)]
         pending = self.post_on_thread(proxy, "chat", {"messages": [user(*map(part, names))]})
-        for _ in range(pictures._MOST_AT_ONCE):
+        for _ in range(picture_texts._MOST_AT_ONCE):
             self.assertTrue(gate.entered.acquire(timeout=10))
-        self.assertEqual(pictures._MOST_AT_ONCE, self.waiters(proxy))
+        self.assertEqual(picture_texts._MOST_AT_ONCE, self.waiters(proxy))
         gate.opened.set()
         self.assertEqual(200, pending.get().status)
-        self.assertLessEqual(gate.most_waiting, pictures._MOST_AT_ONCE)
+        self.assertLessEqual(gate.most_waiting, picture_texts._MOST_AT_ONCE)
         text = self.sent()[-1][-1]["content"]
         # The newest first; the others are named, and described with the next request.
         self.assertEqual([name in names[5:] for name in names], [description(name) in text for name in names])
@@ -423,7 +424,10 @@ class TestFailures(DescribedTestCase):
             def is_over(self) -> bool:
                 return has_stalled.is_set() and super().is_over
 
-        patches = (mock.patch.object(pictures, "_MAX_SECONDS", 0.01), mock.patch.object(pictures, "Deadline", Patience))
+        patches = (
+            mock.patch.object(picture_texts, "_MAX_SECONDS", 0.01),
+            mock.patch.object(picture_texts, "Deadline", Patience),
+        )
         with self.assertLogs(CONSOLE, "INFO") as logged, patches[0], patches[1]:
             pending = self.post_on_thread(proxy, "chat", QUESTIONS["chat"]("a"))
             self.fake.stalls.get(timeout=10)

@@ -13,9 +13,9 @@ from deepseek_cursor_proxy.deepseek.model_names import can_see_images, picture_m
 from deepseek_cursor_proxy.deepseek.pictures_in_words import PicturedHistory
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamTimeout
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.picture_describer import PictureDescriber
+from deepseek_cursor_proxy.exchange.pictures.picture_describer import PictureDescriber
+from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCall
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.shared_calls import SharedCall
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup

@@ -26,10 +26,10 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.failover import open_failover
+from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCall
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.shared_calls import SharedCall
-from deepseek_cursor_proxy.exchange.upstreams import Upstream
+from deepseek_cursor_proxy.exchange.upstreams.failover import open_failover
+from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.wakeup import Wakeup

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.exchange.failover import Cause, cause_of
+from deepseek_cursor_proxy.exchange.upstreams.failover import Cause, cause_of
 
 UNKNOWN_MODELS = (
     "Model Not Exist",

@@ -1,8 +1,8 @@
 """SharedCalls: work that several requests want at the same time, done once on a thread of its own.
 
-Whoever wants a result joins the call for it, and is notified when the call is over. The call has a Wakeup in the place
-of a client: when the last of those who wait has left, it ends whatever the work waits for. This file knows no picture,
-no store and no protocol.
+A request that wants a result joins the call for it, and is notified when the call is over. The call has a Wakeup in the
+place of a client: when the last request has left, it ends what the work waits for. This file knows no picture, no store
+and no protocol.
 """
 
 import logging

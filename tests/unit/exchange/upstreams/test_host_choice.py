@@ -6,8 +6,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, ForeignReasoning, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import Form
-from deepseek_cursor_proxy.exchange.host_choice import HostChoice
-from deepseek_cursor_proxy.exchange.upstreams import Upstream
+from deepseek_cursor_proxy.exchange.upstreams.host_choice import HostChoice
+from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from tests.support.databases import DatabaseTestCase
 

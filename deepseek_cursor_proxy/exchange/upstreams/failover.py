@@ -34,7 +34,13 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams import MODEL_SECONDS, Candidate, ChatRoute, RoutedChat, Upstreams
+from deepseek_cursor_proxy.exchange.upstreams.upstreams import (
+    MODEL_SECONDS,
+    Candidate,
+    ChatRoute,
+    RoutedChat,
+    Upstreams,
+)
 from deepseek_cursor_proxy.observers.events import Event, UpstreamChanged
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
