@@ -7,7 +7,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.config.settings import SETTINGS
+from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from tests.support.harness import running_proxy
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.api import clients
 from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
-from deepseek_cursor_proxy.config.settings import SETTINGS, settings_table
+from deepseek_cursor_proxy.config.loaded_config import SETTINGS, settings_table
 from deepseek_cursor_proxy.reasoning.notices import NOTICE_LINE
 from deepseek_cursor_proxy.service import units
 from deepseek_cursor_proxy.service.launch import Launch
@@ -27,7 +27,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for
 README, OPERATIONS = PAGES["README.md"], PAGES[".github/docs/operations.md"]
 ALL = "\n".join(PAGES.values())
 
-PRINT_SETTINGS = 'python -c "from deepseek_cursor_proxy.config.settings import settings_table; print(settings_table())"'
+PRINT_SETTINGS = 'python -c "from deepseek_cursor_proxy.config import loaded_config as it; print(it.settings_table())"'
 
 # Flags that are no settings.
 OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--new", "--version", "--help"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from deepseek_cursor_proxy.admin import key_files
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.listener import AdminServer, listen
-from deepseek_cursor_proxy.config.settings import LoadedConfig
+from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
 if TYPE_CHECKING:

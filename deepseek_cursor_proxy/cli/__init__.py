@@ -33,7 +33,8 @@ from deepseek_cursor_proxy.cli.signals import redirect_to_null
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import Setting, nearest, to_toml
-from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.config.settings import CONFIG_PATH
 from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams
@@ -423,7 +424,7 @@ def _load(options: dict[str, Any]) -> LoadedConfig:
                 f"config: {safe_text(path)} does not exist; write it, or leave --config out for the default"
             )
     flags = {name: value for name, value in options.items() if name != "config"}
-    loaded = ProxyConfig.load(path, os.environ, flags)
+    loaded = LoadedConfig.load(path, os.environ, flags)
     if loaded.config.models or loaded.config.picture_model:
         # Imported late: most people have neither, and the start is faster without.
         from deepseek_cursor_proxy.deepseek import model_resolver

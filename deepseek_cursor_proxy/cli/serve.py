@@ -19,7 +19,8 @@ from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.cli.local_address import reachable_hosts
 from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
-from deepseek_cursor_proxy.config.settings import CONFIG_PATH, DECLARATIONS, SETTINGS, LoadedConfig, template
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig, template
+from deepseek_cursor_proxy.config.settings import CONFIG_PATH
 from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams

@@ -16,7 +16,7 @@ from typing import Any
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.config.declaration import Setting
-from deepseek_cursor_proxy.config.settings import SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.service.launch import find_launch

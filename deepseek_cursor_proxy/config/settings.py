@@ -7,30 +7,23 @@ its command-line flag, environment variable, TOML key, `config show` and `--help
 with `table(…)` and have neither flag nor variable.
 """
 
-import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any
 
-from deepseek_cursor_proxy.config import https_proxy as outbound_proxy
-from deepseek_cursor_proxy.config import sources, upstreams
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config.declaration import (
     PassthroughRoute,
-    Setting,
-    Table,
     base_url,
     freeze,
     is_loopback,
-    is_private,
     model_name,
     parse_items,
     passthrough_route,
     price_entry,
     public_host,
     raw_field,
-    refusal,
     setting,
     switch_word,
     table,
@@ -391,57 +384,3 @@ class ProxyConfig:
     def is_exposed(self) -> bool:
         """Whether the settings let other machines reach the proxy."""
         return self.tunnel_program is not None or bool(self.public_hosts) or not is_loopback(self.host)
-
-    @classmethod
-    def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "LoadedConfig":
-        """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
-        found = sources.read(DECLARATIONS, path, environment, flags)
-        config = cls(**found.values)
-        if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
-            why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
-            raise refusal("base_url", config.upstream_base_url, why, found.origins["upstream_base_url"])
-        upstreams.check(
-            config.upstreams,
-            found.origins["upstreams"],
-            has_options=bool(config.host_options),
-            has_access_keys=bool(config.access_keys),
-            allows_plain_http=config.allow_plain_http_upstream,
-        )
-        if config.https_proxy == "environment":
-            outbound_proxy.from_environment(environment)
-        return LoadedConfig(config, found.origins)
-
-
-class LoadedConfig(NamedTuple):
-    config: ProxyConfig
-    origins: Mapping[str, str]
-
-
-def _collect_settings() -> tuple[Setting, ...]:
-    hints = get_type_hints(ProxyConfig)
-    found = []
-    group = ""
-    for each in fields(ProxyConfig):
-        if "entry" in each.metadata:
-            continue
-        hint = hints[each.name]
-        origin = get_origin(hint)
-        kind = tuple if origin is tuple else get_args(hint)[0] if origin is types.UnionType else hint
-        meta = dict(each.metadata)
-        key = meta.pop("key") or each.name
-        meta["group"] = group = meta["group"] or group
-        found.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))
-    return tuple(found)
-
-
-SETTINGS = _collect_settings()
-TABLES = tuple(Table(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
-DECLARATIONS: tuple[Setting | Table, ...] = (*SETTINGS, *TABLES)
-
-
-def template() -> str:
-    return sources.template(DECLARATIONS)
-
-
-def settings_table() -> str:
-    return sources.settings_table(DECLARATIONS)

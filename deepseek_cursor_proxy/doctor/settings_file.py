@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.config.settings import DECLARATIONS, SETTINGS, ProxyConfig
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.config.settings import ProxyConfig
 from deepseek_cursor_proxy.config.sources import collect, expand_home, lacks_home
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.doctor.finding import Finding, failed, good, warning
@@ -26,7 +27,7 @@ class Settings(NamedTuple):
 def load(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
     """The settings, with the default in place of every value that is wrong. Raises nothing."""
     try:
-        loaded = ProxyConfig.load(path, environment, flags)
+        loaded = LoadedConfig.load(path, environment, flags)
         model_resolver.refuse_unknown(loaded.config, loaded.origins["models"])
         model_resolver.refuse_blind(loaded.config, loaded.origins["picture_model"])
         return Settings(loaded.config, loaded.origins, ())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.admin.service import AdminService
-from deepseek_cursor_proxy.config.settings import DECLARATIONS, LoadedConfig
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.http1 import sse
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.config.declaration import Setting, to_toml
-from deepseek_cursor_proxy.config.settings import DECLARATIONS, LoadedConfig
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.redaction import redact_keys
 
 

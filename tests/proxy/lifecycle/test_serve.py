@@ -19,7 +19,7 @@ from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.settings import template
+from deepseek_cursor_proxy.config.loaded_config import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support import ngrok_stand_in
 from tests.support.program import PATIENCE, WINDOWS, ServeTest, address

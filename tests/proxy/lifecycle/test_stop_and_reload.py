@@ -19,7 +19,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.settings import LoadedConfig
+from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.observers import standard_streams

@@ -17,7 +17,7 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.config.settings import DECLARATIONS, SETTINGS
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS
 from deepseek_cursor_proxy.lab import bench
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.engine import database

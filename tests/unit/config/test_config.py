@@ -13,16 +13,15 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, PassthroughRoute, to_toml
-from deepseek_cursor_proxy.config.settings import (
-    CONFIG_PATH,
+from deepseek_cursor_proxy.config.loaded_config import (
     DECLARATIONS,
-    HOME,
     SETTINGS,
     TABLES,
     LoadedConfig,
     settings_table,
     template,
 )
+from deepseek_cursor_proxy.config.settings import CONFIG_PATH, HOME
 from deepseek_cursor_proxy.config.sources import collect, expand_home
 from deepseek_cursor_proxy.errors import StartupError
 
@@ -52,7 +51,7 @@ class ConfigTest(unittest.TestCase):
 
     def load(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> LoadedConfig:
         self.file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return ProxyConfig.load(self.file, environment or {}, flags)
+        return LoadedConfig.load(self.file, environment or {}, flags)
 
     def refusal(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> str:
         with self.assertRaises(StartupError) as caught:
@@ -155,7 +154,7 @@ class PrecedenceTest(ConfigTest):
         loaded = self.load()
         self.assertEqual(loaded.config, ProxyConfig())
         self.assertEqual(loaded.origins, {each.field: "default" for each in DECLARATIONS})
-        self.assertEqual(ProxyConfig.load(self.home / "absent.toml", {}, {}).config, ProxyConfig())
+        self.assertEqual(LoadedConfig.load(self.home / "absent.toml", {}, {}).config, ProxyConfig())
         self.assertEqual(self.load("", {"PORT": "1", "DEEPSEEK_API_KEY": "x"}).config, ProxyConfig())
 
     def test_flags_win_over_environment_over_file_over_defaults(self) -> None:
@@ -202,7 +201,7 @@ class PrecedenceTest(ConfigTest):
         loaded = self.load('reasoning_content_path = "~/a.sqlite3"\nport = 1', None, trace_dir="~/traces")
         self.assertEqual(loaded.config.reasoning_content_path, self.home / "a.sqlite3")
         self.assertEqual(loaded.config.trace_dir, self.home / "traces")
-        self.assertEqual(ProxyConfig.load(Path("~/config.toml"), {}, {}).config.port, 1)
+        self.assertEqual(LoadedConfig.load(Path("~/config.toml"), {}, {}).config.port, 1)
 
     def test_an_empty_trace_dir_is_no_directory(self) -> None:
         self.assertIsNone(self.load('trace_dir = "traces"', None, trace_dir="").config.trace_dir)
@@ -290,7 +289,7 @@ class RefusalTest(ConfigTest):
     def test_a_path_in_a_home_that_does_not_exist_is_refused(self) -> None:
         self.assertIn('trace_dir = "~no-such-user/x" is not a path', self.refusal('trace_dir = "~no-such-user/x"'))
         with self.assertRaisesRegex(StartupError, "home directory that does not exist; write the whole path"):
-            ProxyConfig.load(Path("~no-such-user/config.toml"), {}, {})
+            LoadedConfig.load(Path("~no-such-user/config.toml"), {}, {})
 
     def test_an_unknown_key_names_its_origin_and_the_nearest_key_if_there_is_one(self) -> None:
         for key, near in (("prot", "port"), ("upstream_base_ulr", "base_url"), ("thinkin", "thinking")):
@@ -318,7 +317,7 @@ class RefusalTest(ConfigTest):
         message = self.refusal("host = 'bücher'".encode("latin-1"))
         self.assertEqual(message, f"config: cannot read {self.file}: it is not UTF-8; {remedy}")
         with self.assertRaisesRegex(StartupError, rf"^config: cannot read .+: .+; {remedy}$"):
-            ProxyConfig.load(self.home, {}, {})
+            LoadedConfig.load(self.home, {}, {})
 
 
 class CollectTest(ConfigTest):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -14,7 +15,7 @@ class TunnelSettingsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.toml"
             path.write_text(text, encoding="utf-8")
-            return ProxyConfig.load(path, environment or {}, flags).config
+            return LoadedConfig.load(path, environment or {}, flags).config
 
     def test_the_tunnel_to_open_follows_from_tunnel_and_ngrok(self) -> None:
         for tunnel, ngrok, program in (

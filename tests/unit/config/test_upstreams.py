@@ -5,7 +5,8 @@ import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.config.declaration import to_toml
-from deepseek_cursor_proxy.config.settings import LoadedConfig, ProxyConfig
+from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
+from deepseek_cursor_proxy.config.settings import ProxyConfig
 from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, listed_models, serving, split_name
 from deepseek_cursor_proxy.errors import StartupError
 
@@ -54,7 +55,7 @@ class TestTables(unittest.TestCase):
         folder = self.enterContext(tempfile.TemporaryDirectory())
         self.file = Path(folder) / "config.toml"
         self.file.write_text(text, encoding="utf-8")
-        return ProxyConfig.load(self.file, {}, {})
+        return LoadedConfig.load(self.file, {}, {})
 
     def test_a_table_with_everything(self) -> None:
         table = PART + (
