@@ -5,6 +5,7 @@
     recorder           its second stage: stores each turn that is complete
     choices            several answers (n > 1), with the same interface
     call_context       CallContext and GenerationRequest: for whom a call is made, and what is asked
+    upstream_request   a request as one upstream gets it
     upstream_call      sends, retries and reads a call
     cached_call        the same for a request that uses the response cache
     upstreams          the servers that calls go to, in which order, and with which API
@@ -14,5 +15,5 @@
     request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
-Other folders import all but the two stages and cached_call.
+Other folders import all but the two stages, upstream_request and cached_call.
 """

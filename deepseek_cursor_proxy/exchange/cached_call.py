@@ -55,8 +55,7 @@ class CachedUpstreamCall(UpstreamCall):
 
         How the answer is read is no part of it: the bytes are kept as they came, and read again.
         """
-        api = self._upstream_api
-        url = self.upstream.destination(api.path, is_unversioned=api.is_unversioned).url
+        url = self.upstream_request.destination.url
         return cache_key((self._context.namespace, url.encode(), body))
 
     def read(self, *, with_lulls: bool) -> UpstreamEvents:

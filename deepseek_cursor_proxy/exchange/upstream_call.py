@@ -16,9 +16,8 @@ from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader
-from deepseek_cursor_proxy.deepseek.error_messages import explain, is_overflow_message, name_upstream
+from deepseek_cursor_proxy.deepseek.error_messages import explain, name_upstream
 from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
@@ -34,6 +33,7 @@ from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstream_request import UpstreamRequest
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.observers.events import Rerouted, Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
@@ -88,19 +88,26 @@ class UpstreamCall:
 
     def _use(self, upstream: Upstream, request: ChatRequest) -> None:
         """Send the request to this upstream from now on, without tools that it does not run."""
-        self.upstream, self._wanted_api = upstream, self._generation.upstream_api
-        # As it is sent, without tools that the upstream does not run.
-        self.request = request
-        # Types of tools that the upstream refused.
-        self._refused_tools: tuple[str, ...] = ()
+        is_native = self._services.config.responses_upstream == "native"
+        is_native = is_native and request.client_api == server_tools.RESPONSES
+        wanted_api = self._generation.upstream_api
+        self.upstream_request = UpstreamRequest.of(upstream, request, wanted_api, is_native=is_native)
         self._is_second_attempt = False
-        if self._has_server_parts and not upstream.host_choice.runs_server_tools(self._wanted_api, request):
-            self._leave_out_server_tools()
-        self._upstream_api = upstream.api(self._wanted_api, self.request)
+        if not self.upstream_request.can_run_tools:
+            self.upstream_request = self.upstream_request.without_server_tools()
 
     def _use_current(self, failover: "Failover") -> None:
         candidate = failover.current.candidate
         self._use(candidate.upstream, self._generation.request._replace(model=candidate.model))
+
+    @property
+    def upstream(self) -> Upstream:
+        return self.upstream_request.upstream
+
+    @property
+    def request(self) -> ChatRequest:
+        """As it is sent, without tools that the upstream does not run."""
+        return self.upstream_request.request
 
     @property
     def connect_seconds(self) -> float | None:
@@ -111,12 +118,6 @@ class UpstreamCall:
     def divergence(self) -> Divergence | None:
         """Where the request parted from the last one of its chat, if it did."""
         return self.tracker.divergence if self.tracker is not None else None
-
-    @property
-    def is_silence_empty(self) -> bool:
-        """Whether an answer without reasoning means that the model thought nothing."""
-        host = self._upstream_api.host
-        return host.is_silence_empty or (host.requires_reasoning and not self.request.thinking)
 
     def learn(self, reply: Reply) -> None:
         """Learn from a complete answer how its upstream writes reasoning."""
@@ -177,15 +178,15 @@ class UpstreamCall:
     def _send_here(self) -> None:
         assert self._history is not None
         # A host that does not insist on reasoning gets the history as it is.
-        requires = self._upstream_api.host.requires_reasoning
+        requires = self.upstream_request.api.host.requires_reasoning
         strategy = self._services.config.missing_reasoning_strategy if requires else "placeholder"
         prepared = prepare(self.request, self._history, self._stored, strategy, self._services.memory)
         try:
             self._send_or_recover(prepared)
         except (UpstreamRefused, UpstreamFailed) as error:
-            if not self._is_refusal_of_tools(error):
+            if not self.upstream_request.is_refusal_of_tools(error):
                 raise
-            refused = self._upstream_api
+            refused = self.upstream_request.api
             self._send_without_server_tools(prepared)
             # Without them it works; after an error of a server that may have been luck.
             if not isinstance(error, UpstreamRefused) or error.status not in (500, 502):
@@ -214,10 +215,10 @@ class UpstreamCall:
         return upstream_events.read_stream(self._response, reader, self.record_sent, with_lulls=with_lulls)
 
     def _open_reader(self) -> EventReader:
-        return self._upstream_api.open_reader()
+        return self.upstream_request.api.open_reader()
 
     def _read_answer(self, body: Mapping[str, Any]) -> list[Delta]:
-        deltas = self._upstream_api.read_answer(body)
+        deltas = self.upstream_request.api.read_answer(body)
         return restore_names(deltas, self.request.sent_names) if self.request.sent_names else deltas
 
     def end_soon(self) -> None:
@@ -242,7 +243,7 @@ class UpstreamCall:
             self.close()
             self._send_second_attempt()
             return True
-        if not has_output and self._is_refusal_in_answer(error):
+        if not has_output and self.upstream_request.is_refusal_in_answer(error):
             self._send_without_server_tools(self.prepared)
             return True
         if has_output or not self._wait_for_retry(error):
@@ -303,9 +304,9 @@ class UpstreamCall:
     def _send(self, prepared: PreparedRequest) -> None:
         assert self.tracker is not None
         find, memory = self._services.reasoning_store.find, self._services.memory
-        if self._upstream_api.host.form is Form.DETAILS:
+        if self.upstream_request.api.host.form is Form.DETAILS:
             prepared = add_details(prepared, self._context.namespace, find, memory)
-        if self._upstream_api.runs_server_tools:
+        if self.upstream_request.api.runs_server_tools:
             prepared = server_turns.complete(prepared, self._context.namespace, find, memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes))
         self.prepared = self.tracker.order_tools(prepared)
@@ -314,15 +315,15 @@ class UpstreamCall:
                 self._report.number,
                 self.prepared,
                 self._is_second_attempt,
-                self._upstream_api,
+                self.upstream_request.api,
                 self.divergence,
-                self._refused_tools,
+                self.upstream_request.refused_tools,
             )
         )
         self._transmit(self.prepared)
 
     def _transmit(self, prepared: PreparedRequest) -> None:
-        self._transmit_body(prepared, self._upstream_api.encode(prepared.request, self._services.memory))
+        self._transmit_body(prepared, self.upstream_request.api.encode(prepared.request, self._services.memory))
 
     def _transmit_body(self, prepared: PreparedRequest, body: bytes) -> None:
         self._response = response = self._send_with_retries(body)
@@ -334,15 +335,14 @@ class UpstreamCall:
             self._sent = self._sent._replace(upstream=self.upstream.name)
 
     def _sent_event(self, prepared: PreparedRequest, size: int) -> Sent:
-        payload = partial(self._upstream_api.payload, prepared.request)
+        payload = partial(self.upstream_request.api.payload, prepared.request)
         return Sent(self._report.number, payload, size, time.monotonic() - self._started, self.retries.count)
 
     def _send_with_retries(self, body: bytes) -> UpstreamResponse:
         while True:
             try:
-                slot, api, peer = self._acquire_slot(), self._upstream_api, self._context.peer
-                destination = self.upstream.destination(api.path, is_unversioned=api.is_unversioned)
-                return self._services.upstream.send(destination, body, self.credential, peer, slot)
+                slot, destination = self._acquire_slot(), self.upstream_request.destination
+                return self._services.upstream.send(destination, body, self.credential, self._context.peer, slot)
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._wait_for_retry(error):
                     if isinstance(error, UpstreamRefused) and self._failover is None:
@@ -375,45 +375,11 @@ class UpstreamCall:
             )
         return explain(refusal, len(self.request.tools), self.upstream.name)
 
-    def _is_refusal_of_tools(self, error: ProxyError) -> bool:
-        """Whether a call may have failed because of tools that DeepSeek runs itself."""
-        if not self._has_server_parts or isinstance(error, UpstreamDropped) or is_overflow_message(error.message):
-            return False
-        is_unknown = self.upstream.host_choice.is_learning
-        # An answer of another kind than a stream, as a web server gives for any path.
-        status = error.status if isinstance(error, UpstreamRefused) else 200
-        return server_tools.is_refusal(self.request, status, error.message, is_unknown=is_unknown)
-
-    def _is_refusal_in_answer(self, error: ProxyError) -> bool:
-        """The same for an error in place of an answer; from DeepSeek itself that is one of a tool that runs."""
-        is_unknown = self._has_server_parts and self.upstream.host_choice.is_learning
-        return is_unknown and server_tools.mentions_tools(error.message, self.request)
-
     def _send_without_server_tools(self, prepared: PreparedRequest) -> None:
         """Send the request without tools that the upstream refused."""
         self.close()
-        # A history may have searches where the request has no tool for more.
-        kinds = {tool["type"] for tool in self.request.server_tools} or {"searches"}
-        self._refused_tools = tuple(sorted(kinds))
-        self._leave_out_server_tools()
-        self._upstream_api = self.upstream.api(self._wanted_api, self.request)
+        self.upstream_request = self.upstream_request.without_refused_tools()
         self._send_or_recover(prepared._replace(request=server_tools.leave_out(prepared.request)))
-
-    def _leave_out_server_tools(self) -> None:
-        self.request = server_tools.leave_out(self.request)
-        if not self._is_native:
-            self._wanted_api = CHAT
-
-    @property
-    def _has_server_parts(self) -> bool:
-        """Whether the request has tools that DeepSeek runs itself or, for another API than usual, items of them."""
-        return bool(self.request.server_tools) or not (self._wanted_api is CHAT or self._is_native)
-
-    @property
-    def _is_native(self) -> bool:
-        """Whether the API is the one of the settings."""
-        is_native = self._services.config.responses_upstream == "native"
-        return is_native and self.request.client_api == server_tools.RESPONSES
 
     def _send_second_attempt(self) -> None:
         """Send the history as a transcript where its reasoning may be missing; once per exchange."""
