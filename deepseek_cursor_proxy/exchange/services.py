@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.observers.events import Event, Finished, Observer, Observers, PictureDescribed
+from deepseek_cursor_proxy.observers.events import Finished, Observer, Observers, PictureDescribed
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.prices.price_list import PriceList
@@ -68,73 +68,50 @@ class Services:
     numbers: Iterator[int]
 
     @classmethod
-    def build(
-        cls, config: ProxyConfig, reasoning_store: ReasoningStore, former: "Services | None" = None
-    ) -> "Services":
-        """New services, which take over from `former` ones whatever survives a change of the configuration."""
-        request_log = former.request_log if former is not None else RequestLog()
-        ledger = former.ledger if former is not None else _open_ledger(config, reasoning_store, request_log)
-        observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours()), request_log]
-        if config.trace_dir is not None:
-            # Only here: most proxies write no trace, and are smaller without the module.
-            from deepseek_cursor_proxy.observers.trace import Trace
-
-            observers.append(Trace(config.trace_dir))
-        if config.pictures != "name" and picture_model(config) is None:
-            _log.warning(
-                'pictures = "%s" has no effect: no model at %s is known to see pictures. Set picture_model to one.',
-                config.pictures,
-                safe_text(config.upstream_base_url, 200),
-            )
-        store_path = Path(reasoning_store.database.path)
-        sessions = former.sessions if former is not None else SessionService(config, store_path)
-        sessions.reconfigure(config)
-        of_one_type: dict[type[Event], Observer] = {PictureDescribed: ledger, Finished: sessions}
-        access = Access(config, former.access if former is not None else None)
-        client = UpstreamClient(config)
-        if former is not None:
-            return replace(
-                former,
-                config=config,
-                access=access,
-                upstream=client,
-                upstreams=Upstreams(
-                    config, former.reasoning_forms, client.call_limits, access.held_key, former.upstreams
-                ),
-                prices=PriceList(config),
-                observers=Observers(observers, of_one_type),
-            )
-        forms = ReasoningForms(reasoning_store.database)
+    def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
+        _warn_of_pictures(config)
+        access, client = Access(config), UpstreamClient(config)
+        database, clock = reasoning_store.database, reasoning_store.clock
+        max_age, forms = config.reasoning_cache_max_age_seconds, ReasoningForms(database)
+        request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
+        ledger = _open_ledger(config, reasoning_store, request_log)
         return cls(
             config=config,
             access=access,
             reasoning_store=reasoning_store,
-            chats=ChatStore(
-                reasoning_store.database,
-                max_age_seconds=config.reasoning_cache_max_age_seconds,
-                clock=reasoning_store.clock,
-            ),
+            chats=ChatStore(database, max_age_seconds=max_age, clock=clock),
             response_cache=_open_cache(config, reasoning_store),
             memory=ChatMemory(),
             responses=_open_responses(config, reasoning_store),
             jobs=Jobs(config.background_workers, config.background_queue),
-            counter=TokenCounter(config, reasoning_store.database),
+            counter=TokenCounter(config, database),
             upstream=client,
             upstreams=Upstreams(config, forms, client.call_limits, access.held_key),
             reasoning_forms=forms,
-            picture_descriptions=PictureDescriptions(
-                reasoning_store.database,
-                max_age_seconds=config.reasoning_cache_max_age_seconds,
-                clock=reasoning_store.clock,
-            ),
+            picture_descriptions=PictureDescriptions(database, max_age_seconds=max_age, clock=clock),
             shared_calls=SharedCalls(),
             prices=PriceList(config),
-            observers=Observers(observers, of_one_type),
+            observers=_build_observers(config, request_log, ledger, sessions),
             request_log=request_log,
             sessions=sessions,
-            secret=InstallationSecret(store_path),
+            secret=InstallationSecret(Path(database.path)),
             ledger=ledger,
             numbers=itertools.count(1),
+        )
+
+    def rebuild(self, config: ProxyConfig) -> "Services":
+        """The services for another configuration, which take over all that survives the change."""
+        _warn_of_pictures(config)
+        access, client = Access(config, self.access), UpstreamClient(config)
+        self.sessions.reconfigure(config)
+        return replace(
+            self,
+            config=config,
+            access=access,
+            upstream=client,
+            upstreams=Upstreams(config, self.reasoning_forms, client.call_limits, access.held_key, self.upstreams),
+            prices=PriceList(config),
+            observers=_build_observers(config, self.request_log, self.ledger, self.sessions),
         )
 
     def open_report(self, api: str, session: str = "") -> RequestReport:
@@ -156,6 +133,27 @@ class Services:
         self.picture_descriptions.close()
         self.counter.close()
         self.upstream.close()
+
+
+def _warn_of_pictures(config: ProxyConfig) -> None:
+    if config.pictures != "name" and picture_model(config) is None:
+        _log.warning(
+            'pictures = "%s" has no effect: no model at %s is known to see pictures. Set picture_model to one.',
+            config.pictures,
+            safe_text(config.upstream_base_url, 200),
+        )
+
+
+def _build_observers(
+    config: ProxyConfig, request_log: RequestLog, ledger: UsageLedger, sessions: SessionService
+) -> Observers:
+    observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours()), request_log]
+    if config.trace_dir is not None:
+        # Only here: most proxies write no trace, and are smaller without the module.
+        from deepseek_cursor_proxy.observers.trace import Trace
+
+        observers.append(Trace(config.trace_dir))
+    return Observers(observers, {PictureDescribed: ledger, Finished: sessions})
 
 
 def _open_ledger(config: ProxyConfig, reasoning_store: ReasoningStore, request_log: RequestLog) -> UsageLedger:

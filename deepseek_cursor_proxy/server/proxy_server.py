@@ -115,7 +115,8 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         except OSError:
             # A file of ours cannot be read, because there are no descriptors left.
             raise Overloaded(_TOO_MANY, retry_after=1) from None
-        services = Services.build(config, self.reasoning_store, self._services)
+        former = self._services
+        services = Services.build(config, self.reasoning_store) if former is None else former.rebuild(config)
         services.access.set_tunnel_host(self._tunnel_host)
         self.on_services(services)
         return services
