@@ -9,7 +9,7 @@ from unittest import mock
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, StreamReader
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool, weather_responder
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
@@ -204,7 +204,7 @@ class TestRefusals(SocketTestCase):
 
     def test_the_strictest_deepseek_still_gets_an_answer(self) -> None:
         """A V4-Pro that refuses empty reasoning takes the space that stands for it."""
-        with FakeDeepSeek(refuse_empty_reasoning=True) as fake:
+        with FakeDeepSeek(rules=Rules(refuses_empty=True)) as fake:
             client = self.client(self.proxy(upstream_base_url=fake.url))
             answer = {"role": "assistant", "content": "plain", "reasoning_content": ""}
             client.messages += [{"role": "user", "content": "q"}, answer]

@@ -35,12 +35,12 @@ from deepseek_cursor_proxy.lab.fake_deepseek.completion import (
     PrefixCache,
     model_entry,
 )
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules
 from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
 from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import BlockAnswer, MessageAnswer
 from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
 
-__all__ = ["Answer", "BlockAnswer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "Search", "Step"]
+__all__ = ["Answer", "BlockAnswer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "Rules", "Search", "Step"]
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,10 @@ class FakeDeepSeek:
     def __init__(
         self,
         *,
-        rule: str = "august",
-        refuse_empty_reasoning: bool = False,
+        rules: Rules = NEWEST_RULES,
         responder: Callable[[dict[str, Any]], Step] | None = None,
         keys: Collection[str] | None = None,
-        idle_seconds: float | None = None,
         host: str = "deepseek",
-        runs_server_tools: bool = True,
         has_chat_alone: bool = False,
         port: int = 0,
     ) -> None:
@@ -109,17 +106,18 @@ class FakeDeepSeek:
         self.clock_offset = 0.0
         # Answers a request that is about one picture and nothing else, in place of the script; None for any other.
         self.describe: Callable[[dict[str, Any]], Step | None] = _describe
-        self._rules = {"rule": rule, "refuse_empty": refuse_empty_reasoning}
+        # If not, tools that DeepSeek runs itself are ignored, as it ignores what it does not know.
+        self.runs_server_tools = True
+        # How long a connection may be unused; None for any time.
+        self.idle_seconds: float | None = None
+        self._rules = rules
         self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
         self._keys = keys
-        # If not, tools that DeepSeek runs itself are ignored, as it ignores what it does not know.
-        self._runs_server_tools = runs_server_tools
         self._chat = _CHAT if host == "deepseek" else _foreign_chat(host)
         # A server of others that looks like DeepSeek: it has no other API, and refuses tools but functions.
         self._has_chat_alone = has_chat_alone
         if has_chat_alone and host == "deepseek":
             self._chat = _OTHER_SERVER
-        self.idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._queue: deque[Step] = deque()
         self._server = _Server(self, port)
@@ -183,12 +181,12 @@ class FakeDeepSeek:
         endpoint = self._chat if self._has_chat_alone else endpoint_at(path, self._chat)
         parsed = endpoint.read(body)
         payload = {} if isinstance(parsed, Refusal) else parsed
-        if not self._runs_server_tools:
+        if not self.runs_server_tools:
             payload = {name: value for name, value in payload.items() if name not in ("server_tools", "server_choice")}
         step, refused = None, self.request_refusal(path, endpoint.paths, headers)
         if refused is None and (step := self._take(Failure, Raw)) is None:
-            rules = {**self._rules, "beta": path.startswith("/beta/")}
-            refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(payload, **rules)
+            rules = replace(self._rules, is_beta=path.startswith("/beta/"))
+            refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(payload, rules)
         if refused is not None:
             step = _to_failure(refused)
         step = step or self.describe(payload) or self._take(Answer, Failure, Raw) or self._responder(payload)
@@ -223,7 +221,7 @@ class Endpoint:
 
     paths: tuple[str, ...]
     read: Callable[[bytes], dict[str, Any] | Refusal]
-    refusal: Callable[..., Refusal | None]
+    refusal: Callable[[dict[str, Any], Rules], Refusal | None]
     writer: Callable[..., Completion]
 
 

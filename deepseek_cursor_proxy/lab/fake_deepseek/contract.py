@@ -30,12 +30,31 @@ FORCED_TOOL = "Thinking mode does not support this tool_choice"
 EFFORT_WITHOUT_THINKING = "thinking options type cannot be disabled when reasoning_effort is set"
 
 # The guide's rule of April to July 2026 (turns that used a tool), and the one seen since August (every turn).
-RULES = ("april", "august")
+_OWED_REASONING = ("april", "august")
 VISION_MODELS = ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 MODELS = ("deepseek-v4-pro", *VISION_MODELS)
 
 # Sentences, found lazily. Only the first is ever read, so the code after a `yield` may trust what it checked.
 Problems = Iterator[str]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """By which rules a body is judged."""
+
+    # Which turns owe their reasoning, by the month since which that was seen.
+    month: str = "august"
+    # Whether an empty reasoning is as good as none.
+    refuses_empty: bool = False
+    # Whether the body was sent to a /beta path.
+    is_beta: bool = False
+
+    def __post_init__(self) -> None:
+        if self.month not in _OWED_REASONING:
+            raise ValueError(f"month = {self.month!r} is not one of {', '.join(_OWED_REASONING)}")
+
+
+NEWEST_RULES = Rules()
 
 
 @dataclass(frozen=True)
@@ -54,19 +73,17 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
         return Refusal(DESERIALIZE + error.message)
 
 
-def refusal(payload: object, rule: str = "august", *, refuse_empty: bool = False, beta: bool = False) -> Refusal | None:
-    """The 400 this body earns, or None; `beta` tells that it was sent to a /beta path."""
-    if rule not in RULES:
-        raise ValueError(f"rule = {rule!r} is not one of {', '.join(RULES)}")
+def refusal(payload: object, rules: Rules = NEWEST_RULES) -> Refusal | None:
+    """The 400 this body earns, or None."""
     misfit = _misfit(payload, _BODY)
     if misfit or not isinstance(payload, dict):
         return Refusal(DESERIALIZE + str(misfit).lstrip(".: "))
     problems = chain(
         _field_problems(payload),
-        _tool_problems(payload, beta),
-        _message_problems(payload, beta),
+        _tool_problems(payload, rules.is_beta),
+        _message_problems(payload, rules.is_beta),
         _order_problems(payload["messages"]),
-        _reasoning_problems(payload, rule, refuse_empty),
+        _reasoning_problems(payload, rules),
     )
     return next(map(Refusal, problems), None)
 
@@ -237,7 +254,7 @@ def _order_problems(messages: Sequence[Mapping[str, Any]]) -> Problems:
         yield UNANSWERED_CALLS
 
 
-def _reasoning_problems(payload: Mapping[str, Any], rule: str, refuse_empty: bool) -> Problems:
+def _reasoning_problems(payload: Mapping[str, Any], rules: Rules) -> Problems:
     turns: list[list[Mapping[str, Any]]] = [[]]
     for message in payload["messages"] if is_thinking(payload) else ():
         if message["role"] == "user":
@@ -247,13 +264,13 @@ def _reasoning_problems(payload: Mapping[str, Any], rule: str, refuse_empty: boo
             turns[-1].append(message)
     for turn in turns:
         first_call = next((i for i, message in enumerate(turn) if message.get("tool_calls")), len(turn))
-        if rule == "april":
+        if rules.month == "april":
             owing = turn if first_call < len(turn) else []
         elif payload.get("tools") or payload.get("server_tools"):
             owing = turn
         else:
             # Without `tools` only the tool loop the history ends in is checked, none that a user message closed.
             owing = turn[first_call:] if turn is turns[-1] else []
-        lost = (None, "") if refuse_empty else (None,)
+        lost = (None, "") if rules.refuses_empty else (None,)
         if any(message.get("reasoning_content") in lost for message in owing):
             yield MISSING_REASONING

@@ -24,7 +24,7 @@ from typing import Any
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING, Refusal
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING, Refusal, Rules
 
 # OpenAI's own, which every host takes.
 _BODY_FIELDS = (
@@ -67,8 +67,8 @@ class Dialect:
         except _Misfit as misfit:
             return Refusal(str(misfit))
 
-    def refusal(self, payload: Mapping[str, Any], **rules: Any) -> Refusal | None:
-        found = contract.refusal(payload, **rules)
+    def refusal(self, payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
+        found = contract.refusal(payload, rules)
         # No other host is known to insist on reasoning.
         return None if found is not None and found.message == MISSING_REASONING else found
 

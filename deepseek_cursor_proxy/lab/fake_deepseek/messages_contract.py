@@ -31,6 +31,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.contract import (
     MISSING_REASONING,
     VISION_MODELS,
     Refusal,
+    Rules,
 )
 
 PATHS = ("/anthropic/v1/messages", "/anthropic/messages")
@@ -61,10 +62,10 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
         return Refusal(DESERIALIZE + str(misfit))
 
 
-def refusal(payload: Mapping[str, Any], rule: str, *, refuse_empty: bool, beta: bool) -> Refusal | None:
+def refusal(payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
     """The 400 that a body earns which `read` has put into the words of chat completions."""
     # Whether chats may have an empty one makes no difference: here it is as good as none.
-    found = contract.refusal(payload, rule, refuse_empty=True, beta=beta)
+    found = contract.refusal(payload, replace(rules, refuses_empty=True))
     return found if found is None else replace(found, message=_WORDS.get(found.message, found.message))
 
 

@@ -22,6 +22,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.contract import (
     MISSING_REASONING,
     UNANSWERED_CALLS,
     Refusal,
+    Rules,
     is_thinking,
 )
 from deepseek_cursor_proxy.lab.fake_deepseek.searches import Search
@@ -47,7 +48,7 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
         return Refusal(DESERIALIZE + str(misfit))
 
 
-def refusal(payload: Mapping[str, Any], rule: str, *, refuse_empty: bool, beta: bool) -> Refusal | None:
+def refusal(payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
     """The 400 that a body earns which `read` has put into the words of chat completions."""
     choice = payload.get("server_choice")
     if choice is not None and choice["type"] not in [tool["type"] for tool in payload.get("server_tools", ())]:
@@ -55,7 +56,7 @@ def refusal(payload: Mapping[str, Any], rule: str, *, refuse_empty: bool, beta: 
     if choice is not None and is_thinking(payload):
         return Refusal(FORCED_TOOL)
     # Whether chats may have an empty one makes no difference: here it is as good as none.
-    found = contract.refusal(payload, rule, refuse_empty=True, beta=beta)
+    found = contract.refusal(payload, replace(rules, refuses_empty=True))
     return found if found is None else replace(found, message=_WORDS.get(found.message, found.message))
 
 

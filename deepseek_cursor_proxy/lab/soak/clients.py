@@ -221,7 +221,8 @@ def serve_deepseek() -> None:
         fake.seen.clear()
         return answer_to(payload)
 
-    with FakeDeepSeek(responder=respond, idle_seconds=IDLE_SECONDS) as fake:
+    with FakeDeepSeek(responder=respond) as fake:
+        fake.idle_seconds = IDLE_SECONDS
         wait_for_end_of_stdin(fake.url)
 
 

@@ -5,10 +5,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import DESERIALIZE, MISSING_REASONING, refusal
+from deepseek_cursor_proxy.lab.fake_deepseek.contract import (
+    DESERIALIZE,
+    MISSING_REASONING,
+    NEWEST_RULES,
+    Rules,
+    refusal,
+)
 
 Payload = dict[str, Any]
 
+BETA = Rules(is_beta=True)
 USER = {"role": "user", "content": "Hello?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -44,11 +51,11 @@ def without(message: Payload, *names: str) -> Payload:
 
 
 class ContractCase(unittest.TestCase):
-    def assert_accepted(self, payload: object, rule: str = "august", **how: bool) -> None:
-        self.assertIsNone(refusal(payload, rule, **how))
+    def assert_accepted(self, payload: object, rules: Rules = NEWEST_RULES) -> None:
+        self.assertIsNone(refusal(payload, rules))
 
-    def assert_refused(self, payload: object, words: str, rule: str = "august", **how: bool) -> None:
-        found = refusal(payload, rule, **how)
+    def assert_refused(self, payload: object, words: str, rules: Rules = NEWEST_RULES) -> None:
+        found = refusal(payload, rules)
         self.assertEqual(found and found.status, 400)
         self.assertIn(words, found.message)
 
@@ -89,10 +96,10 @@ class TestAcceptedBodies(ContractCase):
         begun = {**says("Once"), "prefix": True}
         for name, payload in {"prefix": body(USER, begun), "strict": body(USER, tools=[strict])}.items():
             with self.subTest(name):
-                self.assert_accepted(payload, beta=True)
+                self.assert_accepted(payload, BETA)
                 self.assert_refused(payload, "/beta")
-        self.assert_refused(body(USER, begun, USER), "last message", beta=True)
-        self.assert_refused(body(USER, tools=[strict, TOOL | {"function": {"name": "b"}}]), "all of them", beta=True)
+        self.assert_refused(body(USER, begun, USER), "last message", BETA)
+        self.assert_refused(body(USER, tools=[strict, TOOL | {"function": {"name": "b"}}]), "all of them", BETA)
 
 
 class TestRefusedTypes(ContractCase):
@@ -246,10 +253,10 @@ class TestReasoning(ContractCase):
         self.assert_accepted(body(USER, self.plain, calls("a"), result("a")))
 
     def test_in_april_only_the_turns_that_used_a_tool_were_owed(self) -> None:
-        self.assert_accepted(body(USER, self.plain, USER, tools=[TOOL]), "april")
+        self.assert_accepted(body(USER, self.plain, USER, tools=[TOOL]), Rules("april"))
         for tools in ([TOOL], []):
             closed = body(USER, calls("a"), result("a"), self.plain, USER, tools=tools)
-            self.assert_refused(closed, MISSING_REASONING, "april")
+            self.assert_refused(closed, MISSING_REASONING, Rules("april"))
 
     def test_without_thinking_nothing_is_owed(self) -> None:
         for off in ({"thinking": OFF}, {"reasoning_effort": "none"}):
@@ -259,12 +266,12 @@ class TestReasoning(ContractCase):
         empty = body(USER, says(reasoning=""), USER, tools=[TOOL])
         space = body(USER, says(reasoning=" "), USER, tools=[TOOL])
         self.assert_accepted(empty)
-        self.assert_refused(empty, MISSING_REASONING, refuse_empty=True)
-        self.assert_accepted(space, refuse_empty=True)
+        self.assert_refused(empty, MISSING_REASONING, Rules(refuses_empty=True))
+        self.assert_accepted(space, Rules(refuses_empty=True))
 
     def test_the_order_of_a_history_is_judged_before_its_reasoning(self) -> None:
         self.assert_refused(body(USER, self.bare("a"), USER, tools=[TOOL]), contract.UNANSWERED_CALLS)
 
-    def test_an_unknown_rule_is_a_mistake_of_the_test(self) -> None:
+    def test_an_unknown_month_is_a_mistake_of_the_test(self) -> None:
         with self.assertRaisesRegex(ValueError, "july"):
-            refusal(body(), "july")
+            Rules("july")

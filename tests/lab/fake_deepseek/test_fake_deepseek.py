@@ -9,7 +9,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING, MODELS
 
 Payload = dict[str, Any]
@@ -76,9 +76,9 @@ class TestRefusals(FakeCase):
 
     def test_the_fake_keeps_the_rule_it_was_given(self) -> None:
         past = {"role": "assistant", "content": "Hi.", "reasoning_content": ""}
-        self.use(rule="april")
+        self.use(rules=Rules("april"))
         self.assertEqual(self.send(body(USER, past | {"reasoning_content": None}, USER, tools=[TOOL])).status, 200)
-        self.use(refuse_empty_reasoning=True)
+        self.use(rules=Rules(refuses_empty=True))
         self.assertEqual(self.send(body(USER, past, USER, tools=[TOOL])).status, 400)
 
     def test_what_is_not_json_is_refused(self) -> None:

@@ -4,7 +4,15 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search, messages_contract
+from deepseek_cursor_proxy.lab.fake_deepseek import (
+    Answer,
+    BlockAnswer,
+    Call,
+    Citation,
+    Search,
+    contract,
+    messages_contract,
+)
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import EFFORT_WITHOUT_THINKING, FORCED_TOOL, Refusal
 from tests.lab.fake_deepseek.test_fake_deepseek import FakeCase
 from tests.support.messages_client import add_up_events, events
@@ -50,7 +58,7 @@ def refused(asked: Any) -> str | None:
 
 
 def _refusal(read: dict[str, Any]) -> Refusal | None:
-    return messages_contract.refusal(read, "august", refuse_empty=False, beta=False)
+    return messages_contract.refusal(read, contract.NEWEST_RULES)
 
 
 class TestRefusals(unittest.TestCase):

@@ -4,7 +4,7 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, native
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, contract, native
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import FORCED_TOOL, Refusal
 from tests.lab.fake_deepseek.test_fake_deepseek import FakeCase
 
@@ -32,7 +32,7 @@ def body(*items: Any, **fields: Any) -> dict[str, Any]:
 def refused(asked: Any) -> str | None:
     """The words in which a body is refused."""
     read = native.read(json.dumps(asked).encode())
-    found = read if isinstance(read, Refusal) else native.refusal(read, "august", refuse_empty=False, beta=False)
+    found = read if isinstance(read, Refusal) else native.refusal(read, contract.NEWEST_RULES)
     return None if found is None else found.message
 
 

@@ -73,7 +73,7 @@ class TestSearches(FakeCase):
         self.assertEqual(["web_search_call", "message"], [item["type"] for item in self.answer(**CHOICE)["output"]])
 
     def test_the_tool_may_be_ignored_without_a_word(self) -> None:
-        self.use(runs_server_tools=False)
+        self.fake.runs_server_tools = False
         self.fake.answer(ANSWER)
         self.assertEqual(["message"], [item["type"] for item in self.answer(**CHOICE)["output"]])
 

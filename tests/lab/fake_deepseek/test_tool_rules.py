@@ -54,7 +54,7 @@ def refusals(function: dict[str, Any]) -> list[str | None]:
         encode_json({"model": "deepseek-flash", "input": "q", "tools": [{"type": "function", **function}]})
     )
     assert isinstance(read, dict), read
-    found = contract.refusal(chat), native.refusal(read, "august", refuse_empty=False, beta=False)
+    found = contract.refusal(chat), native.refusal(read, contract.NEWEST_RULES)
     return [None if each is None else each.message for each in found]
 
 

@@ -15,7 +15,8 @@ QUESTION = {"role": "user", "content": "loop: do I need an umbrella?"}
 
 class SoakClientTestCase(SocketTestCase):
     def deepseek(self, respond: Callable[[dict[str, Any]], Step] = clients.answer_to) -> FakeDeepSeek:
-        fake = FakeDeepSeek(responder=respond, idle_seconds=clients.IDLE_SECONDS)
+        fake = FakeDeepSeek(responder=respond)
+        fake.idle_seconds = clients.IDLE_SECONDS
         self.addCleanup(fake.close)
         return fake.start()
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
 from deepseek_cursor_proxy.lab.fake_deepseek.native import MISSING_REASONING_TEXT
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -259,7 +259,7 @@ class TestRecovery(NativeCase):
         self.assert_upstream_saw("I must look.")
 
     def test_empty_reasoning_is_never_sent_to_a_native_call(self) -> None:
-        with FakeDeepSeek(refuse_empty_reasoning=True) as fake:
+        with FakeDeepSeek(rules=Rules(refuses_empty=True)) as fake:
             fake.answer(Answer(calls=(CALL,)), Answer(content="Done."))
             proxy = self.native(upstream_base_url=fake.url)
             first = self.ask(proxy, "hi")

@@ -331,10 +331,9 @@ class TestChoiceOfApi(SearchCase):
         self.assertEqual((400, "tool_choice"), (reply.status, reply.error["param"]))
 
     def test_a_deepseek_that_ignores_the_tool_answers_as_always(self) -> None:
-        with FakeDeepSeek(runs_server_tools=False) as fake:
-            self.fake = fake
-            self.fake.answer(FIRST)
-            found = self.complete(self.proxy(), "Rain?", tools=TOOLS, stream=True)
+        self.fake.runs_server_tools = False
+        self.fake.answer(FIRST)
+        found = self.complete(self.proxy(), "Rain?", tools=TOOLS, stream=True)
         self.assertEqual(["reasoning", "message"], kinds(found["output"]))
 
     def test_items_of_other_servers_are_left_out_as_always(self) -> None:

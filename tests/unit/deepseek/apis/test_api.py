@@ -25,7 +25,7 @@ def upstream_view(upstream_api: UpstreamApi, request: ChatRequest) -> dict[str, 
     endpoint = endpoint_at(upstream_api.path)
     found = endpoint.read(upstream_api.encode(request, NO_MEMORY))
     assert not isinstance(found, Refusal), found.message
-    refusal = endpoint.refusal(found, "august", refuse_empty=False, beta=False)
+    refusal = endpoint.refusal(found, contract.NEWEST_RULES)
     return {**found, "is refused": refusal is not None}
 
 
