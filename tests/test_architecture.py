@@ -61,6 +61,7 @@ ROOT_FILES = {
     "redaction": "json_codec",
     "json_codec": "errors",
     "memo": "",
+    "compression": "",
     "chat_memory": "",
     "threads": "",
     "private_files": "",
@@ -71,7 +72,7 @@ ROOT_FILES = {
 }
 # Folders and files that do no I/O, keep no clock and start no thread.
 PURE = {"config", "http1", "deepseek", "prices", "reasoning", "protocols", "conversation"}
-PURE |= {"errors", "redaction", "json_codec", "memo", "lull"}
+PURE |= {"errors", "redaction", "json_codec", "memo", "compression", "lull"}
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}
 # Splitting a URL is no I/O.
 HARMLESS = {"urllib.parse"}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.memo import json_size
 
@@ -38,7 +39,7 @@ class Sealer:
 
     def seal(self, reasoning: str) -> str:
         # A stopped answer may end with half of a surrogate pair.
-        packed = zlib.compress(reasoning.encode("utf-8", "surrogatepass"), 1)
+        packed = compress(reasoning.encode("utf-8", "surrogatepass"))
         seal = self._authenticate(packed)
         return _VERSION + urlsafe_b64encode(seal + self._xor_stream(packed, seal)).decode()
 

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.conversation import Message, is_blank
 from deepseek_cursor_proxy.reasoning.message_digest import digest_message
 from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, merge_info, message_json, reasoning_of
 
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # Links before the first message have this parent.
 _ROOT = 0
 # The row of a link and its entries in three indexes.
@@ -149,12 +151,12 @@ class TurnWriter:
 
     def _message(self, body: Json) -> int:
         """The row of a message, a prompt or a list of tools; all of a kind share one."""
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        text = _encode(body)
         digest = sha256(text).digest()
         row = self._connection.execute("SELECT id FROM messages WHERE digest = ?", (digest,)).fetchone()
         if row is not None:
             return int(row[0])
-        packed = zlib.compress(text, 1)
+        packed = compress(text)
         self.bytes += len(packed)
         return _last_id(self._connection.execute("INSERT INTO messages (digest, body) VALUES (?, ?)", (digest, packed)))
 
@@ -221,9 +223,11 @@ def _leading_prompts(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def pack(value: Any) -> bytes:
-    return zlib.compress(
-        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"), 1
-    )
+    return compress(_encode(value))
+
+
+def _encode(value: Any) -> bytes:
+    return _to_json(value).encode("utf-8", "surrogatepass")
 
 
 def unpack(packed: bytes) -> Any:

@@ -8,7 +8,8 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Generator
 
-_FASTEST = 1
+from deepseek_cursor_proxy.compression import compress
+
 # Compressed together, and decompressed together to read any byte of them.
 _BLOCK_BYTES = 64 * 1024
 # Compressed bytes that `unpack` takes at once: events shrink to a twentieth.
@@ -34,7 +35,7 @@ class EventLog:
         self._size += len(piece)
         if len(self._tail) >= _BLOCK_BYTES:
             self._starts.append(self._size - len(self._tail))
-            self._blocks.append(_compress(self._tail))
+            self._blocks.append(compress(self._tail))
             self._tail = bytearray()
 
     def read(self, start: int) -> bytes:
@@ -47,7 +48,7 @@ class EventLog:
 
     def pack(self, last: bytes = b"") -> bytes:
         """The whole log and a last piece, for `unpack`."""
-        return b"".join([*self._blocks, _compress(self._tail + last)])
+        return b"".join([*self._blocks, compress(self._tail + last)])
 
 
 def unpack(data: bytes) -> Generator[bytes, None, None]:
@@ -69,7 +70,3 @@ def unpack(data: bytes) -> Generator[bytes, None, None]:
             del rest[: end + 1]
     if rest:
         yield bytes(rest)
-
-
-def _compress(data: bytes | bytearray) -> bytes:
-    return zlib.compress(data, _FASTEST)

@@ -1,6 +1,6 @@
 """The SQL of ResponseStore: packed rows of the table `responses`, and changes that wait for the file.
 
-Body and input are compressed JSON (zlib's fastest level leaves a tenth of a long chat). The columns beside them answer
+Body and input are compressed JSON (a tenth of a long chat). The columns beside them answer
 what is read without unpacking: caller, status, age and size.
 """
 
@@ -15,7 +15,6 @@ from typing import NamedTuple
 UNFINISHED = ("queued", "in_progress")
 # Exactly the condition of the partial index; SQLite uses the index for no other.
 _IS_UNFINISHED = "status IN ('queued', 'in_progress')"
-_FASTEST = 1
 # Roughly what a row takes in memory besides its packed fields.
 _BYTES_PER_ROW = 500
 
@@ -37,10 +36,6 @@ class Row:
     @property
     def is_unfinished(self) -> bool:
         return self.status in UNFINISHED
-
-
-def pack(data: bytes) -> bytes:
-    return zlib.compress(data, _FASTEST)
 
 
 def unpack(packed: bytes) -> bytes:

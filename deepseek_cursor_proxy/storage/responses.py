@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage import response_rows
@@ -139,7 +140,7 @@ class ResponseStore:
 
     def _pack(self, value: Any) -> bytes:
         raw = encode_json(value)
-        packed = response_rows.pack(raw)
+        packed = compress(raw)
         # A value takes its text, four bytes a character at worst, and a hundred bytes for itself.
         memory = len(packed) + 4 * len(raw) + 100 * count_value_starts(raw)
         self._unpacked.keep(packed, _Unpacked(value, len(raw), memory))
@@ -258,7 +259,7 @@ class ResponseStore:
     def _fail_orphan(self, orphan: response_rows.Unfinished, is_retry: bool) -> bool:
         try:
             body = json.loads(response_rows.unpack(orphan.body))
-            packed = response_rows.pack(encode_json({**body, "status": "failed", "error": _RESTARTED}))
+            packed = compress(encode_json({**body, "status": "failed", "error": _RESTARTED}))
         except ValueError:
             # Unreadable, but it must not stay unfinished for ever.
             packed = orphan.body

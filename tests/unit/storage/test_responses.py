@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.storage import responses
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.response_rows import pack
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from tests.support.databases import StoreFileTestCase, StoreTestCase
 from tests.support.polling import PATIENCE, eventually
@@ -436,7 +436,7 @@ class TestFaults(ResponseStoreTestCase):
 
     def test_a_damaged_response_is_not_found(self) -> None:
         self.store.put(ME, response("r"))
-        for damage in (b"", b"\x00", pack(b"[]")[:-2], b"x\x9c"):
+        for damage in (b"", b"\x00", compress(b"[]")[:-2], b"x\x9c"):
             with self.database.transaction() as connection:
                 connection.execute("UPDATE responses SET input = ?", (damage,))
             self.store._faults._warned_at = float("-inf")
