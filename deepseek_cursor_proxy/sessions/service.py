@@ -53,9 +53,9 @@ class SessionService:
         if not isinstance(event, Finished) or event.prepared is None or event.message is None:
             return
         if event.recorded_in or self._config.record == "all":
-            self.recorder().record(event)
+            (self._recorder or self._start_recorder()).record(event)
 
-    def recorder(self) -> "SessionRecorder":
+    def _start_recorder(self) -> "SessionRecorder":
         from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
 
         with self._lock:

@@ -13,13 +13,20 @@ import logging
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
-from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, Session, SessionOptions
-from deepseek_cursor_proxy.sessions.turn_writer import TurnWriter, WrittenTurn, unpack
+from deepseek_cursor_proxy.sessions.session_writer import (
+    SessionRow,
+    SessionWriter,
+    WrittenTurn,
+    last_id,
+    storable,
+    unpack,
+)
+from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage.engine.database import Database
 
 _log = logging.getLogger(__name__)
@@ -48,6 +55,8 @@ class SessionStore:
         self._clock = clock
         # By session; used by the recorder's thread, and others only take entries out.
         self._last_turns: dict[str, WrittenTurn] = {}
+        # Of PRAGMA data_version, which changes with the writes of other processes.
+        self._file_version = 0
         self.database = Database(path, tables=SESSIONS)
 
     def open(self, *, may_set_aside: bool = True) -> None:
@@ -58,28 +67,12 @@ class SessionStore:
 
     # Sessions …
 
-    def create(self, caller: bytes, options: SessionOptions, model: str, chat: bytes | None = None) -> Session:
+    def create(self, caller: bytes, options: SessionOptions, model: str) -> Session:
         now = self._clock()
         session = Session(str(uuid.uuid4()), options, model, now, now)
-        expires_at = None if options.ttl_seconds is None else now + options.ttl_seconds
         with self.database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO sessions (uuid, caller, name, tags, track_tree, tool_parser, chat, model, created_at, "
-                "used_at, expires_at, requests, tokens, cost, bytes) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0,NULL,0)",
-                (
-                    session.uuid, caller, _storable(options.name), json.dumps(options.tags), options.track_tree,
-                    options.tool_parser, chat, _storable(model), now, now, expires_at,
-                ),
-            )  # fmt: skip
+            _insert(connection, caller, session)
         return session
-
-    def of_chat(self, caller: bytes, chat: bytes, name: str, model: str) -> str:
-        """The session of a chat, begun under this name if there is none."""
-        with self.database.reader() as connection:
-            row = connection.execute(
-                "SELECT uuid FROM sessions WHERE caller = ? AND chat = ?", (caller, chat)
-            ).fetchone()
-        return str(row[0]) if row is not None else self.create(caller, SessionOptions(name), model, chat).uuid
 
     def get(self, caller: bytes, session: str) -> Session | None:
         with self.database.reader() as connection:
@@ -153,30 +146,60 @@ class SessionStore:
 
     # Turns …
 
-    def record(self, caller: bytes, session: str, turn: RecordedTurn) -> bool:
-        """Add a turn to its session; False if there is no such session any more."""
-        with self.database.transaction() as connection:
-            row = connection.execute(
-                "SELECT id, track_tree FROM sessions WHERE caller = ? AND uuid = ?", (caller, session)
-            ).fetchone()
-            if row is None:
-                return False
-            writer = TurnWriter(connection, row[0])
-            last = writer.add(turn, self._last_turns.get(session), track_tree=bool(row[1]))
-            connection.execute(
-                "UPDATE sessions SET used_at = ?, requests = requests + 1, tokens = tokens + ?, model = ?, "
-                "cost = CASE WHEN ? IS NULL THEN cost ELSE coalesce(cost, 0) + ? END, bytes = bytes + ? WHERE id = ?",
-                (self._clock(), turn.tokens, _storable(turn.model), turn.cost, turn.cost, writer.bytes, row[0]),
-            )
-        # After the transaction: one that failed has left nothing to go on from.
-        self._remember(session, last)
-        return True
+    def record(self, turns: Iterable[TurnOfSession]) -> None:
+        """Add turns, all or none; without those of sessions that are there no more."""
+        try:
+            with self.database.transaction() as connection:
+                self._check_last_turns(connection)
+                writers = self._write(connection, turns)
+        except BaseException:
+            # What was to be gone on from is not in the file.
+            self._last_turns.clear()
+            raise
+        for writer in writers:
+            self._remember(writer)
 
-    def _remember(self, session: str, last: WrittenTurn) -> None:
-        self._last_turns.pop(session, None)
+    def _check_last_turns(self, connection: sqlite3.Connection) -> None:
+        """Forget them if another process has written, perhaps to the same sessions."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if version != self._file_version:
+            self._file_version = version
+            self._last_turns.clear()
+
+    def _write(self, connection: sqlite3.Connection, turns: Iterable[TurnOfSession]) -> Sequence[SessionWriter]:
+        writers: dict[tuple[bytes, str | bytes], SessionWriter | None] = {}
+        for caller, session, turn in turns:
+            key = caller, session if isinstance(session, str) else session.chat
+            if key not in writers:
+                writers[key] = self._writer(connection, caller, session)
+            if (writer := writers[key]) is not None:
+                writer.add(turn)
+        used = [writer for writer in writers.values() if writer is not None]
+        for writer in used:
+            writer.finish(self._clock())
+        return used
+
+    def _writer(
+        self, connection: sqlite3.Connection, caller: bytes, session: str | UnnamedSession
+    ) -> SessionWriter | None:
+        column, value = ("uuid", session) if isinstance(session, str) else ("chat", session.chat)
+        row = connection.execute(
+            f"SELECT id, uuid, track_tree FROM sessions WHERE caller = ? AND {column} = ?", (caller, value)
+        ).fetchone()
+        if row is None and isinstance(session, UnnamedSession):
+            now = self._clock()
+            begun = Session(str(uuid.uuid4()), SessionOptions(session.name), session.model, now, now)
+            row = _insert(connection, caller, begun, session.chat), begun.uuid, False
+        if row is None:
+            return None
+        return SessionWriter(connection, SessionRow(row[0], row[1], bool(row[2])), self._last_turns.get(row[1]))
+
+    def _remember(self, writer: SessionWriter) -> None:
+        self._last_turns.pop(writer.session.uuid, None)
         while len(self._last_turns) >= _MOST_SESSIONS_KNOWN:
             self._last_turns.pop(next(iter(self._last_turns)))
-        self._last_turns[session] = last
+        if writer.last is not None:
+            self._last_turns[writer.session.uuid] = writer.last
 
     def node(self, session: str, number: int) -> Node | None:
         """One node of a session, for the owner."""
@@ -209,15 +232,25 @@ class SessionStore:
                 yield node
 
 
+def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, chat: bytes | None = None) -> int:
+    options, created_at = session.options, session.created_at
+    expires_at = None if options.ttl_seconds is None else created_at + options.ttl_seconds
+    return last_id(
+        connection.execute(
+            "INSERT INTO sessions (uuid, caller, name, tags, track_tree, tool_parser, chat, model, created_at, "
+            "used_at, expires_at, requests, tokens, cost, bytes) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0,NULL,0)",
+            (
+                session.uuid, caller, storable(options.name), json.dumps(options.tags), options.track_tree,
+                options.tool_parser, chat, storable(session.model), created_at, created_at, expires_at,
+            ),
+        )
+    )  # fmt: skip
+
+
 def _session(row: tuple[Any, ...]) -> Session:
     name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost, nodes = row[1:]
     options = SessionOptions(name, tuple(json.loads(tags)), bool(track_tree), tool_parser)
     return Session(row[0], options, model, created_at, used_at, requests, nodes, tokens, cost)
-
-
-def _storable(text: str) -> str:
-    """The text with `?` for lone surrogates, which are legal in JSON and have no UTF-8 form."""
-    return text.encode(errors="replace").decode()
 
 
 def _delete_unused(connection: sqlite3.Connection) -> None:

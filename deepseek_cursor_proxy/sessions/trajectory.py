@@ -53,6 +53,20 @@ class RecordedTurn(NamedTuple):
     logprobs: Sequence[Sequence[Json]] = ()
 
 
+class UnnamedSession(NamedTuple):
+    """The session of a chat that named none: begun, under a name of ours, with the first turn that is recorded."""
+
+    chat: bytes
+    name: str
+    model: str
+
+
+class TurnOfSession(NamedTuple):
+    caller: bytes
+    session: str | UnnamedSession
+    turn: RecordedTurn
+
+
 @dataclass(frozen=True)
 class Node:
     """One trajectory. `own` are the indexes of the messages that the model wrote in this session."""

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.lab.bench.scale import Scale
 from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
 from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.store import SessionStore
-from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions
+from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
 
 _TURNS = 30
 _WORDS = "of the words that a chat has " * 20
@@ -84,5 +84,5 @@ def _fill(store: SessionStore, count: int) -> int:
         ]
         written += sum(map(len, texts))
         question, answer = Message("user", texts[0]), Message("assistant", texts[2], texts[1])
-        store.record(b"bench", session, RecordedTurn((question,), (), answer, {}))
+        store.record([TurnOfSession(b"bench", session, RecordedTurn((question,), (), answer, {}))])
     return written

@@ -10,7 +10,7 @@ from unittest import mock
 from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.sessions.store import SessionStore
-from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions
+from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
 from tests.unit.tokens.test_bpe import WIRE
 
 
@@ -30,7 +30,8 @@ class TestSessionsCommand(unittest.TestCase):
                 history = (*history, Message("user", f"before {text}"))
                 answer = Message("assistant", text, f"thought of {text}")
                 info = {"finished": finished, "metadata": {"is_complete": is_complete}}
-                store.record(name.encode(), session, RecordedTurn(history, (), answer, info))
+                turn = RecordedTurn(history, (), answer, info)
+                store.record([TurnOfSession(name.encode(), session, turn)])
                 history = (*history, answer)
         return session
 

@@ -8,7 +8,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
-from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, SessionOptions
+from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
 from tests.support.width import width
 
 ME, OTHER = b"me", b"other"
@@ -45,6 +45,9 @@ class StoreTestCase(unittest.TestCase):
     def create(self, caller: bytes = ME, **options: Any) -> str:
         return self.store.create(caller, SessionOptions(**options), "deepseek-v4-pro").uuid
 
+    def record(self, session: str | UnnamedSession, *turns: RecordedTurn, caller: bytes = ME) -> None:
+        self.store.record(TurnOfSession(caller, session, each) for each in turns)
+
     def nodes(self, session: str, caller: bytes = ME) -> list[Node]:
         return list(self.store.nodes(session, caller))
 
@@ -58,14 +61,14 @@ class TestSessions(StoreTestCase):
         self.assertIsNone(self.store.get(OTHER, session))
         self.assertEqual([], self.store.list(OTHER))
         self.assertFalse(self.store.delete(OTHER, session))
-        self.assertFalse(self.store.record(OTHER, session, turn(user("a"), answer("b"))))
-        self.assertEqual([], self.nodes(session, OTHER))
+        self.record(session, turn(user("a"), answer("b")), caller=OTHER)
+        self.assertEqual(([], []), (self.nodes(session, OTHER), self.nodes(session)))
         self.assertEqual(1, len(self.store.list(ME)))
 
     def test_a_session_counts_its_requests_tokens_and_money(self) -> None:
         session = self.create()
-        self.store.record(ME, session, turn(user("a"), answer("b"), tokens=10, cost=0.5, model="m"))
-        self.store.record(ME, session, turn(user("c"), answer("d"), tokens=5, cost=None, model="m"))
+        self.record(session, turn(user("a"), answer("b"), tokens=10, cost=0.5, model="m"))
+        self.record(session, turn(user("c"), answer("d"), tokens=5, cost=None, model="m"))
         found = self.store.get(ME, session)
         assert found is not None
         self.assertEqual((2, 2, 15, 0.5, "m"), (found.requests, found.nodes, found.tokens, found.cost, found.model))
@@ -73,8 +76,8 @@ class TestSessions(StoreTestCase):
     def test_a_deleted_session_leaves_no_byte_in_the_file(self) -> None:
         secret = "".join(random.Random(1).choices("abcdefghijklmnop", k=400))
         session, kept = self.create(), self.create()
-        self.store.record(ME, session, turn(user("a"), answer("b", secret)))
-        self.store.record(ME, kept, turn(user("a"), answer("c")))
+        self.record(session, turn(user("a"), answer("b", secret)))
+        self.record(kept, turn(user("a"), answer("c")))
         packed = self._rows("SELECT body FROM messages")
         self.assertTrue(self.store.delete(ME, session))
         self.assertFalse(self.store.delete(ME, session))
@@ -102,15 +105,21 @@ class TestSessions(StoreTestCase):
                 self.store = self.open(limits)
                 for age in ages:
                     self.now = 1000.0 - age
-                    self.store.record(ME, self.create(**options), turn(user(f"{age}"), answer("b")))
+                    self.record(self.create(**options), turn(user(f"{age}"), answer("b")))
                 self.now = 1000.0
                 self.store.prune()
                 self.assertEqual(kept, self.store.count())
 
     def test_each_chat_has_one_session_when_all_are_recorded(self) -> None:
-        first = self.store.of_chat(ME, b"chat", "Try", "m")
-        self.assertEqual(first, self.store.of_chat(ME, b"chat", "Try", "m"))
-        self.assertNotEqual(first, self.store.of_chat(OTHER, b"chat", "Try", "m"))
+        chat = [user("q"), answer("a"), user("r"), answer("b")]
+        unnamed = UnnamedSession(b"chat", "Try", "m")
+        self.record(unnamed, turn(*chat[:2]), turn(*chat))
+        self.record(unnamed, turn(*chat, user("s"), answer("c")))
+        self.record(unnamed, turn(*chat[:2]), caller=OTHER)
+        self.record(UnnamedSession(b"other", "Try", "m"), turn(*chat[:2]))
+        found = [self.nodes(session.uuid) for session in self.store.list(ME)]
+        self.assertEqual([[2], [6]], sorted([len(node.messages) for node in nodes] for nodes in found))
+        self.assertEqual((2, 1), (len(self.store.list(ME)), len(self.store.list(OTHER))))
 
 
 class TestNodes(StoreTestCase):
@@ -119,9 +128,9 @@ class TestNodes(StoreTestCase):
         call = ToolCall("call_1", "read", '{"path": "a"}')
         prompt, result = Message("system", "Be brief."), Message("tool", "text", tool_call_id="call_1")
         first = answer("", "I read.", call)
-        self.store.record(ME, session, turn(prompt, user("q"), first))
+        self.record(session, turn(prompt, user("q"), first))
         stripped = first._replace(reasoning=None)
-        self.store.record(ME, session, turn(prompt, user("q"), stripped, result, answer("Done.", "It is a.")))
+        self.record(session, turn(prompt, user("q"), stripped, result, answer("Done.", "It is a.")))
         (node,) = self.nodes(session)
         self.assertEqual(["system", "user", "assistant", "tool", "assistant"], [each["role"] for each in node.messages])
         self.assertEqual(["I read.", "It is a."], [node.messages[at]["reasoning_content"] for at in (2, 4)])
@@ -131,22 +140,22 @@ class TestNodes(StoreTestCase):
     def test_a_changed_prompt_and_changed_tools_continue_the_node(self) -> None:
         session = self.create()
         tools = ({"type": "function", "function": {"name": "read"}},)
-        self.store.record(ME, session, turn(Message("system", "Monday."), user("q"), answer("a")))
+        self.record(session, turn(Message("system", "Monday."), user("q"), answer("a")))
         later = turn(Message("system", "Tuesday."), user("q"), answer("a"), user("r"), answer("b"), tools=tools)
-        self.store.record(ME, session, later)
+        self.record(session, later)
         (node,) = self.nodes(session)
         self.assertEqual(("Tuesday.", tools), (node.messages[0]["content"], node.tools))
 
     def test_an_answer_that_is_generated_again_is_a_branch(self) -> None:
         session = self.create()
         for text in ("one", "two", "two"):
-            self.store.record(ME, session, turn(user("q"), answer(text)))
+            self.record(session, turn(user("q"), answer(text)))
         first, second = self.nodes(session)
         self.assertEqual((None, first.id), (first.parent, second.parent))
 
     def test_a_message_of_the_history_is_not_the_models_unless_it_wrote_it_here(self) -> None:
         session = self.create()
-        self.store.record(ME, session, turn(user("q"), answer("from elsewhere", "theirs"), user("r"), answer("b")))
+        self.record(session, turn(user("q"), answer("from elsewhere", "theirs"), user("r"), answer("b")))
         (node,) = self.nodes(session)
         self.assertEqual({3}, set(node.own))
         self.assertEqual("theirs", node.messages[1]["reasoning_content"])
@@ -154,20 +163,42 @@ class TestNodes(StoreTestCase):
     def test_every_step_is_a_node_when_the_tree_is_tracked(self) -> None:
         session = self.create(track_tree=True)
         chat = [user("q"), answer("a"), user("r"), answer("b")]
-        self.store.record(ME, session, turn(*chat[:2]))
-        self.store.record(ME, session, turn(*chat))
+        self.record(session, turn(*chat[:2]))
+        self.record(session, turn(*chat))
         first, second = self.nodes(session)
         self.assertEqual((2, 4, first.id), (len(first.messages), len(second.messages), second.parent))
 
+    def test_two_processes_record_into_one_session(self) -> None:
+        session, other = self.create(), self.open()
+        begin = [user("q"), answer("a")]
+        self.record(session, turn(*begin))
+        other.record([TurnOfSession(ME, session, turn(*begin, user("r"), answer("b")))])
+        self.record(session, turn(*begin, user("s"), answer("c")))
+        first, second = self.nodes(session)
+        self.assertEqual(
+            [["q", "a", "r", "b"], ["q", "a", "s", "c"]], [[m["content"] for m in n.messages] for n in (first, second)]
+        )
+        self.assertEqual(first.id, second.parent)
+
+    def test_turns_that_are_not_written_together_leave_nothing(self) -> None:
+        session, begin = self.create(), [user("q"), answer("a")]
+        later = turn(*begin, user("r"), answer("b"))
+        self.record(session, turn(*begin))
+        with self.assertRaises(AttributeError):
+            self.record(session, later, turn(user("q"), None))  # type: ignore[arg-type]
+        self.assertEqual([2], [len(node.messages) for node in self.nodes(session)])
+        self.record(session, later)
+        self.assertEqual([4], [len(node.messages) for node in self.nodes(session)])
+
     def test_a_filler_is_no_reasoning(self) -> None:
         session = self.create()
-        self.store.record(ME, session, turn(user("q"), answer("a", " ")))
+        self.record(session, turn(user("q"), answer("a", " ")))
         self.assertNotIn("reasoning_content", self.nodes(session)[0].messages[1])
 
     def test_log_probabilities_are_kept_with_their_answer(self) -> None:
         session = self.create()
         logprobs = [[{"token": "a", "logprob": -0.1, "bytes": [97]}]]
-        self.store.record(ME, session, turn(user("q"), answer("a"), logprobs=logprobs))
+        self.record(session, turn(user("q"), answer("a"), logprobs=logprobs))
         self.assertEqual({1: logprobs}, self.nodes(session)[0].logprobs)
 
     def test_a_long_chat_costs_its_own_size_once(self) -> None:
@@ -176,7 +207,7 @@ class TestNodes(StoreTestCase):
         for number in range(100):
             text, thought = (" ".join(rng.choices(WORDS, k=250)) for _ in range(2))
             chat += [user(f"step {number}"), answer(text, thought)]
-            self.store.record(ME, session, turn(*chat))
+            self.record(session, turn(*chat))
         self.store.close()
         size = sum(len(each.content) + len(each.reasoning or "") for each in chat)
         self.assertLess(self.path.stat().st_size, size)
@@ -185,7 +216,7 @@ class TestNodes(StoreTestCase):
         def peak(count: int) -> int:
             session = self.create()
             for number in range(count):
-                self.store.record(ME, session, turn(user(f"q{number} " + "x" * 20_000), answer(f"a{number}")))
+                self.record(session, turn(user(f"q{number} " + "x" * 20_000), answer(f"a{number}")))
             tracemalloc.start()
             self.addCleanup(tracemalloc.stop)
             self.assertEqual(count, sum(1 for _ in export.lines(self.store.nodes(session), "openai", export.Filter())))
@@ -203,6 +234,7 @@ class TestNodes(StoreTestCase):
     def _compare(self, rng: random.Random) -> None:
         session, reference = self.create(), _Reference()
         chats: list[list[Message]] = [[]]
+        waiting: list[RecordedTurn] = []
         for _ in range(rng.randint(1, 12)):
             begin = rng.choice(chats)
             cut = rng.choice([len(begin), len(begin), rng.randrange(len(begin) + 1)])
@@ -210,9 +242,14 @@ class TestNodes(StoreTestCase):
             history = begin[: cut - 1 if cut and begin[cut - 1].role == "user" else cut]
             history = [*history, user(f"q{rng.randrange(3)}")]
             last = answer(f"a{rng.randrange(3)}", rng.choice((None, "", " ", "thought")))
-            self.store.record(ME, session, turn(*history, last))
+            waiting.append(turn(*history, last))
+            if rng.random() < 0.5:
+                self.record(session, *waiting)
+                waiting.clear()
             reference.record(history, last)
             chats.append([*history, last])
+        if waiting:
+            self.record(session, *waiting)
         found = self.nodes(session)
         ids = {node.id: at for at, node in enumerate(found)}
         self.assertEqual(

@@ -1,7 +1,7 @@
-"""TurnWriter: adds one turn to the trie of its session, inside a transaction.
+"""SessionWriter: adds turns to the trie of one session, inside a transaction.
 
 A turn that continues the last one of its session, as nearly all do, adds its new messages and moves the node's head.
-Any other turn is looked up link by link.
+Any other turn is looked up link by link. Nodes and the row of the session are written once for all turns.
 """
 
 import json
@@ -31,6 +31,8 @@ class WrittenTurn(NamedTuple):
     links: Sequence[int]
     answer: bytes
     head: int
+    # Whether the head was written with this turn, so that nothing can follow it yet.
+    is_new: bool
     node: int
     info: Mapping[str, Any]
     prompts: Sequence[Message]
@@ -58,48 +60,70 @@ class _Place(NamedTuple):
     info: Mapping[str, Any]
 
 
-class TurnWriter:
-    """Writes one turn; `bytes` counts what it adds."""
+class SessionRow(NamedTuple):
+    id: int
+    uuid: str
+    track_tree: bool
 
-    def __init__(self, connection: sqlite3.Connection, session: int) -> None:
+
+class SessionWriter:
+    """Writes turns of one session; used within one transaction. `last` is the turn that the next one may continue."""
+
+    def __init__(self, connection: sqlite3.Connection, session: SessionRow, last: WrittenTurn | None) -> None:
+        self.session = session
+        self.last = last
         self._connection = connection
-        self._session = session
-        self.bytes = 0
+        self._turns: list[RecordedTurn] = []
+        self._bytes = 0
+        # What is known about nodes that changed.
+        self._infos: dict[int, Mapping[str, Any]] = {}
 
-    def add(self, turn: RecordedTurn, last: WrittenTurn | None, *, track_tree: bool) -> WrittenTurn:
-        """Add a turn to a session whose last one is known, or not."""
+    def add(self, turn: RecordedTurn) -> None:
         prompts = _leading_prompts(turn.messages)
         messages = turn.messages[len(prompts) :]
-        place = self._continue(last, messages, turn) if last is not None and not track_tree else None
-        path, answer, node, info = place or self._look_up(last, messages, turn, track_tree=track_tree)
+        path, answer, node, info = self._continue(messages, turn) or self._look_up(messages, turn)
         for message in messages[len(path) :]:
             path.append(self._insert(path, message, node))
         head = self._write_answer(path, turn, node, answer)
-        self._connection.execute("UPDATE nodes SET head = ?, info = ? WHERE id = ?", (head, pack(info), node))
-        if last is None or last.node != node or last.prompts != prompts or last.tools != turn.tools:
-            self._write_texts(node, [*map(message_json, prompts), {"tools": list(turn.tools)}])
+        self._connection.execute("UPDATE nodes SET head = ? WHERE id = ?", (head, node))
+        self._infos[node] = info
+        self._write_texts(node, prompts, turn.tools)
         digest = digest_message(turn.answer).digest
-        return WrittenTurn(messages, path, digest, head, node, info, prompts, turn.tools)
+        self.last = WrittenTurn(messages, path, digest, head, answer is None, node, info, prompts, turn.tools)
+        self._turns.append(turn)
 
-    def _continue(self, last: WrittenTurn, messages: Sequence[Message], turn: RecordedTurn) -> "_Place | None":
+    def finish(self, now: float) -> None:
+        """Write what is written once for all turns."""
+        rows = [(pack(info), node) for node, info in self._infos.items()]
+        self._connection.executemany("UPDATE nodes SET info = ? WHERE id = ?", rows)
+        costs = [turn.cost for turn in self._turns if turn.cost is not None]
+        self._connection.execute(
+            "UPDATE sessions SET used_at = ?, requests = requests + ?, tokens = tokens + ?, model = ?, "
+            "cost = CASE WHEN ? THEN coalesce(cost, 0) + ? ELSE cost END, bytes = bytes + ? WHERE id = ?",
+            (
+                now, len(self._turns), sum(turn.tokens for turn in self._turns), storable(self._turns[-1].model),
+                bool(costs), sum(costs), self._bytes, self.session.id,
+            ),
+        )  # fmt: skip
+
+    def _continue(self, messages: Sequence[Message], turn: RecordedTurn) -> "_Place | None":
         """The place of a turn that goes on where the last one ended, if no other did so before."""
-        if not last.is_continued_by(messages):
+        last = self.last
+        if last is None or self.session.track_tree or not last.is_continued_by(messages):
             return None
         path = [*last.links, last.head]
-        if self._find(path, (*messages, turn.answer)[len(path)]) is not None:
+        if not last.is_new and self._find(path, (*messages, turn.answer)[len(path)]) is not None:
             return None
         return _Place(path, None, last.node, merge_info(last.info, turn.info))
 
-    def _look_up(
-        self, last: WrittenTurn | None, messages: Sequence[Message], turn: RecordedTurn, *, track_tree: bool
-    ) -> "_Place":
-        path = self._find_path(messages, last)
+    def _look_up(self, messages: Sequence[Message], turn: RecordedTurn) -> "_Place":
+        path = self._find_path(messages)
         answer = self._find(path, turn.answer) if len(path) == len(messages) else None
-        return _Place(path, answer, *self._place(path, answer, turn.info, track_tree=track_tree))
+        return _Place(path, answer, *self._place(path, answer, turn.info))
 
-    def _find_path(self, messages: Sequence[Message], last: WrittenTurn | None) -> list[int]:
+    def _find_path(self, messages: Sequence[Message]) -> list[int]:
         """The links of the messages that are there."""
-        path = list(last.links[: last.common(messages)]) if last is not None else []
+        path = list(self.last.links[: self.last.common(messages)]) if self.last is not None else []
         while len(path) < len(messages) and (link := self._find(path, messages[len(path)])) is not None:
             path.append(link)
         return path
@@ -109,7 +133,7 @@ class TurnWriter:
         row = self._connection.execute(
             "SELECT links.id, is_own, body FROM links JOIN messages ON messages.id = message "
             "WHERE session = ? AND parent = ? AND identity = ?",
-            (self._session, path[-1] if path else _ROOT, digest_message(message).digest),
+            (self.session.id, path[-1] if path else _ROOT, digest_message(message).digest),
         ).fetchone()
         if row is None:
             return None
@@ -141,11 +165,11 @@ class TurnWriter:
     ) -> int:
         parent, identity = path[-1] if path else _ROOT, digest_message(message).digest
         body = self._message(message_json(message))
-        self.bytes += _BYTES_PER_LINK
-        return _last_id(
+        self._bytes += _BYTES_PER_LINK
+        return last_id(
             self._connection.execute(
                 "INSERT INTO links (session, parent, identity, message, is_own, logprobs, node) VALUES (?,?,?,?,?,?,?)",
-                (self._session, parent, identity, body, is_own, logprobs, node),
+                (self.session.id, parent, identity, body, is_own, logprobs, node),
             )
         )
 
@@ -157,12 +181,10 @@ class TurnWriter:
         if row is not None:
             return int(row[0])
         packed = compress(text)
-        self.bytes += len(packed)
-        return _last_id(self._connection.execute("INSERT INTO messages (digest, body) VALUES (?, ?)", (digest, packed)))
+        self._bytes += len(packed)
+        return last_id(self._connection.execute("INSERT INTO messages (digest, body) VALUES (?, ?)", (digest, packed)))
 
-    def _place(
-        self, path: Sequence[int], answer: int | None, info: Json, *, track_tree: bool
-    ) -> tuple[int, Mapping[str, Any]]:
+    def _place(self, path: Sequence[int], answer: int | None, info: Json) -> tuple[int, Mapping[str, Any]]:
         """The node of a turn that has this path in common with earlier ones, and what is known about it.
 
         It is one that the turn continues, or a new one.
@@ -170,10 +192,18 @@ class TurnWriter:
         node = self._node_with_head((answer,)) if answer is not None else None
         if node is None:
             node = self._node_with_head(path)
-            if node is None or track_tree:
-                return self._begin_node(node if node is not None else self._node_of(path), info), info
-        (before,) = self._connection.execute("SELECT info FROM nodes WHERE id = ?", (node,)).fetchone()
-        return node, merge_info(unpack(before), info)
+            if node is None or self.session.track_tree:
+                return self._begin_node(node if node is not None else self._node_of(path)), info
+        return node, merge_info(self._info(node), info)
+
+    def _info(self, node: int) -> Mapping[str, Any]:
+        if node in self._infos:
+            return self._infos[node]
+        if self.last is not None and self.last.node == node:
+            return self.last.info
+        (packed,) = self._connection.execute("SELECT info FROM nodes WHERE id = ?", (node,)).fetchone()
+        found: Mapping[str, Any] = unpack(packed)
+        return found
 
     def _node_with_head(self, path: Sequence[int]) -> int | None:
         """The node that ends last on a path."""
@@ -182,7 +212,7 @@ class TurnWriter:
             row = self._connection.execute(
                 f"SELECT id FROM nodes WHERE head IN ({','.join('?' * len(links))}) AND session = ? "
                 "ORDER BY head DESC LIMIT 1",
-                (*links, self._session),
+                (*links, self.session.id),
             ).fetchone()
             if row is not None:
                 return int(row[0])
@@ -194,27 +224,40 @@ class TurnWriter:
             return None
         return int(self._connection.execute("SELECT node FROM links WHERE id = ?", (path[-1],)).fetchone()[0])
 
-    def _begin_node(self, parent: int | None, info: Json) -> int:
-        return _last_id(
+    def _begin_node(self, parent: int | None) -> int:
+        return last_id(
             self._connection.execute(
-                "INSERT INTO nodes (session, parent, head, info) VALUES (?,?,0,?)", (self._session, parent, pack(info))
+                "INSERT INTO nodes (session, parent, head, info) VALUES (?,?,0,x'')", (self.session.id, parent)
             )
         )
 
-    def _write_texts(self, node: int, texts: Sequence[Json]) -> None:
+    def _write_texts(self, node: int, prompts: Sequence[Message], tools: Sequence[Json]) -> None:
         """Write the prompts and the tools of a node, in place of those it had."""
-        self._connection.execute("DELETE FROM head_texts WHERE node = ?", (node,))
-        rows = [(node, position, self._message(text)) for position, text in enumerate(texts)]
-        self._connection.executemany("INSERT INTO head_texts (node, position, message) VALUES (?,?,?)", rows)
+        last, delete = self.last, "DELETE FROM head_texts WHERE node = ?"
+        if last is None or last.prompts != prompts or last.tools != tools:
+            texts = [*map(message_json, prompts), {"tools": list(tools)}]
+            rows = [(node, position, self._message(text)) for position, text in enumerate(texts)]
+            self._connection.execute(delete, (node,))
+            self._connection.executemany("INSERT INTO head_texts (node, position, message) VALUES (?,?,?)", rows)
+        elif last.node != node:
+            self._connection.execute(delete, (node,))
+            self._connection.execute(
+                "INSERT INTO head_texts SELECT ?, position, message FROM head_texts WHERE node = ?", (node, last.node)
+            )
 
 
 # Few enough for one statement.
 _LINKS_PER_QUERY = 200
 
 
-def _last_id(cursor: sqlite3.Cursor) -> int:
+def last_id(cursor: sqlite3.Cursor) -> int:
     assert cursor.lastrowid is not None
     return cursor.lastrowid
+
+
+def storable(text: str) -> str:
+    """The text with `?` for lone surrogates, which are legal in JSON and have no UTF-8 form."""
+    return text.encode(errors="replace").decode()
 
 
 def _leading_prompts(messages: Sequence[Message]) -> Sequence[Message]:

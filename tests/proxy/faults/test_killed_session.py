@@ -1,0 +1,59 @@
+"""A proxy killed in the middle of a turn has recorded the turns before it."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from tests.support.harness import read_reply, request_bytes
+from tests.support.program import PATIENCE, Process, ServeTest, address
+
+STALLED = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_after=3)
+# Turns that end sooner after another are written together.
+A_MOMENT = 0.2
+
+
+@unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
+class TestKilledSession(ServeTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.fake = self.enterContext(FakeDeepSeek())
+
+    def start(self) -> Process:
+        process, welcome = self.serve("--base-url", self.fake.url)
+        self.address = address(welcome)
+        return process
+
+    def connect(self, method: str, path: str, body: Any = b"") -> socket.socket:
+        sock = socket.create_connection(self.address, timeout=PATIENCE)
+        self.addCleanup(sock.close)
+        sock.sendall(request_bytes(body, path=path).replace(b"POST", method.encode(), 1))
+        return sock
+
+    def send(self, method: str, path: str, body: Any = b"") -> Any:
+        return json.loads(read_reply(self.connect(method, path, body)).body)
+
+    def test_finished_turns_survive_sigkill_and_the_unfinished_one_is_lost(self) -> None:
+        process = self.start()
+        session = self.send("POST", "/sessions/create", {})["uuid"]
+        path, messages = f"/s/{session}/v1/chat/completions", []
+        for number in range(5):
+            self.fake.answer(Answer(reasoning=f"Thought {number}.", content=f"Answer {number}."))
+            messages += [{"role": "user", "content": f"Question {number}"}]
+            body = {"model": "deepseek-v4-pro", "messages": messages}
+            messages += [self.send("POST", path, body)["choices"][0]["message"]]
+        self.fake.answer(STALLED)
+        messages += [{"role": "user", "content": "The last question"}]
+        self.connect("POST", path, {"model": "deepseek-v4-pro", "messages": messages, "stream": True})
+        self.fake.stalls.get(timeout=PATIENCE)
+        threading.Event().wait(A_MOMENT)
+        process.send(signal.SIGKILL)
+        self.assertEqual(-signal.SIGKILL, process.wait())
+        self.start()
+        (node,) = self.send("GET", f"/s/{session}/nodes")["nodes"]
+        thoughts = [each["reasoning_content"] for each in node["messages"] if each["role"] == "assistant"]
+        self.assertEqual([f"Thought {number}." for number in range(5)], thoughts)

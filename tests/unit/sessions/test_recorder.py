@@ -1,0 +1,130 @@
+import threading
+import unittest
+from collections.abc import Iterable
+from unittest import mock
+
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.observers.events import COMPLETED, Finished, RequestFacts, Timing
+from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
+from deepseek_cursor_proxy.sessions import recorder
+from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
+from deepseek_cursor_proxy.sessions.trajectory import TurnOfSession
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+
+
+def finished(answer: str) -> Finished:
+    request = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (Message("user", "q"),), (), stream=True)
+    facts = RequestFacts(7, 1000.0, "chat", "abc")
+    return Finished(
+        facts,
+        COMPLETED,
+        Timing(1.0, 0.5),
+        Message("assistant", answer),
+        "stop",
+        None,
+        prepared=PreparedRequest(request, identity.identify(b"", ()), ()),
+        recorded_in="session",
+    )
+
+
+class Store:
+    """Keeps the answers that are recorded together; refuses some."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.prunings = 0
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def record(self, turns: Iterable[TurnOfSession]) -> None:
+        answers = [str(each.turn.answer.content) for each in turns]
+        self.may_write.wait(10)
+        if "no space" in answers:
+            raise Unusable("the disk is full", "free some space")
+        if "a bug" in answers:
+            raise KeyError("bug")
+        self.batches.append(answers)
+
+    @property
+    def answers(self) -> list[str]:
+        return [answer for batch in self.batches for answer in batch]
+
+    def prune(self) -> None:
+        self.prunings += 1
+
+
+class TestSessionRecorder(unittest.TestCase):
+    def setUp(self) -> None:
+        # Only a flush ends the pause after a write.
+        self.enterContext(mock.patch.object(recorder, "_SECONDS_BETWEEN_WRITES", 3600.0))
+        self.store = Store()
+        self.recorder = SessionRecorder(lambda: self.store)  # type: ignore[arg-type,return-value]
+        self.addCleanup(self.recorder.close)
+
+    def record(self, *answers: str) -> None:
+        for answer in answers:
+            self.recorder.record(finished(answer))
+
+    def test_the_first_turn_is_written_at_once_and_those_of_the_next_moment_together(self) -> None:
+        self.record("a")
+        self.recorder.flush()
+        self.record("b")
+        self.recorder.flush()
+        self.record("c", "d", "e")
+        self.recorder.flush()
+        self.assertEqual([["a"], ["b"], ["c", "d", "e"]], self.store.batches)
+
+    def test_a_turn_waits_a_moment_at_most(self) -> None:
+        with mock.patch.object(recorder, "_SECONDS_BETWEEN_WRITES", 0.01):
+            self.record("a")
+            self.recorder.flush()
+            self.record("b")
+            for _ in range(1000):
+                if len(self.store.batches) == 2:
+                    break
+                threading.Event().wait(0.01)
+        self.assertEqual([["a"], ["b"]], self.store.batches)
+
+    def test_a_turn_with_a_bug_costs_itself_alone(self) -> None:
+        self.store.may_write.clear()
+        self.record("a")
+        self.record("b", "a bug", "c")
+        with self.assertLogs(recorder.__name__, "WARNING") as logged:
+            self.store.may_write.set()
+            self.recorder.flush()
+            self.record("d")
+            self.recorder.flush()
+        self.assertEqual(["a", "b", "c", "d"], self.store.answers)
+        self.assertEqual(1, len(logged.output))
+
+    def test_a_file_that_cannot_be_written_costs_its_turns_and_no_others(self) -> None:
+        for answer in ("no space", "a"):
+            self.record(answer)
+            self.recorder.flush()
+        self.assertEqual([["a"]], self.store.batches)
+
+    def test_turns_beyond_the_limit_are_dropped_with_a_warning(self) -> None:
+        self.store.may_write.clear()
+        with (
+            mock.patch.object(recorder, "_MOST_WAITING", 2),
+            self.assertLogs(recorder.__name__, "WARNING") as logged,
+        ):
+            self.record(*"abcdefgh")
+        self.store.may_write.set()
+        self.recorder.flush()
+        self.assertEqual(1, len(logged.output))
+        self.assertIn(sum(map(len, self.store.batches)), (2, 3))
+
+    def test_sessions_are_pruned_now_and_then(self) -> None:
+        with mock.patch.object(recorder, "_TURNS_BETWEEN_PRUNINGS", 2):
+            for answer in "abcde":
+                self.record(answer)
+                self.recorder.flush()
+        self.assertEqual(2, self.store.prunings)
+
+    def test_what_waits_is_written_when_the_recorder_is_closed(self) -> None:
+        self.record("a", "b", "c")
+        self.recorder.close()
+        self.recorder.close()
+        self.assertEqual(["a", "b", "c"], self.store.answers)
