@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.chats.divergence import RequestOutline, nearest
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.engine.unused_rows import delete_unused
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,6 @@ _MESSAGES_IN_MEMORY = 100_000
 _USE_RESOLUTION_SECONDS = 24 * 3600
 # Orders change rarely, so a few writes are many chats.
 _WRITES_BETWEEN_PRUNINGS = 64
-_ROWS_PER_STEP = 200
 
 
 class PromptTokens(NamedTuple):
@@ -166,21 +166,14 @@ class ChatStore:
 
     def prune(self) -> int:
         """Delete the rows that are too old or too many; how many. A lost row costs a chat one cache miss."""
-        deleted = 0
         with self._faults.guard("prune"):
-            while not self._pruner.is_closed and (step := self._delete_some()):
-                deleted += step
-        return deleted
+            return self._pruner.delete_in_steps(self._delete_some)
+        return 0
 
     def _delete_some(self) -> int:
+        unused_since = self._clock() - self._max_age
         with self._database.transaction() as connection:
-            rows = connection.execute("SELECT count(*) FROM tool_orders").fetchone()[0]
-            excess = min(max(0, rows - self._max_rows), _ROWS_PER_STEP)
-            return connection.execute(
-                "DELETE FROM tool_orders WHERE id IN (SELECT id FROM tool_orders ORDER BY used_at LIMIT ?) OR id IN "
-                "(SELECT id FROM tool_orders WHERE used_at < ? ORDER BY used_at LIMIT ?)",
-                (excess, self._clock() - self._max_age, _ROWS_PER_STEP),
-            ).rowcount
+            return delete_unused(connection, "tool_orders", unused_since=unused_since, max_rows=self._max_rows)
 
     def close(self) -> None:
         """Idempotent; the database is its owner's to close."""

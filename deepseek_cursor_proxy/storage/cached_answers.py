@@ -111,12 +111,9 @@ class CachedAnswers:
 
     def prune(self) -> int:
         """Delete what is too old or too much; how many."""
-        deleted = 0
         with self._faults.guard("prune"):
-            while not self._pruner.is_closed and (step := self._delete_oldest()):
-                deleted += step
-                self._pruner.pause()
-        return deleted
+            return self._pruner.delete_in_steps(self._delete_oldest)
+        return 0
 
     def stats(self, currency: str) -> CacheStats:
         """Figures of the file and of what is not written yet; raises Unusable."""

@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.engine.unused_rows import delete_unused
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,6 @@ _MAX_BYTES_UNWRITTEN = 4 * 1024 * 1024
 _USE_RESOLUTION_SECONDS = 24 * 3600
 _KEYS_PER_QUERY = 500
 _WRITES_BETWEEN_PRUNINGS = 64
-_ROWS_PER_STEP = 200
 
 
 class PictureDescriptions:
@@ -76,12 +76,9 @@ class PictureDescriptions:
 
     def prune(self) -> int:
         """Delete the rows that are too old or too many; how many."""
-        deleted = 0
         with self._faults.guard("prune"):
-            while not self._pruner.is_closed and (step := self._delete_some()):
-                deleted += step
-                self._pruner.pause()
-        return deleted
+            return self._pruner.delete_in_steps(self._delete_some)
+        return 0
 
     def close(self) -> None:
         """Idempotent; the database is its owner's to close."""
@@ -104,15 +101,9 @@ class PictureDescriptions:
             connection.executemany("UPDATE picture_descriptions SET used_at = ? WHERE caller = ? AND picture = ?", uses)
 
     def _delete_some(self) -> int:
+        unused_since = self._clock() - self._max_age
         with self._database.transaction() as connection:
-            rows = connection.execute("SELECT count(*) FROM picture_descriptions").fetchone()[0]
-            excess = min(max(0, rows - self._max_rows), _ROWS_PER_STEP)
-            return connection.execute(
-                "DELETE FROM picture_descriptions WHERE id IN "
-                "(SELECT id FROM picture_descriptions ORDER BY used_at LIMIT ?) OR id IN "
-                "(SELECT id FROM picture_descriptions WHERE used_at < ? ORDER BY used_at LIMIT ?)",
-                (excess, self._clock() - self._max_age, _ROWS_PER_STEP),
-            ).rowcount
+            return delete_unused(connection, "picture_descriptions", unused_since=unused_since, max_rows=self._max_rows)
 
 
 def _encode(text: str) -> bytes:

@@ -270,12 +270,9 @@ class ResponseStore:
 
     def prune(self) -> int:
         """Delete the oldest beyond the limits; how many. Called on the pruner's thread, or by tests."""
-        deleted = 0
         with self._faults.guard("prune"):
-            while not self._pruner.is_closed and (step := self._delete_oldest()):
-                deleted += step
-                self._pruner.pause()
-        return deleted
+            return self._pruner.delete_in_steps(self._delete_oldest)
+        return 0
 
     def _delete_oldest(self) -> int:
         with self._database.transaction() as connection:

@@ -162,14 +162,11 @@ class UsageLedger:
 
     def prune(self) -> int:
         """Delete the rows that are too old or too many; how many. The sums of their days stay."""
-        deleted = 0
         try:
-            while not self._pruner.is_closed and (step := self._delete_some()):
-                deleted += step
-                self._pruner.pause()
+            return self._pruner.delete_in_steps(self._delete_some)
         except (Unusable, sqlite3.Error, OSError) as error:
             self._warn(error)
-        return deleted
+            return 0
 
     def _delete_some(self) -> int:
         with self._database.transaction() as connection:

@@ -49,6 +49,14 @@ class Pruner:
         """Whether a running pruning should stop after its current step."""
         return self._closing.is_set()
 
+    def delete_in_steps(self, delete_some: Callable[[], int]) -> int:
+        """Delete some rows at a time, until none are left to delete or the store is closed; how many in all."""
+        deleted = 0
+        while not self.is_closed and (step := delete_some()):
+            deleted += step
+            self.pause()
+        return deleted
+
     def pause(self) -> None:
         """Call between two steps: a thread that retakes a lock at once starves those that wait for it."""
         self._closing.wait(_SECONDS_BETWEEN_STEPS)
