@@ -8,84 +8,29 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.cli.parser import Command
+from deepseek_cursor_proxy.cli.settings_flags import add_settings, load
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.service.launch import find_launch
-from deepseek_cursor_proxy.service.managers import Command, Manager, manager
+from deepseek_cursor_proxy.service.managers import Manager, manager
 
 _MAX_LINES = 200
-_ACTIONS = (
-    ("install", "show what a service needs, write it and start it"),
-    ("uninstall", "stop the service and remove it"),
-    ("status", "how the service is"),
-    ("logs", "the last lines that it printed"),
-)
 # Variables that matter to the proxy and that a service does not get from a shell.
 _VARIABLES = (HELD_KEY, "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "NGROK_AUTHTOKEN", "TUNNEL_TOKEN")
 
 
-def add_commands(
-    parser: argparse.ArgumentParser,
-    add_settings: Callable[[argparse.ArgumentParser], None],
-    load: Callable[[dict[str, Any]], LoadedConfig],
-) -> None:
-    what = parser.add_subparsers(metavar="WHAT", required=True)
-    for name, help in _ACTIONS:
-        action = what.add_parser(name, help=help)
-        if name == "install":
-            add_settings(action)
-            action.add_argument("--print", action="store_true", help="only show it")
-        if name in ("install", "uninstall"):
-            action.add_argument("--yes", action="store_true", help="do not ask")
-        action.set_defaults(command=partial(_run, name, load))
-
-
-def _run(name: str, load: Callable[[dict[str, Any]], LoadedConfig], options: dict[str, Any]) -> int:
-    is_agreed, is_print = options.pop("yes", False), options.pop("print", False)
-    flags = _flags(options, load(options)) if name == "install" else []
-    home = expand_home(Path("~"))
-    found = manager(find_launch(flags), home, os.environ, user_id=getattr(os, "getuid", int)())
-    if name == "install":
-        return _install(found, is_agreed=is_agreed, is_print=is_print)
-    if name == "uninstall":
-        return _uninstall(found, is_agreed=is_agreed)
-    return _status(found) if name == "status" else _logs(found)
-
-
-def _flags(options: dict[str, Any], loaded: LoadedConfig) -> list[str]:
-    """The settings that were given here, as flags that mean the same in any folder."""
-    config = options.get("config")
-    flags = ["--config", str(expand_home(config).absolute())] if config is not None else []
-    for each in SETTINGS:
-        if loaded.origins[each.field].startswith(("flag ", "environment ")):
-            flags += _flag(each, getattr(loaded.config, each.field))
-    return flags
-
-
-def _flag(each: Setting, value: Any) -> list[str]:
-    if each.is_secret:
-        raise StartupError(
-            f"{each.key} does not belong into the files of a service: put it into the configuration file"
-        )
-    if isinstance(value, bool):
-        return [each.flag if value else each.flag.replace("--", "--no-", 1)]
-    if isinstance(value, tuple):
-        value = ",".join(map(str, value))
-    if isinstance(value, Path) and str(value) != ":memory:":
-        value = value.absolute()
-    return [f"{each.flag}={'' if value is None else value}"]
-
-
-def _install(found: Manager, *, is_agreed: bool, is_print: bool) -> int:
+def _install(options: dict[str, Any]) -> int:
+    is_agreed, is_print = options.pop("yes"), options.pop("print")
+    found = _find(_flags(options, load(options)))
     text = found.text.decode("utf-16" if found.text[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8")
     is_same = found.path.exists() and found.path.read_bytes() == found.text
     print(f"{'Unchanged' if is_same else 'To write'}: {found.path}\n")
@@ -113,13 +58,14 @@ def _install(found: Manager, *, is_agreed: bool, is_print: bool) -> int:
     return 0
 
 
-def _uninstall(found: Manager, *, is_agreed: bool) -> int:
+def _uninstall(options: dict[str, Any]) -> int:
+    found = _find()
     if not found.path.exists():
         print(f"There is no service: {found.path} does not exist.")
         return 0
     print("To run:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in found.uninstall))
     print(f"To delete: {found.path}")
-    if not _is_agreed("Remove it?", is_agreed):
+    if not _is_agreed("Remove it?", options["yes"]):
         return 0
     for command in found.uninstall:
         _call(command, is_quiet=True)
@@ -130,14 +76,16 @@ def _uninstall(found: Manager, *, is_agreed: bool) -> int:
     return 0
 
 
-def _status(found: Manager) -> int:
+def _status(options: dict[str, Any]) -> int:
+    found = _find()
     if not found.path.exists():
         print(f"There is no service: {found.path} does not exist. `service install` makes one.")
         return 1
     return 1 if _call(found.status) else 0
 
 
-def _logs(found: Manager) -> int:
+def _logs(options: dict[str, Any]) -> int:
+    found = _find()
     if not isinstance(found.logs, Path):
         return 1 if _call(found.logs) else 0
     try:
@@ -148,6 +96,35 @@ def _logs(found: Manager) -> int:
     return 0
 
 
+def _find(flags: Sequence[str] = ()) -> Manager:
+    """The service manager of this system, for a proxy with these flags."""
+    return manager(find_launch(flags), expand_home(Path("~")), os.environ, user_id=getattr(os, "getuid", int)())
+
+
+def _flags(options: dict[str, Any], loaded: LoadedConfig) -> list[str]:
+    """The settings that were given here, as flags that mean the same in any folder."""
+    config = options.get("config")
+    flags = ["--config", str(expand_home(config).absolute())] if config is not None else []
+    for each in SETTINGS:
+        if loaded.origins[each.field].startswith(("flag ", "environment ")):
+            flags += _flag(each, getattr(loaded.config, each.field))
+    return flags
+
+
+def _flag(each: Setting, value: Any) -> list[str]:
+    if each.is_secret:
+        raise StartupError(
+            f"{each.key} does not belong into the files of a service: put it into the configuration file"
+        )
+    if isinstance(value, bool):
+        return [each.flag if value else each.flag.replace("--", "--no-", 1)]
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    if isinstance(value, Path) and str(value) != ":memory:":
+        value = value.absolute()
+    return [f"{each.flag}={'' if value is None else value}"]
+
+
 def _is_agreed(question: str, is_agreed: bool) -> bool:
     if is_agreed:
         return True
@@ -156,7 +133,7 @@ def _is_agreed(question: str, is_agreed: bool) -> bool:
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _call(command: Command, *, is_quiet: bool = False) -> int:
+def _call(command: tuple[str, ...], *, is_quiet: bool = False) -> int:
     """The exit code of a command of the system, which prints to our terminal."""
     sys.stdout.flush()
     output = subprocess.DEVNULL if is_quiet else None
@@ -164,3 +141,24 @@ def _call(command: Command, *, is_quiet: bool = False) -> int:
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
     except FileNotFoundError:
         raise StartupError(f"`{command[0]}` is not found: this system has no such service manager") from None
+
+
+def _add_print(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--print", action="store_true", help="only show it")
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+COMMANDS = (
+    Command(
+        "install",
+        "show what a service needs, write it and start it",
+        _install,
+        (add_settings, _add_print, _add_yes),
+    ),
+    Command("uninstall", "stop the service and remove it", _uninstall, (_add_yes,)),
+    Command("status", "how the service is", _status),
+    Command("logs", "the last lines that it printed", _logs),
+)

@@ -32,14 +32,15 @@ before = set(sys.modules)
 
 import socket, threading
 from pathlib import Path
-from deepseek_cursor_proxy import cli
+from deepseek_cursor_proxy.cli.commands import COMMANDS
+from deepseek_cursor_proxy.cli.parser import build_parser
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.cli.serve import ensure_config_file
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
-cli._parser("serve")
+build_parser("serve", COMMANDS)
 ensure_config_file()
 config = LoadedConfig.load(CONFIG_PATH, {}, {"port": "0", "reasoning_content_path": ":memory:"}).config
 with DeepSeekProxyServer((config.host, config.port)) as server:
