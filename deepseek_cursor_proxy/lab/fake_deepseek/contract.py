@@ -10,7 +10,7 @@ Rule: every check may trust what the checks before it established. This file kno
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import UnionType
 from typing import Any, get_args
@@ -86,6 +86,13 @@ def refusal(payload: object, rules: Rules = NEWEST_RULES) -> Refusal | None:
         _reasoning_problems(payload, rules),
     )
     return next(map(Refusal, problems), None)
+
+
+def refusal_in_words(payload: object, rules: Rules, words: Mapping[str, str]) -> Refusal | None:
+    """The 400 that a body of another API earns, in the words of that API."""
+    # Whether chats may have an empty reasoning makes no difference: in the other APIs it is as good as none.
+    found = refusal(payload, replace(rules, refuses_empty=True))
+    return found if found is None else replace(found, message=words.get(found.message, found.message))
 
 
 def is_thinking(payload: Mapping[str, Any]) -> bool:

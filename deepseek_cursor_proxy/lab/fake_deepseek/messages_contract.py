@@ -20,7 +20,6 @@ API has is judged here. This translation shares nothing with the proxy's own, so
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -64,9 +63,7 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
 
 def refusal(payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
     """The 400 that a body earns which `read` has put into the words of chat completions."""
-    # Whether chats may have an empty one makes no difference: here it is as good as none.
-    found = contract.refusal(payload, replace(rules, refuses_empty=True))
-    return found if found is None else replace(found, message=_WORDS.get(found.message, found.message))
+    return contract.refusal_in_words(payload, rules, _WORDS)
 
 
 class _Refused(Exception):

@@ -10,7 +10,6 @@ socket or script.
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -55,9 +54,7 @@ def refusal(payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
         return Refusal(f"tool_choice: {choice['type']} is not among the tools")
     if choice is not None and is_thinking(payload):
         return Refusal(FORCED_TOOL)
-    # Whether chats may have an empty one makes no difference: here it is as good as none.
-    found = contract.refusal(payload, replace(rules, refuses_empty=True))
-    return found if found is None else replace(found, message=_WORDS.get(found.message, found.message))
+    return contract.refusal_in_words(payload, rules, _WORDS)
 
 
 class _Misfit(Exception):
