@@ -39,7 +39,7 @@ _RUNNING_SECONDS = 1.0
 _STATS_SECONDS = 2.0
 # Proxies in between close a silent connection after some minutes; the page takes silence for a lost connection.
 _HEARTBEAT_SECONDS = 15.0
-# Nobody reads more rows at once; the older of them are left out, and the page loads them when it is scrolled.
+# People read no more rows at once; the older of them are left out, and the page loads them when it is scrolled.
 _MOST_ROWS = 200
 # Of events that a reader has not read yet.
 _MOST_BYTES = 512 * 1024

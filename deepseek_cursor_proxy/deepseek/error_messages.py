@@ -86,7 +86,7 @@ def read_refusal(status: int, raw: bytes, retry_after: int | None, name: str = _
 
 
 def name_upstream(error: ProxyError, name: str) -> None:
-    """Have an error name the upstream: our texts about answers begin with DeepSeek, whoever gave the answer."""
+    """Have an error name the upstream: our texts begin with DeepSeek, also where another host answered."""
     if isinstance(error, UpstreamFailed) and error.message.startswith(_DEEPSEEK):
         error.message = name + error.message.removeprefix(_DEEPSEEK)
 

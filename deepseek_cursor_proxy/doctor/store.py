@@ -1,7 +1,7 @@
 """The store: whether the file is ours, whole, private and writable, how full it is, and the disk that it is on.
 
-The file is only read, past SQLite's locks if nobody has it open. Whether the folder can be written is found out with an
-empty file without a name, or one that is deleted at once.
+The file is only read, past SQLite's locks if no process has it open. Whether the folder can be written is found out
+with an empty file without a name, or one that is deleted at once.
 """
 
 import os

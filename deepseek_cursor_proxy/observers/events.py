@@ -223,7 +223,7 @@ class Refused(NamedTuple):
     route: str
     end: End
     seconds: float
-    # Whether it needs no line in the log: `access` has reported it, or nobody is left to fix it.
+    # Whether it needs no line in the log: `access` has reported it, or no one is left to fix it.
     is_quiet: bool = False
 
     @property

@@ -1,6 +1,6 @@
 """The texts of the service: a unit for systemd, a property list for launchd, a task for Windows. Pure.
 
-Exit code 2 means that no restart will help; systemd is told so. A stop gives running answers their time.
+Exit code 2 means that no restart will help; systemd has a line for it. A stop gives running answers their time.
 """
 
 import re

@@ -127,7 +127,7 @@ def _opencode_model(slug: str) -> dict[str, Any]:
 
 
 def _cost(slug: str) -> dict[str, float]:
-    """Dollars for a million tokens at peak hours: opencode has one price, and a bill below it surprises nobody."""
+    """Dollars for a million tokens at peak hours: opencode has one price, and a bill below it is no bad surprise."""
     step = rates.find_step(slug, rates.USD, datetime.now(UTC))
     return {} if step is None else {"input": step.peak.miss, "output": step.peak.output, "cache_read": step.peak.hit}
 

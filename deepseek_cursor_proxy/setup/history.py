@@ -1,6 +1,6 @@
 """What setup did to the files of each client, in a private folder of the proxy: a record and one backup per file.
 
-The record has the digest of what was written, so that an undo can tell whether anybody changed the file since; if not,
+The record has the digest of what was written, so that an undo can tell whether the file was changed since; if not,
 the backup is put back to the byte. It also has what JSON files held before, which their text cannot tell.
 """
 

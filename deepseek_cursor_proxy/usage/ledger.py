@@ -176,7 +176,7 @@ class UsageLedger:
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
     found: dict[DayGroup, list[DaySums]] = {}
     for row in rows:
-        # Whose key DeepSeek does not know is nobody: a stranger could send any number of keys.
+        # A key that DeepSeek does not know gets no row of its own: a stranger could send any number of them.
         key = row.key if row.status != 401 else ""
         group = DayGroup(day_of(row.ended_at), row.model, key, row.api, row.currency)
         found.setdefault(group, []).append(sums_of(row))

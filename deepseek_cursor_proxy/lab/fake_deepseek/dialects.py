@@ -193,7 +193,7 @@ def _openrouter(body: Mapping[str, Any]) -> bool:
 
 
 def _template(body: Mapping[str, Any]) -> bool:
-    # The template of the model does not think unless it is told to.
+    # The template of the model does not think unless the request says so.
     return bool((body.get("chat_template_kwargs") or {}).get("thinking"))
 
 

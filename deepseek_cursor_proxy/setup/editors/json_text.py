@@ -59,7 +59,7 @@ class JsonEdit:
         parents, found = _walk(self._parse(text), path)
         there = text[found.node.start : found.node.end] if found is not None else None
         if there == change["old"]:
-            # Somebody was faster.
+            # Others put it back already.
             return text
         if found is None or _digest(found.node.value) != change["new"]:
             state = "gone" if found is None else "no longer as setup wrote it"

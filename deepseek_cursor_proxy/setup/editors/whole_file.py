@@ -13,7 +13,7 @@ class WholeFile:
         return EditResult(self.text, [])
 
     def revert(self, text: str, record: Record) -> str:
-        """Nothing is left of a file that is ours; what somebody made of it meanwhile is theirs."""
+        """Nothing is left of a file that is ours; what others made of it meanwhile is theirs."""
         if text not in ("", self.text):
             raise ChangedLines("it is no longer as setup wrote it")
         return ""

@@ -1,7 +1,7 @@
 """A connection that only reads, for commands that look into the store whether the proxy runs or not.
 
-It changes no file, and creates none beside one that nobody has open: that is read past SQLite's locks, for which SQLite
-would create its side files.
+It changes no file, and creates none beside one that no process has open: that is read past SQLite's locks, for which
+SQLite would create its side files.
 """
 
 import sqlite3

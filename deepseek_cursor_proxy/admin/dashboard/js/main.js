@@ -81,7 +81,7 @@ function showLink() {
   linkState.dataset.state = link.name;
   setText(linkState.lastElementChild, words[link.name]);
   document.body.classList.toggle("is-stale", link.name === "waiting");
-  // One failure may be a restart of the proxy; it is gone before anybody has read the banner.
+  // One failure may be a restart of the proxy; it is over before the banner can be read.
   const isStopped = link.name === "waiting" && feed.attempt > 1;
   if (isStopped && banner.hidden) {
     announce(link.error.message);

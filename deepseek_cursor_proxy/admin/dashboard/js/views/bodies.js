@@ -1,5 +1,5 @@
 // Messages to read: of a traced request what the client sent, what went upstream and what was answered; of a session a
-// trajectory. Thinking is folded; the search opens what it finds. Long texts are cut until somebody wants them: a
+// trajectory. Thinking is folded; the search opens what it finds. Long texts are cut until the user opens them: a
 // history may have megabytes.
 
 import { fieldsOf, messagesOf } from "../body_parts.js";

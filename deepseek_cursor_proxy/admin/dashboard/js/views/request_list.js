@@ -34,7 +34,7 @@ export class RequestList extends RequestTable {
     return line;
   }
 
-  // The next update shows everything, held or not: somebody asked for it.
+  // The next update shows everything, held or not: the user asked for it.
   release() {
     this.isReleased = true;
   }

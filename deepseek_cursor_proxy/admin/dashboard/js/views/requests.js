@@ -13,7 +13,7 @@ import { RequestList } from "./request_list.js";
 
 const PAGE = 100;
 const MOST_ROWS = 500;
-// While it is live: more rows cost more with every request, and nobody reads them as they pass.
+// While it is live: more rows cost more with every request, and they pass too fast to be read.
 const LIVE_ROWS = 200;
 const FILTERS = ["model", "key", "outcome"];
 
