@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.config.declaration import is_loopback
+from deepseek_cursor_proxy.config.values import is_loopback
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s,]+))(?::[0-9]*)?")

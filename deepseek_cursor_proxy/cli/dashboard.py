@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.admin import key_files
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.declaration import is_loopback
+from deepseek_cursor_proxy.config.values import is_loopback
 from deepseek_cursor_proxy.errors import StartupError
 
 # On this machine; one that takes longer is as good as stopped.

@@ -5,14 +5,12 @@ comes from the file only. A bad value is a StartupError of one line that names t
 and the origin. The settings themselves are in `settings`.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.errors import StartupError
@@ -145,15 +143,6 @@ def parse_items(key: str, value: Any, origin: str, item: "EntryParser") -> tuple
     return tuple(item(key, each, origin) for each in value)
 
 
-def public_host(key: str, value: Any, origin: str) -> str:
-    """Parse an entry of public_hosts: the name of the proxy in the user's own tunnel or reverse proxy."""
-    name = value.strip().lower().removesuffix(".") if isinstance(value, str) else ""
-    if not re.fullmatch(r"(?:\*\.)?(?!-)[a-z0-9_-]+(?:\.[a-z0-9_-]+)*", name):
-        allowed = "a host name such as proxy.example.com or *.example.com, without https:// and port"
-        raise StartupError(f'config: {key} has "{quote(value)}", which is not {allowed} ({origin})')
-    return name
-
-
 _KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a line of text", Path: "a path"}
 
 
@@ -175,35 +164,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     import difflib
 
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
-
-
-def is_base_url(url: str) -> bool:
-    """Whether this is an http(s) URL to call: no user (the client's key is the credential), no query, a valid port."""
-    try:
-        parts = urlsplit(url)
-        is_reachable = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    is_plain = re.fullmatch(r"[!-~]+", url) and not (parts.query or parts.fragment or "@" in parts.netloc)
-    return bool(parts.scheme in ("http", "https") and is_reachable and is_plain)
-
-
-def base_url(key: str, value: Any, origin: str) -> str:
-    """Check a value of `base_url`."""
-    if not is_base_url(value):
-        raise refusal(key, value, "is not an http(s) address such as https://api.deepseek.com", origin)
-    return str(value).rstrip("/")
-
-
-@dataclass(frozen=True)
-class PassthroughRoute:
-    """Another upstream with an OpenAI-compatible API, and the environment variable that holds its key."""
-
-    base_url: str
-    key_env: str
-
-    def toml(self) -> dict[str, str]:
-        return vars(self)
 
 
 EntryParser = Callable[[str, Any, str], Any]
@@ -233,10 +193,14 @@ class Table(NamedTuple):
 
     def _entry(self, name: str, value: Any, origin: str) -> Any:
         key = f"{self.key}.{to_toml_key(name)}"
-        if name != "*" and not _is_model_name(name.removesuffix("*")):
+        if name != "*" and not is_model_name(name.removesuffix("*")):
             allowed = "a model's name, or the beginning of one with * behind it"
             raise StartupError(f'config: "{quote(name)}" in [{self.key}] is not {allowed} ({origin})')
         return self.entry(key, value, origin)
+
+
+def is_model_name(name: str) -> bool:
+    return 0 < len(name) <= 200 and name.isprintable() and name == name.strip() and "*" not in name
 
 
 def freeze(table: Mapping[str, Any], kind: Callable[..., Any] | None = None) -> Mapping[str, Any]:
@@ -244,114 +208,6 @@ def freeze(table: Mapping[str, Any], kind: Callable[..., Any] | None = None) -> 
     return MappingProxyType(
         {name: kind(**entry) if kind and isinstance(entry, Mapping) else entry for name, entry in table.items()}
     )
-
-
-def model_name(key: str, value: Any, origin: str) -> str:
-    if not (isinstance(value, str) and _is_model_name(value)):
-        raise refusal(key, value, "is not a model's name such as deepseek-v4-pro", origin)
-    return value
-
-
-def raw_field(key: str, value: Any, origin: str) -> Any:
-    """Parse an entry of host_options: any JSON value, under a name that is not the proxy's to write."""
-    if key.rpartition(".")[2] in _OWN_FIELDS:
-        raise refusal(key, "…", f"is not an option; the proxy writes {', '.join(_OWN_FIELDS)} itself", origin)
-    if not _is_json(value):
-        raise refusal(key, str(value), "is not a text, number, true, false, list or table of these", origin)
-    return value
-
-
-_OWN_FIELDS = ("model", "messages", "tools", "tool_choice", "stream", "stream_options")
-
-
-def _is_json(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_json(each) for name, each in value.items())
-    if isinstance(value, list):
-        return all(map(_is_json, value))
-    # inf and nan are TOML, not JSON.
-    return isinstance(value, (str, int)) or (isinstance(value, float) and value - value == 0)
-
-
-def price_entry(key: str, value: Any, origin: str) -> Any:
-    """Parse an entry of prices: the list `holidays` as dates, or the prices of a model."""
-    if key == "prices.holidays":
-        return parse_items(key, value, origin, _day)
-    if not isinstance(value, dict) or not value:
-        raise refusal(key, value, "is not a table with miss and output, each the price of a million tokens", origin)
-    for name, amount in value.items():
-        if name not in _PRICE_KEYS:
-            near = nearest(name, _PRICE_KEYS)
-            hint = f'; did you mean "{near}"?' if near else f"; there are {', '.join(_PRICE_KEYS)}"
-            raise StartupError(f"config: unknown key {key}.{to_toml_key(name)} ({origin}){hint}")
-        is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
-        if not (is_number and 0 <= amount <= _HIGHEST_PRICE):
-            raise refusal(f"{key}.{name}", amount, f"is not a price from 0 to {_HIGHEST_PRICE}", origin)
-    return MappingProxyType({name: float(amount) for name, amount in value.items()})
-
-
-_PRICE_KEYS = ("hit", "miss", "output", "peak_hit", "peak_miss", "peak_output", "search")
-# More is a typing error, or the price of a token in place of a million.
-_HIGHEST_PRICE = 100_000
-
-
-def _day(key: str, value: Any, origin: str) -> str:
-    """A date as text; TOML has dates of its own."""
-    # Imported late: the start is faster without.
-    from datetime import date
-
-    text = str(value)
-    try:
-        return date.fromisoformat(text).isoformat()
-    except ValueError:
-        raise refusal(key, [text], "has an entry that is not a date such as 2027-02-09", origin) from None
-
-
-def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
-    if not isinstance(value, dict):
-        raise refusal(key, value, "is not a table with base_url and key_env", origin)
-    for name in value:
-        if name not in _ROUTE_KEYS:
-            near = nearest(name, _ROUTE_KEYS)
-            hint = f'; did you mean "{near}"?' if near else ""
-            raise StartupError(f"config: unknown key {key}.{to_toml_key(name)} ({origin}){hint}")
-    if missing := [name for name in _ROUTE_KEYS if name not in value]:
-        raise StartupError(f"config: {key} has no {missing[0]} ({origin}); it needs {' and '.join(_ROUTE_KEYS)}")
-    url, variable = value["base_url"], value["key_env"]
-    if not (isinstance(url, str) and is_base_url(url) and is_private(url)):
-        allowed = "is not an https address such as https://api.openai.com/v1 (plain http: this machine only)"
-        raise refusal(f"{key}.base_url", url, allowed, origin)
-    if not is_variable(variable):
-        # The value is not repeated: it is probably the key itself.
-        why = "is not the name of an environment variable such as OPENAI_API_KEY; the key itself belongs there"
-        raise StartupError(f"config: {key}.key_env {why} ({origin})")
-    return PassthroughRoute(url.rstrip("/"), variable)
-
-
-_ROUTE_KEYS = ("base_url", "key_env")
-
-
-def is_variable(name: object) -> bool:
-    """Whether this can be the name of an environment variable."""
-    return isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
-
-
-def _is_model_name(name: str) -> bool:
-    return 0 < len(name) <= 200 and name.isprintable() and name == name.strip() and "*" not in name
-
-
-def is_private(url: str) -> bool:
-    """Whether a key may be sent to this URL: by https, or to this machine."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or is_loopback(parts.hostname or "")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from deepseek_cursor_proxy.config.declaration import is_loopback
+from deepseek_cursor_proxy.config.values import is_loopback
 from deepseek_cursor_proxy.errors import StartupError
 
 # In curl's order.

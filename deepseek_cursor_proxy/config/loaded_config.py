@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from deepseek_cursor_proxy.config import https_proxy, sources, upstreams
-from deepseek_cursor_proxy.config.declaration import Setting, Table, is_private, refusal
+from deepseek_cursor_proxy.config.declaration import Setting, Table, refusal
 from deepseek_cursor_proxy.config.settings import ProxyConfig
+from deepseek_cursor_proxy.config.values import is_private
 
 
 def _collect_settings() -> tuple[Setting, ...]:

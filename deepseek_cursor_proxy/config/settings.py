@@ -13,23 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
-from deepseek_cursor_proxy.config.declaration import (
+from deepseek_cursor_proxy.config.declaration import freeze, parse_items, setting, switch_word, table
+from deepseek_cursor_proxy.config.tunnels import TUNNELS, tunnel_address, tunnel_choice
+from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
+from deepseek_cursor_proxy.config.values import (
     PassthroughRoute,
     base_url,
-    freeze,
     is_loopback,
     model_name,
-    parse_items,
     passthrough_route,
     price_entry,
     public_host,
     raw_field,
-    setting,
-    switch_word,
-    table,
 )
-from deepseek_cursor_proxy.config.tunnels import TUNNELS, tunnel_address, tunnel_choice
-from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
 
 HOME = Path("~/.deepseek-cursor-proxy")
 CONFIG_PATH = HOME / "config.toml"

@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-from deepseek_cursor_proxy.config.declaration import is_base_url, is_private, refusal
+from deepseek_cursor_proxy.config.declaration import refusal
+from deepseek_cursor_proxy.config.values import is_base_url, is_private
 
 TUNNELS = ("on", "off", "ngrok", "cloudflared", "tailscale", "ssh", "ssh:HOST")
 # A host as ssh takes it, perhaps with a user: no option, no blank.

@@ -10,17 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from deepseek_cursor_proxy.config.declaration import (
-    EntryParser,
-    is_base_url,
-    is_private,
-    is_variable,
-    nearest,
-    quote,
-    raw_field,
-    refusal,
-    to_toml_key,
-)
+from deepseek_cursor_proxy.config.declaration import EntryParser, nearest, quote, refusal, to_toml_key
+from deepseek_cursor_proxy.config.values import is_base_url, is_private, is_variable, raw_field
 from deepseek_cursor_proxy.errors import StartupError
 
 HOSTS = ("auto", "deepseek", "openrouter", "vllm", "sglang", "siliconflow", "fireworks", "ark", "together", "plain")

@@ -9,7 +9,7 @@ import hashlib
 import html
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.config.declaration import is_loopback
+from deepseek_cursor_proxy.config.values import is_loopback
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 
 _STYLE = """

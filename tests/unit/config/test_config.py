@@ -12,7 +12,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, PassthroughRoute, to_toml
+from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, to_toml
 from deepseek_cursor_proxy.config.loaded_config import (
     DECLARATIONS,
     SETTINGS,
@@ -23,6 +23,7 @@ from deepseek_cursor_proxy.config.loaded_config import (
 )
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH, HOME
 from deepseek_cursor_proxy.config.sources import collect, expand_home
+from deepseek_cursor_proxy.config.values import PassthroughRoute
 from deepseek_cursor_proxy.errors import StartupError
 
 BY_KEY = {each.key: each for each in SETTINGS}
