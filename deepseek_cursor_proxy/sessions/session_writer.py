@@ -4,23 +4,17 @@ A turn that continues the last one of its session, as nearly all do, adds its ne
 Any other turn is looked up link by link. Nodes and the row of the session are written once for all turns.
 """
 
-import json
 import sqlite3
-import zlib
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.conversation import Message, is_blank
 from deepseek_cursor_proxy.reasoning.message_digest import digest_message
+from deepseek_cursor_proxy.sessions.rows import Link, Rows, last_id, pack, unpack
 from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, merge_info, message_json, reasoning_of
 
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # Links before the first message have this parent.
 _ROOT = 0
-# The row of a link and its entries in three indexes.
-_BYTES_PER_LINK = 120
 
 
 class WrittenTurn(NamedTuple):
@@ -69,13 +63,17 @@ class SessionRow(NamedTuple):
 class SessionWriter:
     """Writes turns of one session; used within one transaction. `last` is the turn that the next one may continue."""
 
-    def __init__(self, connection: sqlite3.Connection, session: SessionRow, last: WrittenTurn | None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, rows: Rows, session: SessionRow, last: WrittenTurn | None
+    ) -> None:
+        """`rows` are shared by all that write in this transaction."""
         self.session = session
         self.last = last
         self._connection = connection
+        self._rows = rows
         self._turns: list[RecordedTurn] = []
-        self._bytes = 0
-        # What is known about nodes that changed.
+        # Of nodes that changed, what is not written yet.
+        self._heads: dict[int, int] = {}
         self._infos: dict[int, Mapping[str, Any]] = {}
 
     def add(self, turn: RecordedTurn) -> None:
@@ -85,8 +83,7 @@ class SessionWriter:
         for message in messages[len(path) :]:
             path.append(self._insert(path, message, node))
         head = self._write_answer(path, turn, node, answer)
-        self._connection.execute("UPDATE nodes SET head = ? WHERE id = ?", (head, node))
-        self._infos[node] = info
+        self._heads[node], self._infos[node] = head, info
         self._write_texts(node, prompts, turn.tools)
         digest = digest_message(turn.answer).digest
         self.last = WrittenTurn(messages, path, digest, head, answer is None, node, info, prompts, turn.tools)
@@ -94,6 +91,8 @@ class SessionWriter:
 
     def finish(self, now: float) -> None:
         """Write what is written once for all turns."""
+        self._rows.write()
+        self._write_heads()
         rows = [(pack(info), node) for node, info in self._infos.items()]
         self._connection.executemany("UPDATE nodes SET info = ? WHERE id = ?", rows)
         costs = [turn.cost for turn in self._turns if turn.cost is not None]
@@ -102,9 +101,14 @@ class SessionWriter:
             "cost = CASE WHEN ? THEN coalesce(cost, 0) + ? ELSE cost END, bytes = bytes + ? WHERE id = ?",
             (
                 now, len(self._turns), sum(turn.tokens for turn in self._turns), storable(self._turns[-1].model),
-                bool(costs), sum(costs), self._bytes, self.session.id,
+                bool(costs), sum(costs), self._rows.bytes[self.session.id], self.session.id,
             ),
         )  # fmt: skip
+
+    def _write_heads(self) -> None:
+        rows = [(head, node) for node, head in self._heads.items()]
+        self._connection.executemany("UPDATE nodes SET head = ? WHERE id = ?", rows)
+        self._heads.clear()
 
     def _continue(self, messages: Sequence[Message], turn: RecordedTurn) -> "_Place | None":
         """The place of a turn that goes on where the last one ended, if no other did so before."""
@@ -130,17 +134,20 @@ class SessionWriter:
 
     def _find(self, path: Sequence[int], message: Message) -> int | None:
         """The link of a message after a path; it gets the reasoning if it had none."""
+        place = self.session.id, path[-1] if path else _ROOT, digest_message(message).digest
+        if self._rows.has_link_at(place):
+            self._rows.write()
         row = self._connection.execute(
             "SELECT links.id, is_own, body FROM links JOIN messages ON messages.id = message "
             "WHERE session = ? AND parent = ? AND identity = ?",
-            (self.session.id, path[-1] if path else _ROOT, digest_message(message).digest),
+            place,
         ).fetchone()
         if row is None:
             return None
         link, is_own, body = row
         # The answer as it came is true; of what a client sends, the first with a reasoning is.
         if not is_own and not is_blank(message.reasoning) and not reasoning_of(unpack(body)):
-            value = self._message(message_json(message))
+            value = self._rows.write_message(self.session.id, message_json(message))
             self._connection.execute("UPDATE links SET message = ? WHERE id = ?", (value, link))
         return int(link)
 
@@ -150,39 +157,17 @@ class SessionWriter:
             return self._insert(path, turn.answer, node, is_own=True, logprobs=logprobs)
         self._connection.execute(
             "UPDATE links SET is_own = 1, message = ?, logprobs = ? WHERE id = ?",
-            (self._message(message_json(turn.answer)), logprobs, link),
+            (self._rows.write_message(self.session.id, message_json(turn.answer)), logprobs, link),
         )
         return link
 
     def _insert(
-        self,
-        path: Sequence[int],
-        message: Message,
-        node: int,
-        *,
-        is_own: bool = False,
-        logprobs: bytes | None = None,
+        self, path: Sequence[int], message: Message, node: int, *, is_own: bool = False, logprobs: bytes | None = None
     ) -> int:
         parent, identity = path[-1] if path else _ROOT, digest_message(message).digest
-        body = self._message(message_json(message))
-        self._bytes += _BYTES_PER_LINK
-        return last_id(
-            self._connection.execute(
-                "INSERT INTO links (session, parent, identity, message, is_own, logprobs, node) VALUES (?,?,?,?,?,?,?)",
-                (self.session.id, parent, identity, body, is_own, logprobs, node),
-            )
+        return self._rows.add_link(
+            Link(self.session.id, parent, identity, is_own, logprobs, node), message_json(message)
         )
-
-    def _message(self, body: Json) -> int:
-        """The row of a message, a prompt or a list of tools; all of a kind share one."""
-        text = _encode(body)
-        digest = sha256(text).digest()
-        row = self._connection.execute("SELECT id FROM messages WHERE digest = ?", (digest,)).fetchone()
-        if row is not None:
-            return int(row[0])
-        packed = compress(text)
-        self._bytes += len(packed)
-        return last_id(self._connection.execute("INSERT INTO messages (digest, body) VALUES (?, ?)", (digest, packed)))
 
     def _place(self, path: Sequence[int], answer: int | None, info: Json) -> tuple[int, Mapping[str, Any]]:
         """The node of a turn that has this path in common with earlier ones, and what is known about it.
@@ -207,6 +192,8 @@ class SessionWriter:
 
     def _node_with_head(self, path: Sequence[int]) -> int | None:
         """The node that ends last on a path."""
+        if path:
+            self._write_heads()
         for begin in range(len(path), 0, -_LINKS_PER_QUERY):
             links = path[max(0, begin - _LINKS_PER_QUERY) : begin]
             row = self._connection.execute(
@@ -222,6 +209,7 @@ class SessionWriter:
         """The node that the end of a path was added for."""
         if not path:
             return None
+        self._rows.write()
         return int(self._connection.execute("SELECT node FROM links WHERE id = ?", (path[-1],)).fetchone()[0])
 
     def _begin_node(self, parent: int | None) -> int:
@@ -236,7 +224,9 @@ class SessionWriter:
         last, delete = self.last, "DELETE FROM head_texts WHERE node = ?"
         if last is None or last.prompts != prompts or last.tools != tools:
             texts = [*map(message_json, prompts), {"tools": list(tools)}]
-            rows = [(node, position, self._message(text)) for position, text in enumerate(texts)]
+            rows = [
+                (node, position, self._rows.write_message(self.session.id, text)) for position, text in enumerate(texts)
+            ]
             self._connection.execute(delete, (node,))
             self._connection.executemany("INSERT INTO head_texts (node, position, message) VALUES (?,?,?)", rows)
         elif last.node != node:
@@ -250,11 +240,6 @@ class SessionWriter:
 _LINKS_PER_QUERY = 200
 
 
-def last_id(cursor: sqlite3.Cursor) -> int:
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
-
-
 def storable(text: str) -> str:
     """The text with `?` for lone surrogates, which are legal in JSON and have no UTF-8 form."""
     return text.encode(errors="replace").decode()
@@ -263,15 +248,3 @@ def storable(text: str) -> str:
 def _leading_prompts(messages: Sequence[Message]) -> Sequence[Message]:
     count = next((at for at, each in enumerate(messages) if each.role != "system"), len(messages))
     return messages[:count]
-
-
-def pack(value: Any) -> bytes:
-    return compress(_encode(value))
-
-
-def _encode(value: Any) -> bytes:
-    return _to_json(value).encode("utf-8", "surrogatepass")
-
-
-def unpack(packed: bytes) -> Any:
-    return json.loads(zlib.decompress(packed).decode("utf-8", "surrogatepass"))

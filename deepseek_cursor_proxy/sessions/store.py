@@ -17,15 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.sessions.rows import Rows, last_id, unpack
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
-from deepseek_cursor_proxy.sessions.session_writer import (
-    SessionRow,
-    SessionWriter,
-    WrittenTurn,
-    last_id,
-    storable,
-    unpack,
-)
+from deepseek_cursor_proxy.sessions.session_writer import SessionRow, SessionWriter, WrittenTurn, storable
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage.engine.database import Database
 
@@ -168,10 +162,11 @@ class SessionStore:
 
     def _write(self, connection: sqlite3.Connection, turns: Iterable[TurnOfSession]) -> Sequence[SessionWriter]:
         writers: dict[tuple[bytes, str | bytes], SessionWriter | None] = {}
+        rows = Rows(connection)
         for caller, session, turn in turns:
             key = caller, session if isinstance(session, str) else session.chat
             if key not in writers:
-                writers[key] = self._writer(connection, caller, session)
+                writers[key] = self._writer(connection, rows, caller, session)
             if (writer := writers[key]) is not None:
                 writer.add(turn)
         used = [writer for writer in writers.values() if writer is not None]
@@ -180,7 +175,7 @@ class SessionStore:
         return used
 
     def _writer(
-        self, connection: sqlite3.Connection, caller: bytes, session: str | UnnamedSession
+        self, connection: sqlite3.Connection, rows: Rows, caller: bytes, session: str | UnnamedSession
     ) -> SessionWriter | None:
         column, value = ("uuid", session) if isinstance(session, str) else ("chat", session.chat)
         row = connection.execute(
@@ -192,7 +187,7 @@ class SessionStore:
             row = _insert(connection, caller, begun, session.chat), begun.uuid, False
         if row is None:
             return None
-        return SessionWriter(connection, SessionRow(row[0], row[1], bool(row[2])), self._last_turns.get(row[1]))
+        return SessionWriter(connection, rows, SessionRow(row[0], row[1], bool(row[2])), self._last_turns.get(row[1]))
 
     def _remember(self, writer: SessionWriter) -> None:
         self._last_turns.pop(writer.session.uuid, None)

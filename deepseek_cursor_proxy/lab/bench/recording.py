@@ -43,9 +43,9 @@ def recorded_costs(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
 def _cpu_of_chat(proxy: Target, client: Client, base: str, number: int) -> list[float]:
     """The CPU seconds of a whole chat; nothing where the system does not tell."""
     before = proxy.cpu_seconds()
-    messages: list[dict[str, Any]] = [{"role": "system", "content": f"Chat {number}. {'You are brief. ' * 20}"}]
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are brief. " * 20}]
     for _ in range(_TURNS):
-        messages.append({"role": "user", "content": f"{_RESULT} bench:plain"})
+        messages.append({"role": "user", "content": f"Chat {number}. {_RESULT} bench:plain"})
         body = json.dumps({"model": "deepseek-v4-pro", "messages": messages}).encode()
         answer = client.fetch(post(base, body))["choices"][0]["message"]
         messages.append({"role": "assistant", "content": answer["content"]})

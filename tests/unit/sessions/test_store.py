@@ -212,6 +212,17 @@ class TestNodes(StoreTestCase):
         size = sum(len(each.content) + len(each.reasoning or "") for each in chat)
         self.assertLess(self.path.stat().st_size, size)
 
+    def test_a_hundred_turns_are_written_together(self) -> None:
+        session = self.create()
+        chat = [each for number in range(100) for each in (user(f"q{number}"), answer(f"a{number}", f"t{number}"))]
+        self.record(session, *[turn(*chat[: end + 2], tokens=1) for end in range(0, 200, 2)])
+        (node,) = self.nodes(session)
+        self.assertEqual([each.content for each in chat], [each["content"] for each in node.messages])
+        self.assertEqual([f"t{number}" for number in range(100)], [m["reasoning_content"] for m in node.messages[1::2]])
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual((100, 100), (found.requests, found.tokens))
+
     def test_an_export_takes_no_more_memory_for_more_nodes(self) -> None:
         def peak(count: int) -> int:
             session = self.create()
