@@ -2,11 +2,11 @@
 
 `answer` queues steps. Each accepted request takes the next one; the responder answers when the queue is empty. The next
 request gets a fault (Failure, Raw) whatever it asks; an Answer is only spent on a request that keeps the contract, and
-every other request gets DeepSeek's refusal. A description of a picture is no part of the script. `contract` decides
-what is refused, `completion` writes an answer, and `native` does both for the Responses API, `dialects` for other hosts
-of the models, `web_tools` for searches on chat completions; this file has the socket and the script. Rule: `seen` has a
-request before the first byte of its response leaves, so a test that has the response need not wait. Nothing outlives
-`close`.
+every other request gets DeepSeek's refusal. A description of a picture is no part of the script. `endpoints` has the
+APIs: `contract` decides what is refused, `completion` writes an answer, and `native` does both for the Responses API,
+`dialects` for other hosts of the models, `web_tools` for searches on chat completions; `steps` has the faults, this
+file the socket and the script. Rule: `seen` has a request before the first byte of its response leaves, so a test that
+has the response need not wait. Nothing outlives `close`.
 """
 
 import selectors
@@ -27,56 +27,27 @@ from socketserver import TCPServer
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, messages_contract, native, picture_rules, web_tools
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import (
-    Answer,
-    Call,
-    Completion,
-    PrefixCache,
-    model_entry,
-)
+from deepseek_cursor_proxy.lab.fake_deepseek import picture_rules
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, model_entry
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules
-from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
-from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import BlockAnswer, MessageAnswer
+from deepseek_cursor_proxy.lab.fake_deepseek.endpoints import chat_endpoint, endpoint_at, versions
+from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import BlockAnswer
 from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
+from deepseek_cursor_proxy.lab.fake_deepseek.steps import Failure, Raw, ReceivedRequest, Step
 
-__all__ = ["Answer", "BlockAnswer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "Rules", "Search", "Step"]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error in DeepSeek's envelope, or with `body` any other bytes."""
-
-    status: int
-    message: str = "The server is overloaded, please try again later."
-    type: str = "server_error"
-    code: str = "server_error"
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes | None = None
-
-
-@dataclass(frozen=True)
-class Raw:
-    """Bytes for the socket in place of an HTTP response; after them the connection may stall or stay open."""
-
-    data: bytes
-    then_close: bool = True
-    then_stall: bool = False
-
-
-Step = Answer | Failure | Raw
-
-
-@dataclass(frozen=True)
-class ReceivedRequest:
-    """One POST and its response; the status of a Raw is 0. The payload is that of a chat on every path."""
-
-    path: str
-    headers: dict[str, str]
-    payload: dict[str, Any]
-    status: int
-    refusal: str | None
-    body: bytes
+__all__ = [
+    "Answer",
+    "BlockAnswer",
+    "Call",
+    "Citation",
+    "Failure",
+    "FakeDeepSeek",
+    "Raw",
+    "ReceivedRequest",
+    "Rules",
+    "Search",
+    "Step",
+]
 
 
 class FakeDeepSeek:
@@ -113,11 +84,8 @@ class FakeDeepSeek:
         self._rules = rules
         self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
         self._keys = keys
-        self._chat = _CHAT if host == "deepseek" else _foreign_chat(host)
-        # A server of others that looks like DeepSeek: it has no other API, and refuses tools but functions.
+        self._chat = chat_endpoint(host, has_chat_alone=has_chat_alone)
         self._has_chat_alone = has_chat_alone
-        if has_chat_alone and host == "deepseek":
-            self._chat = _OTHER_SERVER
         self._lock = threading.Lock()
         self._queue: deque[Step] = deque()
         self._server = _Server(self, port)
@@ -216,37 +184,6 @@ def _describe(payload: dict[str, Any]) -> Step | None:
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """One of DeepSeek's APIs; `read` turns a body of any into the body of a chat."""
-
-    paths: tuple[str, ...]
-    read: Callable[[bytes], dict[str, Any] | Refusal]
-    refusal: Callable[[dict[str, Any], Rules], Refusal | None]
-    writer: Callable[..., Completion]
-
-
-def _versions(path: str) -> tuple[str, ...]:
-    return path, f"/v1{path}", f"/beta{path}"
-
-
-def _foreign_chat(host: str) -> Endpoint:
-    dialect = DIALECTS[host]
-    return Endpoint(_versions("/chat/completions"), dialect.read, dialect.refusal, dialect.writer)
-
-
-_CHAT = Endpoint(_versions("/chat/completions"), web_tools.read, contract.refusal, Completion)
-_OTHER_SERVER = Endpoint(_versions("/chat/completions"), contract.read, contract.refusal, Completion)
-_RESPONSES = Endpoint(_versions("/responses"), native.read, native.refusal, native.Response)
-_MESSAGES = Endpoint(messages_contract.PATHS, messages_contract.read, messages_contract.refusal, MessageAnswer)
-
-
-def endpoint_at(path: str, chat: Endpoint = _CHAT) -> Endpoint:
-    """The API of a path; an unknown path belongs to chats, which answer it with 404."""
-    plain = path.partition("?")[0]
-    return next((each for each in (_RESPONSES, _MESSAGES) if plain in each.paths), chat)
-
-
-@dataclass(frozen=True)
 class _Reply:
     step: Step
     payload: dict[str, Any]
@@ -309,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         is_balance = self.path.endswith("/user/balance")
-        expected = ("/user/balance",) if is_balance else _versions("/models")
+        expected = ("/user/balance",) if is_balance else versions("/models")
         fake = self.server.fake
         date = (("Date", formatdate(time.time() + fake.clock_offset, usegmt=True)),)
         if refused := fake.request_refusal(self.path, expected, self._headers()):
