@@ -3,9 +3,9 @@
 Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr gives the reason and the remedy).
 
     commands          the table of commands: flags, and what they run
-    parser            the parser of that table
-    settings_flags    the settings as flags, and the configuration that follows
-    serve, signals    the running proxy and its signals
+    flags             the parser of that table, and the settings as flags
+    serve, signals    the running proxy and its signals; the text at its start (welcome)
+    store             how much is stored; all of it deleted
     usage             what was used and what it cost; the balance of the account
     access_key        a new key for access_keys, or the digest of one
     setup             the configuration of clients: shown, changed and put back
@@ -14,7 +14,6 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     dashboard         the link to the dashboard, printed and opened
     bench             the benchmark and the soak
     sessions          recorded trajectories: listed, shown and exported
-    flag_types        the values of flags that are no settings
     local_address     the host to print for a wildcard address
 
 Other folders import only `main`.
@@ -24,7 +23,7 @@ import sys
 from collections.abc import Sequence
 
 from deepseek_cursor_proxy.cli.commands import COMMANDS
-from deepseek_cursor_proxy.cli.parser import parse
+from deepseek_cursor_proxy.cli.flags.parser import parse
 from deepseek_cursor_proxy.cli.signals import redirect_to_null
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams

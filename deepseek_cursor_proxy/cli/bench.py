@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from deepseek_cursor_proxy.cli import flag_types
+from deepseek_cursor_proxy.cli.flags import flag_types
 from deepseek_cursor_proxy.errors import StartupError
 
 

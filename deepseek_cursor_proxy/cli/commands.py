@@ -8,9 +8,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.cli import flag_types, serve
-from deepseek_cursor_proxy.cli.parser import Command, add_commands, program_name
-from deepseek_cursor_proxy.cli.settings_flags import add_config, add_settings, config_path, load, load_alone
+from deepseek_cursor_proxy.cli import serve, store
+from deepseek_cursor_proxy.cli.flags import flag_types
+from deepseek_cursor_proxy.cli.flags.parser import Command, add_commands, program_name
+from deepseek_cursor_proxy.cli.flags.settings_flags import add_config, add_settings, config_path, load, load_alone
 from deepseek_cursor_proxy.config.declaration import to_toml
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.sources import expand_home
@@ -40,29 +41,12 @@ def _config_show_path(options: dict[str, Any]) -> None:
 
 
 def _store_stats(options: dict[str, Any]) -> None:
-    from datetime import datetime
-
-    from deepseek_cursor_proxy.prices.price_list import format_amount
-
-    config = load(options).config
-    with serve.open_store(config) as store:
-        stats, responses = store.stats(), serve.response_stats(store)
-        cache = serve.cache_stats(store, config.currency)
-    oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
-    print(f"store        {config.reasoning_content_path}")
-    print(f"reasonings   {stats.reasonings:,} (of at most {config.reasoning_cache_max_rows:,})")
-    print(f"keys         {stats.keys:,}")
-    print(f"text         {stats.bytes:,} bytes")
-    print(f"oldest use   {oldest}")
-    print(f"responses    {responses.responses:,} (of at most {config.response_max_rows:,}), {responses.bytes:,} bytes")
-    totals, saved = cache.totals, format_amount(cache.totals.money, config.currency)
-    print(f"cache        {cache.entries:,} answers, {cache.bytes:,} bytes")
-    print(f"cache use    {totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved")
+    store.print_stats(load(options).config)
 
 
 def _store_clear(options: dict[str, Any]) -> None:
-    with serve.open_store(load(options).config) as store:
-        print(serve.clear(store))
+    with store.open_store(load(options).config) as opened:
+        print(store.clear(opened))
 
 
 def _dashboard(options: dict[str, Any]) -> None:

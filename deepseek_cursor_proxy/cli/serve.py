@@ -9,16 +9,15 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy import __version__, private_files
-from deepseek_cursor_proxy.access import HELD_KEY, Access
-from deepseek_cursor_proxy.cli.local_address import reachable_hosts
+from deepseek_cursor_proxy import private_files
+from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
-from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
+from deepseek_cursor_proxy.cli.store import clear, open_store
+from deepseek_cursor_proxy.cli.welcome import Addresses, access_lines, welcome_text
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig, template
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH
 from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
@@ -32,8 +31,6 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.service import AdminService
-    from deepseek_cursor_proxy.storage.cached_answers import CacheStats
-    from deepseek_cursor_proxy.storage.response_rows import ResponseStats
     from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
 
 _log = logging.getLogger(__name__)
@@ -90,56 +87,12 @@ def _serve(
         public_url = _public_url(tunnel, signals) if tunnel is not None else None
         if not signals.is_stopping:
             addresses = Addresses(server.server_port, public_url, _dashboard_lines(admin) if admin else ())
-            _print(_welcome(config, config_path, addresses, access))
+            _print(welcome_text(config, config_path, addresses, access))
         while signals.wait() is SignalRequest.RELOAD:
             _reload(server, admin, config_path, reload_config)
         if admin is not None:
             admin.context.is_stopping = True
         _print("Stopping; running answers may finish.")
-
-
-@contextlib.contextmanager
-def open_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[ReasoningStore]:
-    """Open the configured store and close it at the end; StartupError when a file that must open cannot be used."""
-    path = expand_home(config.reasoning_content_path)
-    try:
-        reasonings = ReasoningStore(
-            path,
-            max_age_seconds=config.reasoning_cache_max_age_seconds,
-            max_rows=config.reasoning_cache_max_rows,
-            max_bytes=config.reasoning_cache_max_bytes,
-            durability=config.durability,
-            must_open=must_open,
-        )
-        with contextlib.closing(reasonings) as store:
-            yield store
-    except Unusable as fault:
-        raise StartupError(f"cannot use {path} as the reasoning store: {fault}") from None
-
-
-def response_stats(store: ReasoningStore) -> "ResponseStats":
-    """The number and bytes of stored responses; raises Unusable."""
-    # Imported late: starting the proxy does not need it.
-    from deepseek_cursor_proxy.storage.responses import ResponseStore
-
-    with contextlib.closing(ResponseStore(store.database)) as responses:
-        return responses.stats()
-
-
-def cache_stats(store: ReasoningStore, currency: str = "") -> "CacheStats":
-    """Figures of the response cache, with money in this currency; raises Unusable."""
-    from deepseek_cursor_proxy.storage.cached_answers import CachedAnswers
-
-    with contextlib.closing(CachedAnswers(store.database)) as cache:
-        return cache.stats(currency)
-
-
-def clear(store: ReasoningStore) -> str:
-    """Delete all that is stored; a line that says how much. Raises Unusable."""
-    responses, answers = response_stats(store).responses, cache_stats(store).entries
-    others = [f"{responses:,} responses"] if responses else []
-    others += [f"{answers:,} cached answers"] if answers else []
-    return " and ".join([f"Cleared {store.clear():,} stored reasonings", *others]) + "."
 
 
 def _clear_at_start(store: ReasoningStore, path: Path) -> None:
@@ -309,8 +262,8 @@ def _reload(
     changed = ", ".join(_changed_keys(before, after)) or "nothing"
     pending = ", ".join(_changed_keys(loaded.config, after))
     line = f"Read {config_path} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
-    known = set(_access_lines(before, Access(before)))
-    _print("\n".join([line, *(each for each in _access_lines(after, Access(after)) if each not in known)]))
+    known = set(access_lines(before, Access(before)))
+    _print("\n".join([line, *(each for each in access_lines(after, Access(after)) if each not in known)]))
 
 
 def _changed_keys(one: ProxyConfig, other: ProxyConfig) -> list[str]:
@@ -332,97 +285,7 @@ def _log_to_stderr(*, verbose: bool) -> None:
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
-class Addresses(NamedTuple):
-    """Where the proxy can be reached: its port, the tunnel, and the lines on the dashboard."""
-
-    port: int
-    public_url: str | None = None
-    dashboard: tuple[str, ...] = ()
-
-
-def _welcome(config: ProxyConfig, config_path: Path, addresses: Addresses, access: Access) -> str:
-    """The text printed at the start: what to paste into Cursor, the dashboard, and who is served."""
-    public_url = addresses.public_url
-    local, *others = (f"http://{host}:{addresses.port}/v1" for host in reachable_hosts(config.host))
-    settings = "at their defaults" if lacks_home(config_path) else config_path
-    is_in_memory = str(config.reasoning_content_path) == ":memory:"
-    store = "in memory, until the proxy stops" if is_in_memory else config.reasoning_content_path
-    lines = [
-        f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
-        f"  Override OpenAI Base URL   {public_url + '/v1' if public_url else local}",
-        *(f"  from another machine       {other}" for other in others if not public_url),
-        f"  OpenAI API Key             {_key_to_paste(config, access)}",
-        f"  Model to add and choose    {config.upstream_model}",
-        *addresses.dashboard,
-        f"Settings {settings} · reasoning {store}",
-    ]
-    lines += [*_upstream_lines(config), *_outbound_proxy_lines(config)]
-    # public_hosts names a tunnel that we did not open.
-    if public_url is None and not config.public_hosts:
-        lines.append("Cursor's servers cannot reach this machine by itself: add --tunnel for a public address.")
-    lines += [*_access_lines(config, access), "Stop with Ctrl-C."]
-    return "\n".join(lines)
-
-
 def _dashboard_lines(admin: "AdminService") -> tuple[str, ...]:
     from deepseek_cursor_proxy.cli import dashboard
 
     return tuple(dashboard.start_lines(admin.context.config, admin.url, admin.link))
-
-
-def _key_to_paste(config: ProxyConfig, access: Access) -> str:
-    if access.held_key is not None:
-        return "one of your access keys"
-    return "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
-
-
-def _access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
-    if config.access_keys:
-        yield f"Only the keys named in access_keys are served ({len(config.access_keys)})."
-        if access.held_key is not None:
-            yield f"DeepSeek is called with the key in {HELD_KEY}, which no client gets to see."
-        if any(key.is_guessable for key in config.access_keys):
-            yield "An access key is so short that it can be guessed: `access-key --new` makes a better one."
-    elif access.can_pin:
-        yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
-    elif config.is_exposed:
-        yield "Anyone who finds this address can use it with a DeepSeek key: set access_keys."
-    yield from _owner_key_lines(config, access)
-    if not config.access_keys and os.environ.get(HELD_KEY):
-        yield f"{HELD_KEY} is set but not used: without access_keys anyone who finds the address could spend it."
-
-
-def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
-    """Lines on which requests spend a key of the owner, if there is one to spend."""
-    tables = ["[passthrough]"] if config.passthrough else []
-    tables += [f"[upstreams.{name}]" for name, table in config.upstreams.items() if table.key_env]
-    if tables and not config.access_keys:
-        which = " and ".join(tables)
-        are, they = ("is", "it") if len(tables) == 1 else ("are", "them")
-        if access.can_pin_spender:
-            yield f"{which} {are} for the first key that DeepSeek accepts, so ask a DeepSeek model first."
-        else:
-            yield f'{which} {are} closed: name the keys that may use {they} in access_keys (pin_key is "never").'
-    if tables or access.held_key is not None:
-        tunnel = ["the tunnel"] if config.tunnel_program else []
-        *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]
-        where = f"{', '.join(names)} or {last}"
-        yield f"Keys of yours are spent only for requests to {where}; add other names to public_hosts."
-
-
-def _outbound_proxy_lines(config: ProxyConfig) -> list[str]:
-    """A line on HTTPS_PROXY, which is easily forgotten in an environment."""
-    if config.https_proxy == "off":
-        return []
-    urls = [url for url in map(urlsplit, config.base_urls) if url.scheme == "https"]
-    found = [https_proxy.for_host(url.hostname or "", url.port or 443, os.environ) for url in urls]
-    proxies = dict.fromkeys(str(proxy) for proxy in found if proxy is not None)
-    return [f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)." for proxy in proxies]
-
-
-def _upstream_lines(config: ProxyConfig) -> list[str]:
-    """A line with the upstreams in the order in which they are asked."""
-    tables = config.upstreams
-    names = sorted(tables, key=lambda name: tables[name].priority)
-    groups = [" and ".join(each) for _, each in groupby(names, lambda name: tables[name].priority)]
-    return [f"Upstreams: {', then '.join(groups)}."] if groups else []

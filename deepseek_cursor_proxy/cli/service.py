@@ -14,8 +14,8 @@ from typing import Any
 
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.access import HELD_KEY
-from deepseek_cursor_proxy.cli.parser import Command
-from deepseek_cursor_proxy.cli.settings_flags import add_settings, load
+from deepseek_cursor_proxy.cli.flags.parser import Command
+from deepseek_cursor_proxy.cli.flags.settings_flags import add_settings, load
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.sources import expand_home

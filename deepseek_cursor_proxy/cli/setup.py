@@ -15,7 +15,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.cli import access_key, flag_types
+from deepseek_cursor_proxy.cli import access_key
+from deepseek_cursor_proxy.cli.flags import flag_types
 from deepseek_cursor_proxy.cli.local_address import reachable_hosts
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential

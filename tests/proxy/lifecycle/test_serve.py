@@ -17,7 +17,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.cli import serve
+from deepseek_cursor_proxy.cli.store import open_store
+from deepseek_cursor_proxy.cli.welcome import Addresses, welcome_text
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -89,7 +90,7 @@ class StartTest(ServeTest):
             environment = {"HTTPS_PROXY": "http://me:secret@proxy.test:3128", "NO_PROXY": "exempt.test"}
             with self.subTest(settings), mock.patch.dict(os.environ, environment, clear=True):
                 config = ProxyConfig(**settings)
-                welcome = serve._welcome(config, Path("x"), serve.Addresses(1, None), Access(config))
+                welcome = welcome_text(config, Path("x"), Addresses(1, None), Access(config))
                 self.assertEqual(is_named, "through the proxy proxy.test:3128" in welcome)
                 self.assertNotIn("secret", welcome)
 
@@ -108,7 +109,7 @@ class StartTest(ServeTest):
     def test_durability_reaches_the_file(self) -> None:
         for durability, level in (("normal", 1), ("full", 2)):
             config = ProxyConfig(reasoning_content_path=self.home / "store.sqlite3", durability=durability)
-            with serve.open_store(config) as store, store.database.reader() as connection:
+            with open_store(config) as store, store.database.reader() as connection:
                 self.assertEqual((level,), connection.execute("PRAGMA synchronous").fetchone())
 
     def test_a_read_only_home_does_not_keep_the_proxy_from_serving(self) -> None:
@@ -163,7 +164,7 @@ class ServedCallersTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": held_key}):
             config = ProxyConfig(**settings)
             public_url = "https://x.ngrok.app" if config.tunnel_program else None
-            return serve._welcome(config, Path("x"), serve.Addresses(1, public_url), Access(config))
+            return welcome_text(config, Path("x"), Addresses(1, public_url), Access(config))
 
     def test_the_start_names_exactly_who_is_served(self) -> None:
         sentences = (ONLY, PINNED, ANYBODY, SPENT, CLOSED, NAMES, SHORT, HELD, UNUSED)

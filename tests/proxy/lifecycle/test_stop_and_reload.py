@@ -140,7 +140,7 @@ class StopTest(RunningTest):
             mock.patch.object(supervisor, "Tunnel", return_value=order.tunnel),
             mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
             mock.patch.object(serve, "_log_to_stderr"),
-            mock.patch.object(serve, "_welcome", side_effect=lambda *_: str(signal.raise_signal(signal.SIGTERM))),
+            mock.patch.object(serve, "welcome_text", side_effect=lambda *_: str(signal.raise_signal(signal.SIGTERM))),
             contextlib.redirect_stdout(io.StringIO()),
         ):
             before = signal.getsignal(signal.SIGTERM)

@@ -6,8 +6,9 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.cli import local_address, serve
+from deepseek_cursor_proxy.cli import local_address
 from deepseek_cursor_proxy.cli.local_address import reachable_hosts
+from deepseek_cursor_proxy.cli.welcome import Addresses, welcome_text
 from deepseek_cursor_proxy.config import ProxyConfig
 
 
@@ -47,7 +48,7 @@ class TestWelcome(unittest.TestCase):
     def welcome(self, host: str, public_url: str | None = None) -> str:
         config = ProxyConfig(host=host)
         with mock.patch.object(local_address, "_sending_address", return_value="192.168.1.7"):
-            return serve._welcome(config, Path("x"), serve.Addresses(9000, public_url), Access(config))
+            return welcome_text(config, Path("x"), Addresses(9000, public_url), Access(config))
 
     def test_the_welcome_never_prints_a_wildcard_address(self) -> None:
         welcome = self.welcome("0.0.0.0")

@@ -1,0 +1,80 @@
+"""The store for commands: opened as the settings say, counted and cleared."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.storage.cached_answers import CacheStats
+    from deepseek_cursor_proxy.storage.response_rows import ResponseStats
+
+
+@contextlib.contextmanager
+def open_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[ReasoningStore]:
+    """Open the configured store and close it at the end; StartupError when a file that must open cannot be used."""
+    path = expand_home(config.reasoning_content_path)
+    try:
+        reasonings = ReasoningStore(
+            path,
+            max_age_seconds=config.reasoning_cache_max_age_seconds,
+            max_rows=config.reasoning_cache_max_rows,
+            max_bytes=config.reasoning_cache_max_bytes,
+            durability=config.durability,
+            must_open=must_open,
+        )
+        with contextlib.closing(reasonings) as store:
+            yield store
+    except Unusable as fault:
+        raise StartupError(f"cannot use {path} as the reasoning store: {fault}") from None
+
+
+def print_stats(config: ProxyConfig) -> None:
+    """Print how much is stored."""
+    from datetime import datetime
+
+    from deepseek_cursor_proxy.prices.price_list import format_amount
+
+    with open_store(config) as store:
+        stats, responses = store.stats(), _response_stats(store)
+        cache = _cache_stats(store, config.currency)
+    oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
+    print(f"store        {config.reasoning_content_path}")
+    print(f"reasonings   {stats.reasonings:,} (of at most {config.reasoning_cache_max_rows:,})")
+    print(f"keys         {stats.keys:,}")
+    print(f"text         {stats.bytes:,} bytes")
+    print(f"oldest use   {oldest}")
+    print(f"responses    {responses.responses:,} (of at most {config.response_max_rows:,}), {responses.bytes:,} bytes")
+    totals, saved = cache.totals, format_amount(cache.totals.money, config.currency)
+    print(f"cache        {cache.entries:,} answers, {cache.bytes:,} bytes")
+    print(f"cache use    {totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved")
+
+
+def clear(store: ReasoningStore) -> str:
+    """Delete all that is stored; a line that says how much. Raises Unusable."""
+    responses, answers = _response_stats(store).responses, _cache_stats(store).entries
+    others = [f"{responses:,} responses"] if responses else []
+    others += [f"{answers:,} cached answers"] if answers else []
+    return " and ".join([f"Cleared {store.clear():,} stored reasonings", *others]) + "."
+
+
+def _response_stats(store: ReasoningStore) -> "ResponseStats":
+    """The number and bytes of stored responses; raises Unusable."""
+    # Imported late: starting the proxy does not need it.
+    from deepseek_cursor_proxy.storage.responses import ResponseStore
+
+    with contextlib.closing(ResponseStore(store.database)) as responses:
+        return responses.stats()
+
+
+def _cache_stats(store: ReasoningStore, currency: str = "") -> "CacheStats":
+    """Figures of the response cache, with money in this currency; raises Unusable."""
+    from deepseek_cursor_proxy.storage.cached_answers import CachedAnswers
+
+    with contextlib.closing(CachedAnswers(store.database)) as cache:
+        return cache.stats(currency)

@@ -1,0 +1,104 @@
+"""The text that `serve` prints at its start: what to enter in Cursor, where the dashboard is, and who is served."""
+
+import os
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.access import HELD_KEY, Access
+from deepseek_cursor_proxy.cli.local_address import reachable_hosts
+from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
+from deepseek_cursor_proxy.config.sources import lacks_home
+
+
+class Addresses(NamedTuple):
+    """Where the proxy can be reached: its port, the tunnel, and the lines on the dashboard."""
+
+    port: int
+    public_url: str | None = None
+    dashboard: tuple[str, ...] = ()
+
+
+def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, access: Access) -> str:
+    """The text printed at the start: what to paste into Cursor, the dashboard, and who is served."""
+    public_url = addresses.public_url
+    local, *others = (f"http://{host}:{addresses.port}/v1" for host in reachable_hosts(config.host))
+    settings = "at their defaults" if lacks_home(config_path) else config_path
+    is_in_memory = str(config.reasoning_content_path) == ":memory:"
+    store = "in memory, until the proxy stops" if is_in_memory else config.reasoning_content_path
+    lines = [
+        f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
+        f"  Override OpenAI Base URL   {public_url + '/v1' if public_url else local}",
+        *(f"  from another machine       {other}" for other in others if not public_url),
+        f"  OpenAI API Key             {_key_to_paste(config, access)}",
+        f"  Model to add and choose    {config.upstream_model}",
+        *addresses.dashboard,
+        f"Settings {settings} · reasoning {store}",
+    ]
+    lines += [*_upstream_lines(config), *_outbound_proxy_lines(config)]
+    # public_hosts names a tunnel that we did not open.
+    if public_url is None and not config.public_hosts:
+        lines.append("Cursor's servers cannot reach this machine by itself: add --tunnel for a public address.")
+    lines += [*access_lines(config, access), "Stop with Ctrl-C."]
+    return "\n".join(lines)
+
+
+def _key_to_paste(config: ProxyConfig, access: Access) -> str:
+    if access.held_key is not None:
+        return "one of your access keys"
+    return "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
+
+
+def access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
+    if config.access_keys:
+        yield f"Only the keys named in access_keys are served ({len(config.access_keys)})."
+        if access.held_key is not None:
+            yield f"DeepSeek is called with the key in {HELD_KEY}, which no client gets to see."
+        if any(key.is_guessable for key in config.access_keys):
+            yield "An access key is so short that it can be guessed: `access-key --new` makes a better one."
+    elif access.can_pin:
+        yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
+    elif config.is_exposed:
+        yield "Anyone who finds this address can use it with a DeepSeek key: set access_keys."
+    yield from _owner_key_lines(config, access)
+    if not config.access_keys and os.environ.get(HELD_KEY):
+        yield f"{HELD_KEY} is set but not used: without access_keys anyone who finds the address could spend it."
+
+
+def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
+    """Lines on which requests spend a key of the owner, if there is one to spend."""
+    tables = ["[passthrough]"] if config.passthrough else []
+    tables += [f"[upstreams.{name}]" for name, table in config.upstreams.items() if table.key_env]
+    if tables and not config.access_keys:
+        which = " and ".join(tables)
+        are, they = ("is", "it") if len(tables) == 1 else ("are", "them")
+        if access.can_pin_spender:
+            yield f"{which} {are} for the first key that DeepSeek accepts, so ask a DeepSeek model first."
+        else:
+            yield f'{which} {are} closed: name the keys that may use {they} in access_keys (pin_key is "never").'
+    if tables or access.held_key is not None:
+        tunnel = ["the tunnel"] if config.tunnel_program else []
+        *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]
+        where = f"{', '.join(names)} or {last}"
+        yield f"Keys of yours are spent only for requests to {where}; add other names to public_hosts."
+
+
+def _outbound_proxy_lines(config: ProxyConfig) -> list[str]:
+    """A line on HTTPS_PROXY, which is easily forgotten in an environment."""
+    if config.https_proxy == "off":
+        return []
+    urls = [url for url in map(urlsplit, config.base_urls) if url.scheme == "https"]
+    found = [https_proxy.for_host(url.hostname or "", url.port or 443, os.environ) for url in urls]
+    proxies = dict.fromkeys(str(proxy) for proxy in found if proxy is not None)
+    return [f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)." for proxy in proxies]
+
+
+def _upstream_lines(config: ProxyConfig) -> list[str]:
+    """A line with the upstreams in the order in which they are asked."""
+    tables = config.upstreams
+    names = sorted(tables, key=lambda name: tables[name].priority)
+    groups = [" and ".join(each) for _, each in groupby(names, lambda name: tables[name].priority)]
+    return [f"Upstreams: {', then '.join(groups)}."] if groups else []
