@@ -174,29 +174,25 @@ class UsageLedger:
 
 
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
-    found: dict[DayGroup, list[DaySums]] = {}
+    found: dict[tuple[str, str, str, str, str], list[UsageRow]] = {}
     for row in rows:
         # A key that DeepSeek does not know gets no row of its own: a stranger could send any number of them.
         key = row.key if row.status != 401 else ""
-        group = DayGroup(day_of(row.ended_at), row.model, key, row.api, row.currency)
-        found.setdefault(group, []).append(sums_of(row))
-    return {group: add_sums(each) for group, each in found.items()}
+        found.setdefault((day_of(row.ended_at), row.model, key, row.api, row.currency), []).append(row)
+    return {DayGroup(*group): _add_up(each) for group, each in found.items()}
 
 
-def sums_of(row: UsageRow) -> DaySums:
-    return DaySums(
-        1,
-        int(row.outcome in (Result.FAILED.value, Result.REFUSED.value)),
-        row.is_cost_unknown,
-        row.hit or 0,
-        row.miss or 0,
-        row.output or 0,
-        row.thinking or 0,
-        row.searches,
-        row.cost or 0.0,
-        row.saved or 0.0,
-        row.divergence_cost or 0.0,
-    )
+def _add_up(rows: Sequence[UsageRow]) -> DaySums:
+    """The sums of these rows, column by column; what is not known counts as nothing."""
+    columns = dict(zip(UsageRow._fields, zip(*rows, strict=True), strict=True))
+    failed = sum([outcome in _FAILURES for outcome in columns["outcome"]])
+    added = [sum(filter(None, columns[name]), zero) for name, zero in _ADDED.items()]
+    return DaySums(len(rows), failed, sum(columns["is_cost_unknown"]), *added)
+
+
+_FAILURES = (Result.FAILED.value, Result.REFUSED.value)
+# The sums that have the name of their column, and what they begin with.
+_ADDED = {name: DaySums._field_defaults[name] for name in DaySums._fields if name in UsageRow._fields}
 
 
 def day_of(moment: float) -> str:
@@ -217,45 +213,15 @@ def _picture_record(event: PictureDescribed) -> RequestRecord:
 
 
 def _row(ended_at: float, record: RequestRecord) -> UsageRow:
-    facts, timing, tokens, cost = record.facts, record.timing, record.tokens, record.cost
-    hit, miss, output, thinking, searches = tokens if tokens is not None else (None, None, None, None, 0)
-    amount, saved, divergence, currency, version = cost if cost is not None else (None, None, None, "", "")
-    return UsageRow(
-        0,
-        ended_at,
-        facts.number,
-        facts.api,
-        facts.key,
-        facts.session,
-        facts.requested_model,
-        facts.model,
-        record.upstream,
-        int(facts.stream),
-        record.result.value,
-        record.status,
-        hit,
-        miss,
-        output,
-        thinking,
-        searches,
-        amount,
-        saved,
-        divergence,
-        currency,
-        version,
-        int(record.is_cost_unknown),
-        timing.total,
-        timing.queue,
-        timing.connect,
-        timing.first_delta,
-        record.retries,
-        record.turns.filled,
-        record.turns.kept,
-        record.turns.empty,
-        record.turns.missing,
-        record.turns.recovered,
-        record.divergence,
-        facts.messages,
-        facts.tools,
-        facts.body_bytes,
+    number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, session = record.facts
+    seconds, first_token, queue, connect = record.timing
+    return UsageRow._make(
+        (
+            *(0, ended_at, number, api, key, session, requested_model, model, record.upstream, int(stream)),
+            *(record.result.value, record.status),
+            *(record.tokens if record.tokens is not None else (None, None, None, None, 0)),
+            *(record.cost if record.cost is not None else (None, None, None, "", "")),
+            *(int(record.is_cost_unknown), seconds, queue, connect, first_token, record.retries),
+            *(*record.turns, record.divergence, messages, tools, body_bytes),
+        )
     )
