@@ -18,7 +18,7 @@ _SECONDS_UNTIL_BELIEVED = 3600.0
 
 
 class SteadyClock:
-    """Called by any thread; the lock protects `_believed` and `_doubtful`."""
+    """Called by any thread; the lock protects `_offset` and `_jump`."""
 
     def __init__(
         self, tolerance: float, wall: Callable[[], float] | None = None, monotonic: Callable[[], float] | None = None
@@ -28,33 +28,33 @@ class SteadyClock:
         self._wall = wall or time.time
         self._monotonic = monotonic or time.monotonic
         self._lock = threading.Lock()
-        self._believed = _Moment(self._wall(), self._monotonic())
-        self._doubtful: _Moment | None = None
+        # How far the system's clock is ahead of the monotonic one, as it is believed.
+        self._offset = self._wall() - self._monotonic()
+        self._jump: _Jump | None = None
 
     def resume_from(self, newest: float) -> None:
         """Run on from the latest time in the file, unless that is in the future, which would make all rows old."""
         with self._lock:
-            if newest < self._believed.wall:
-                self._believed = _Moment(newest, self._monotonic())
+            self._offset = min(self._offset, newest - self._monotonic())
 
     def __call__(self) -> float:
-        now = _Moment(self._wall(), self._monotonic())
+        wall, monotonic = self._wall(), self._monotonic()
+        offset = wall - monotonic
         with self._lock:
-            if now.is_near(self._believed, self._tolerance):
-                self._believed, self._doubtful = now, None
-            elif self._doubtful is None or not now.is_near(self._doubtful, self._tolerance):
-                self._doubtful = now
-            elif now.monotonic - self._doubtful.monotonic >= _SECONDS_UNTIL_BELIEVED:
-                self._believed, self._doubtful = now, None
-            return self._believed.wall + now.monotonic - self._believed.monotonic
+            if abs(offset - self._offset) <= self._tolerance or self._has_lasted(offset, monotonic):
+                self._offset, self._jump = offset, None
+                return wall
+            return monotonic + self._offset
+
+    def _has_lasted(self, offset: float, now: float) -> bool:
+        """Whether the clock has kept its jump for so long that it is believed."""
+        if self._jump is None or abs(offset - self._jump.offset) > self._tolerance:
+            self._jump = _Jump(offset, now)
+        return now - self._jump.since >= _SECONDS_UNTIL_BELIEVED
 
 
-class _Moment(NamedTuple):
-    """A moment on both clocks."""
+class _Jump(NamedTuple):
+    """An offset that is not believed yet, and the monotonic time at which it was first seen."""
 
-    wall: float
-    monotonic: float
-
-    def is_near(self, before: "_Moment", tolerance: float) -> bool:
-        """Whether about the same time has passed on both clocks."""
-        return abs(self.wall - before.wall - (self.monotonic - before.monotonic)) <= tolerance
+    offset: float
+    since: float
