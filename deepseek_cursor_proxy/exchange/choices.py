@@ -242,7 +242,9 @@ class _Outcome:
     def all_progress(self) -> Progress:
         found = [progress() for progress in self.progress]
         first = [each.first_delta_seconds for each in found if each.first_delta_seconds is not None]
-        return Progress(sum(each.characters for each in found), min(first, default=None))
+        return found[0]._replace(
+            characters=sum(each.characters for each in found), first_delta_seconds=min(first, default=None)
+        )
 
     def _merge(self, error: BaseException | None) -> Finished:
         """The end of the choice that decided: the one with this error, else one that was not completed, else any."""

@@ -28,7 +28,16 @@ from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
-from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Finished, Progress, Received, Timing
+from deepseek_cursor_proxy.observers.events import (
+    CLIENT_LEFT,
+    COMPLETED,
+    End,
+    Finished,
+    Progress,
+    Received,
+    RequestFacts,
+    Timing,
+)
 from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import look_up
@@ -135,11 +144,18 @@ class Exchange:
         self._has_output = False
         self._end = CLIENT_LEFT
         self._is_joined = generation.is_joined
-        self._report.emit(Received(self._report.facts(self._request), self._request, generation.body, self.progress))
+        received = Received(self._report.number, self._request, generation.body, self._report.body_bytes, self.progress)
+        self._report.emit(received)
 
     def progress(self) -> Progress:
-        """How far the answer is; any thread may ask."""
-        return Progress(self._reply.size, self._first_delta)
+        """How far the request is; any thread may ask."""
+        age = time.monotonic() - self._started
+        return Progress(self._facts(), age, self.is_sent, self._reply.size, self._first_delta)
+
+    def _facts(self) -> RequestFacts:
+        prepared = self._upstream_call.prepared
+        conversation = prepared.history.conversation if prepared is not None else b""
+        return self._report.facts(self._upstream_call.request, conversation)
 
     @property
     def has_owner_key(self) -> bool:
@@ -239,8 +255,7 @@ class Exchange:
     def _finished_event(self) -> Finished:
         upstream_call, prepared = self._upstream_call, self._upstream_call.prepared
         queue, connect = upstream_call.queue_seconds, upstream_call.connect_seconds
-        conversation = prepared.history.conversation if prepared is not None else b""
-        facts = self._report.facts(upstream_call.request, conversation)
+        facts = self._facts()
         seconds = time.monotonic() - self._started
         usage, is_cached, retry_reasons = self._reply.usage, upstream_call.is_cached, upstream_call.retries.reasons
         tokens = read_usage(usage) if usage is not None else None

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.observers.events import Finished, Observer, Observers, PictureDescribed
+from deepseek_cursor_proxy.observers.events import Event, Finished, Observer, Observers, PictureDescribed
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.prices.price_list import PriceList
@@ -147,13 +147,16 @@ def _warn_of_pictures(config: ProxyConfig) -> None:
 def _build_observers(
     config: ProxyConfig, request_log: RequestLog, ledger: UsageLedger, sessions: SessionService
 ) -> Observers:
-    observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours()), request_log]
+    observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours())]
     if config.trace_dir is not None:
         # Only here: most proxies write no trace, and are smaller without the module.
         from deepseek_cursor_proxy.observers.trace import Trace
 
         observers.append(Trace(config.trace_dir))
-    return Observers(observers, {PictureDescribed: ledger, Finished: sessions})
+    by_type: dict[type[Event], list[Observer]] = {kind: [request_log] for kind in RequestLog.EVENTS}
+    by_type[Finished].append(sessions)
+    by_type[PictureDescribed] = [ledger]
+    return Observers(observers, by_type)
 
 
 def _open_ledger(config: ProxyConfig, reasoning_store: ReasoningStore, request_log: RequestLog) -> UsageLedger:

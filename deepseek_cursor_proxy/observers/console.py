@@ -164,7 +164,7 @@ def _format_received(event: Received) -> str:
         "stream" if request.stream else "plain",
         _count(len(request.messages), "message"),
         _count(len(request.tools) + len(request.server_tools), "tool"),
-        _size(event.facts.body_bytes),
+        _size(event.body_bytes),
     ]
     return " · ".join(parts)
 

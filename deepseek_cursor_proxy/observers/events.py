@@ -95,14 +95,14 @@ class RequestFacts(NamedTuple):
     # The session that records the request, else twelve hexadecimal digits that all requests of a chat have in common.
     session: str = ""
 
-    def with_session(self, conversation: bytes) -> "RequestFacts":
-        """With the session of the chat that has this digest, unless it is recorded in one."""
-        return self if self.session else self._replace(session=conversation.hex()[:DIGEST_LENGTH])
-
 
 class Progress(NamedTuple):
-    """How far a running answer is: its characters, and the seconds until the first of them."""
+    """How far a running request is, and of its answer the characters and the seconds until the first of them."""
 
+    facts: RequestFacts
+    age_seconds: float
+    # Whether an upstream accepted it.
+    is_sent: bool = False
     characters: int = 0
     first_delta_seconds: float | None = None
 
@@ -110,15 +110,12 @@ class Progress(NamedTuple):
 class Received(NamedTuple):
     """A client requests a generation. `body` is what it sent, untouched."""
 
-    facts: RequestFacts
+    number: int
     request: ChatRequest
     body: Mapping[str, Any]
-    # Reads how far the answer is; any thread may call it until the request has ended.
-    progress: Callable[[], Progress] = Progress
-
-    @property
-    def number(self) -> int:
-        return self.facts.number
+    body_bytes: int
+    # Reads how far the request is; any thread may call it until the request has ended.
+    progress: Callable[[], Progress]
 
 
 class Restored(NamedTuple):
@@ -279,11 +276,11 @@ class Observer(Protocol):
 
 class Observers:
     def __init__(
-        self, observers: Sequence[Observer] = (), of_one_type: Mapping[type[Event], Observer] | None = None
+        self, observers: Sequence[Observer] = (), by_type: Mapping[type[Event], Sequence[Observer]] | None = None
     ) -> None:
-        """`of_one_type` has observers that handle a single type of event, and get no other."""
+        """`by_type` has observers that handle a few types of events, and get no others."""
         self._observers = tuple(observers)
-        self._by_type = {kind: (*self._observers, each) for kind, each in (of_one_type or {}).items()}
+        self._by_type = {kind: (*self._observers, *more) for kind, more in (by_type or {}).items()}
 
     def emit(self, event: Event) -> None:
         for observer in self._by_type.get(type(event), self._observers):

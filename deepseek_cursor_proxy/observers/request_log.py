@@ -7,7 +7,6 @@ progress of a running answer is read when the dashboard asks for it.
 
 import logging
 import threading
-import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +24,7 @@ from deepseek_cursor_proxy.observers.events import (
     Received,
     Refused,
     RequestFacts,
-    Restored,
     Result,
-    Sent,
     Terminal,
     Timing,
 )
@@ -135,24 +132,6 @@ class RunningRequest(NamedTuple):
     first_token_seconds: float | None
 
 
-# Not a union, which is made anew for each event.
-_TERMINAL = (Finished, Refused, PassedThrough)
-
-
-class _Entry:
-    """A request in flight."""
-
-    __slots__ = ("conversation", "facts", "is_sent", "progress", "started")
-
-    def __init__(self, event: Received) -> None:
-        self.facts = event.facts
-        self.progress = event.progress
-        self.started = time.monotonic()
-        self.is_sent = False
-        # The digest of the chat, as soon as it is known.
-        self.conversation = b""
-
-
 EndListener = Callable[[RequestRecord], None]
 BeginListener = Callable[[int], None]
 
@@ -160,27 +139,23 @@ BeginListener = Callable[[int], None]
 class RequestLog:
     """An observer, called by handler threads and read by any. The lock protects all fields."""
 
+    # The only events that it needs.
+    EVENTS = (Received, Finished, Refused, PassedThrough)
+
     def __init__(self, most_records: int = _MOST_RECORDS) -> None:
         self._lock = threading.Lock()
-        self._running: dict[int, _Entry] = {}
+        self._running: dict[int, Callable[[], Progress]] = {}
         self._ended: deque[RequestRecord] = deque(maxlen=most_records)
         self._end_listeners: tuple[EndListener, ...] = ()
         self._begin_listeners: tuple[BeginListener, ...] = ()
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Received):
-            number = event.facts.number
             with self._lock:
-                self._running[number] = _Entry(event)
+                self._running[event.number] = event.progress
             for begin in self._begin_listeners:
-                _notify(begin, number)
-        elif isinstance(event, Restored):
-            if (entry := self._running.get(event.number)) is not None:
-                entry.conversation = event.prepared.history.conversation
-        elif isinstance(event, Sent):
-            if (entry := self._running.get(event.number)) is not None:
-                entry.is_sent = True
-        elif isinstance(event, _TERMINAL):
+                _notify(begin, event.number)
+        elif isinstance(event, (Finished, Refused, PassedThrough)):
             record = make_record(event)
             with self._lock:
                 self._running.pop(record.facts.number, None)
@@ -193,13 +168,12 @@ class RequestLog:
     def running(self) -> list[RunningRequest]:
         """The requests in flight, oldest first."""
         with self._lock:
-            entries = list(self._running.values())
-        return [_running_request(entry) for entry in entries]
+            running = list(self._running.values())
+        return [_running_request(progress()) for progress in running]
 
     def count_streams(self) -> int:
         """How many streamed answers are running."""
-        with self._lock:
-            return sum(entry.facts.stream for entry in self._running.values())
+        return sum(request.facts.stream for request in self.running())
 
     def ended(self, before: int | None = None, limit: int = 50) -> list[RequestRecord]:
         """The last requests that ended, newest first; those that ended before request number `before`."""
@@ -217,8 +191,8 @@ class RequestLog:
 
     def find_running(self, number: int) -> RunningRequest | None:
         with self._lock:
-            entry = self._running.get(number)
-        return _running_request(entry) if entry is not None else None
+            progress = self._running.get(number)
+        return _running_request(progress()) if progress is not None else None
 
     def subscribe(self, on_end: EndListener, on_begin: BeginListener | None = None) -> Callable[[], None]:
         """Have these called, on the thread of the request, which they must not hold up; returns what ends that."""
@@ -241,12 +215,11 @@ def _notify(listener: Callable[[Any], None], value: object) -> None:
         _log.warning("%s failed: %s: %s", getattr(listener, "__qualname__", listener), type(error).__name__, error)
 
 
-def _running_request(entry: _Entry) -> RunningRequest:
-    progress: Progress = entry.progress()
-    phase = "streaming" if progress.first_delta_seconds is not None else "sent" if entry.is_sent else "queued"
-    age, tokens = time.monotonic() - entry.started, progress.characters // _CHARACTERS_PER_TOKEN
-    facts = _safe_facts(entry.facts.with_session(entry.conversation))
-    return RunningRequest(facts, phase, age, tokens, progress.first_delta_seconds)
+def _running_request(progress: Progress) -> RunningRequest:
+    first_delta = progress.first_delta_seconds
+    phase = "streaming" if first_delta is not None else "sent" if progress.is_sent else "queued"
+    tokens = progress.characters // _CHARACTERS_PER_TOKEN
+    return RunningRequest(_safe_facts(progress.facts), phase, progress.age_seconds, tokens, first_delta)
 
 
 # Records …

@@ -93,7 +93,7 @@ class Trace:
             "format": FORMAT,
             "number": event.number,
             "received_at": datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
-            "caller": event.facts.key,
+            "caller": event.progress().facts.key,
             "client_request": event.body,
             "dropped_fields": event.request.dropped,
             "timing": {},

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
-from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow, add_sums
+from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
 from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)

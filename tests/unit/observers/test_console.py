@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.observers.events import (
     Observers,
     PassedThrough,
     PictureDescribed,
+    Progress,
     Received,
     Refused,
     RequestFacts,
@@ -56,7 +57,8 @@ def restored(request: ChatRequest = REQUEST, turns: Any = TURNS, is_second: bool
 
 
 def received(**details: Any) -> Received:
-    return Received(FACTS, REQUEST._replace(**details), {"messages": ["secret prompt"]})
+    request, body = REQUEST._replace(**details), {"messages": ["secret prompt"]}
+    return Received(FACTS.number, request, body, FACTS.body_bytes, lambda: Progress(FACTS, 0.0))
 
 
 def finished(outcome: str = "completed", status: int = 200, **details: Any) -> Finished:

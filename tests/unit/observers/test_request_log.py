@@ -17,9 +17,7 @@ from deepseek_cursor_proxy.observers.events import (
     Received,
     Refused,
     RequestFacts,
-    Restored,
     Result,
-    Sent,
     Timing,
 )
 from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, TurnCounts, TurnMark, make_record
@@ -52,17 +50,15 @@ def turn(index: int, source: Source, need: ReasoningNeed = ReasoningNeed.HARD, p
 
 class TestRequestLog(unittest.TestCase):
     def test_a_request_runs_from_its_first_event_to_its_last(self) -> None:
-        log, so_far = RequestLog(), [Progress()]
-        log.emit(Received(facts(), REQUEST, {}, lambda: so_far[0]))
-        self.assertEqual("queued", log.running()[0].phase)
-        log.emit(Restored(1, prepared(), False))
-        log.emit(Sent(1, dict, 10, 0.1))
-        self.assertEqual("sent", log.running()[0].phase)
-        so_far[0] = Progress(400, 0.3)
+        log, so_far = RequestLog(), [Progress(facts(), 0.1)]
+        log.emit(Received(1, REQUEST, {}, 10, lambda: so_far[0]))
+        self.assertEqual(("queued", 0.1, 0), log.running()[0][1:4])
+        so_far[0] = Progress(facts(stream=True), 0.2, is_sent=True)
+        self.assertEqual(("sent", 1), (log.running()[0].phase, log.count_streams()))
+        so_far[0] = Progress(facts(), 0.4, True, 400, 0.3)
         running = log.find_running(1)
         assert running is not None
-        self.assertEqual(("streaming", 100, 0.3), (running.phase, *running[3:]))
-        self.assertEqual(HISTORY.conversation.hex()[:12], running.facts.session)
+        self.assertEqual(("streaming", 0.4, 100, 0.3), running[1:])
         log.emit(finished())
         self.assertEqual(([], None), (log.running(), log.find_running(1)))
         record = log.find(1)
@@ -91,7 +87,7 @@ class TestRequestLog(unittest.TestCase):
         log.subscribe(fail)
         unsubscribe = log.subscribe(ended.append, begun.append)
         with self.assertLogs("deepseek_cursor_proxy.observers.request_log", logging.WARNING) as logs:
-            log.emit(Received(facts(7), REQUEST, {}))
+            log.emit(Received(7, REQUEST, {}, 10, lambda: Progress(facts(7), 0.0)))
             log.emit(finished(7))
             unsubscribe()
             log.emit(finished(8))
