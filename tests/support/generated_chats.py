@@ -200,7 +200,7 @@ class World:
     # The laws …
 
     def _check(self, chat: Chat, payload: dict[str, Any]) -> None:
-        refusal = contract.refusal(payload, "august")
+        refusal = contract.refusal(payload)
         assert refusal is None, f"law 3: DeepSeek would refuse this: {refusal}"
         self._check_nothing_is_lost(chat, payload)
         self._check_reasoning(chat, payload)

@@ -173,4 +173,4 @@ def generated(rng: random.Random) -> tuple[Message, ...]:
 
 def refusal(messages: tuple[Message, ...]) -> object:
     request = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", messages, tuple(TOOLS))
-    return contract.refusal(chat_api.payload(request), "august")
+    return contract.refusal(chat_api.payload(request))
