@@ -11,5 +11,5 @@
     error_reply         an error as an HTTP reply
     key_settings        where a client keeps its key
 
-Other folders import routes.
+Other folders import routes; `server` also imports the chat endpoint, ahead of the first chat.
 """
