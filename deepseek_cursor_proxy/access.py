@@ -318,11 +318,12 @@ def _credential(request: HttpRequest) -> str | None:
 
     Authorization and x-api-key may differ: clients with two variables set send both. Each API's own header wins.
     """
-    scheme, _, token = (request.header("authorization") or "").partition(" ")
+    headers = request.headers
+    scheme, _, token = headers.get("authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
-    api_key = (request.header("x-api-key") or "").strip()
+    api_key = headers.get("x-api-key", "").strip()
     key = api_key or bearer if _is_anthropic(request) else bearer or api_key
-    azure = (request.header("api-key") or "").strip()
+    azure = headers.get("api-key", "").strip()
     if key and azure and key != azure:
         raise BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")
     key = key or azure
@@ -337,7 +338,7 @@ def _is_anthropic(request: HttpRequest) -> bool:
     """Whether a request uses Anthropic's API, whose key is in x-api-key."""
     if _ANTHROPIC_PATH.match(request.path):
         return True
-    return request.header("anthropic-version") is not None and bool(_SHARED_PATH.match(request.path))
+    return "anthropic-version" in request.headers and bool(_SHARED_PATH.match(request.path))
 
 
 def _held_key(environment: Mapping[str, str]) -> str | None:

@@ -29,7 +29,7 @@ def has_own_names(config: ProxyConfig) -> bool:
     if config.upstreams:
         return not any(is_served(name, config) for name in MODELS)
     host = hosts.choose(config.upstream_host, config.upstream_base_url)
-    return host not in (hosts.DEEPSEEK, hosts.UNKNOWN)
+    return host is not hosts.DEEPSEEK and host is not hosts.UNKNOWN
 
 
 def picture_model(config: ProxyConfig) -> str | None:

@@ -82,15 +82,17 @@ class _ChoiceDisplay:
 
     def show(self, delta: Delta) -> Delta:
         before = self._write(delta.reasoning) if delta.reasoning and self._form else ""
-        if delta.reasoning is not None and self._has_block:
-            delta = delta._replace(reasoning=None)
         if delta.text or delta.calls or delta.finish_reason:
             before += self._close() + self._notice
             self._notice = ""
         self._has_text = self._has_text or bool(delta.text)
         self._has_calls = self._has_calls or bool(delta.calls)
         after = self._end_notice(delta.finish_reason) if delta.finish_reason and self._with_end_notices else ""
-        return delta._replace(text=before + (delta.text or "") + after) if before or after else delta
+        text = before + (delta.text or "") + after if before or after else delta.text
+        reasoning = None if self._has_block else delta.reasoning
+        if text is delta.text and reasoning is delta.reasoning:
+            return delta
+        return delta._replace(text=text, reasoning=reasoning)
 
     def close_block(self, choice: int) -> Delta | None:
         """The delta that closes an open block after a failure."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
@@ -183,31 +183,33 @@ class ClientConnection:
 
     def _read_head(self) -> heads.RequestHead | None:
         """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
-        with self._idle():
+        self._begin_idle()
+        try:
             return self._await_head()
+        finally:
+            self._end_idle()
 
-    @contextlib.contextmanager
-    def _idle(self) -> Iterator[None]:
+    def _begin_idle(self) -> None:
         with self._lock:
             self._is_idle = True
             if self._is_stopping:
                 self._shut(socket.SHUT_RD)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._is_idle = False
+
+    def _end_idle(self) -> None:
+        with self._lock:
+            self._is_idle = False
 
     def _await_head(self) -> heads.RequestHead | None:
         config = self._server.config
         first = self._rest or self.receive(Deadline.after(config.idle_timeout))
         if not first:
             return None
-        # From its first byte on, the whole head has one deadline: a byte now and then does not extend it.
-        deadline = Deadline.after(config.header_timeout)
+        deadline: Deadline | None = None
 
         def receive() -> bytes | None:
             nonlocal deadline
+            # After its first bytes the whole head has one deadline: a byte now and then does not extend it.
+            deadline = deadline or Deadline.after(config.header_timeout)
             data = self.receive(deadline)
             deadline = deadline.allow_for_stop(config.header_timeout)
             return data
@@ -300,9 +302,12 @@ class ClientConnection:
         """Discard what the client still sends, until it has read our reply; an early close would lose that."""
         self._shut(socket.SHUT_WR)
         deadline = Deadline.after(_LINGER_SECONDS)
-        with self._idle():
+        self._begin_idle()
+        try:
             while self.receive(min(deadline, Deadline.after(_LINGER_SILENCE_SECONDS))) and not deadline.is_over:
                 pass
+        finally:
+            self._end_idle()
 
 
 def encode_refusal(error: ProxyError) -> bytes:

@@ -82,12 +82,12 @@ class RequestBody:
         data = self._source.take_rest()
         if self._expects_continue and not data:
             self._source.send(_CONTINUE)
+        yield decoder.feed(data)
+        if decoder.is_complete:
+            return
         timeout = self._config.body_timeout
         deadline = Deadline.after(timeout)
-        while True:
-            yield decoder.feed(data)
-            if decoder.is_complete:
-                return
+        while not decoder.is_complete:
             # Every byte that came earns time for the next: a byte now and then does not keep a thread for ever.
             deadline = Deadline(deadline + len(data) / self._config.body_rate)
             more = self._source.receive(deadline)
@@ -99,3 +99,4 @@ class RequestBody:
                     "The request body ends before its announced end.", code="incomplete_body"
                 )
             data = more
+            yield decoder.feed(data)

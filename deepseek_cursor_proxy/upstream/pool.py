@@ -43,12 +43,13 @@ class Connection:
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
         """Send all, unless the server answers first; TimeoutError after such a stall. Raises as `net.wait.pause`."""
         view = memoryview(data)
-        deadline = Deadline.after(stall_timeout)
+        deadline: Deadline | None = None
         while view:
             try:
                 view = view[self._sock.send(view) :]
-                deadline = Deadline.after(stall_timeout)
+                deadline = None
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                deadline = deadline or Deadline.after(stall_timeout)
                 readiness = wait_either(self._sock, deadline.left, peer)
                 if readiness is Readiness.NONE:
                     raise TimeoutError from None

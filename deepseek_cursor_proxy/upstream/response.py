@@ -128,19 +128,20 @@ class UpstreamResponse:
         pieces: list[bytes] = []
         decoder, has_begun = self._open_decoder(limit), False
         timeout = min(self._config.request_timeout, patience)
-        deadline = Deadline.after(timeout)
+        now = time.monotonic()
+        deadline = Deadline(now + timeout)
         # A refusal is not queued.
-        queue_deadline = Deadline.after(self._config.queue_patience if patience == math.inf else 0.0)
+        queued_until = now + (self._config.queue_patience if patience == math.inf else 0.0)
         while not self._is_ended:
             data = self._next(deadline)
             if data is None:
-                is_queued = pieces and not has_begun and queue_deadline.is_over
+                is_queued = pieces and not has_begun and time.monotonic() >= queued_until
                 raise self._queue_error() if is_queued else self._silent_error()
             deadline = deadline.allow_for_stop(timeout)
             for piece in self._decode(decoder, data):
                 pieces.append(piece)
                 if not has_begun and piece.isspace():
-                    deadline = max(deadline, min(Deadline.after(timeout), queue_deadline))
+                    deadline = max(deadline, Deadline(min(time.monotonic() + timeout, queued_until)))
                     yield Heartbeat()
                 elif not has_begun:
                     # Once: DeepSeek has the whole answer before its first byte, so a byte now and then is no progress.

@@ -144,9 +144,9 @@ class TestClientConnection(unittest.TestCase):
     def test_what_has_arrived_when_the_server_stops_is_still_read(self) -> None:
         connection, client = self.connect()
         client.sendall(get())
-        with connection._idle():
-            self.server.stop_wakeup.set()
-            self.assertEqual([get(), b""], [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)])
+        connection._begin_idle()
+        self.server.stop_wakeup.set()
+        self.assertEqual([get(), b""], [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)])
 
     def test_a_client_that_half_closes_and_does_not_read_has_left(self) -> None:
         """Writing to it meets nothing but a full buffer, for as long as a client may refuse to read."""
