@@ -76,7 +76,7 @@ class Endpoint:
             raise unknown_session(self._report.session)
         held_key = self._services.access.held_key
         credential, is_held = held_key or caller.credential, held_key is not None
-        return CallContext(namespace, credential, peer, is_held, report=self._report)
+        return CallContext(namespace, credential, peer, is_held, None, self._report)
 
 
 def unknown_session(session: str) -> NotFound:

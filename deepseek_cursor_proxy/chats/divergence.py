@@ -106,14 +106,11 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
             break
         leading += 1
     messages = tuple(map(_message_outline, request.messages, history.digests))
-    return RequestOutline(
-        system=tuple([message.digest for message in messages[:leading]]),
-        tools={
-            name_of(tool): hash(marshal.dumps(dict(tool), _MARSHAL_VERSION))
-            for tool in (*request.tools, *request.server_tools)
-        },
-        messages=messages[leading:],
-    )
+    tools = {
+        name_of(tool): hash(marshal.dumps(dict(tool), _MARSHAL_VERSION))
+        for tool in (*request.tools, *request.server_tools)
+    }
+    return RequestOutline(tuple([message.digest for message in messages[:leading]]), tools, messages[leading:])
 
 
 def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutline | None:
@@ -122,25 +119,23 @@ def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutl
     Best is one that it adds to; then one whose answers it repeats, so that an edited chat is found again; then one that
     has only a first question. Two chats that begin alike and share no answer are not taken for each other.
     """
+    likely = [each for each in known if _is_likely(each, now)]
+    if len(likely) <= 1:
+        return likely[0] if likely else None
     answers = {message.digest for message in now.messages if message.role == "assistant"}
-    candidates = [_Candidate.rate(each, now, answers) for each in known]
-    best = max((each for each in candidates if each.is_likely), key=lambda each: each.rank, default=None)
-    return best.last if best is not None else None
+    return max(likely, key=lambda each: _rank(each, now, answers))
 
 
-class _Candidate(NamedTuple):
-    last: RequestOutline
-    is_likely: bool
-    rank: tuple[int, ...]
+def _is_likely(last: RequestOutline, now: RequestOutline) -> bool:
+    # With only the first question in common it may as well be another chat, or the request for a title.
+    return now.common(last) > 1 or now.likeness(last) >= (2 if now.is_opening else 1)
 
-    @classmethod
-    def rate(cls, last: RequestOutline, now: RequestOutline, answers: Container[bytes]) -> "_Candidate":
-        common, likeness = now.common(last), now.likeness(last)
-        continues = common == len(last.messages) and likeness > 0
-        repeated = sum(message.digest in answers for message in last.messages if message.role == "assistant")
-        # With only the first question in common it may as well be another chat, or the request for a title.
-        is_likely = common > 1 or likeness >= (2 if now.is_opening else 1)
-        return cls(last, is_likely, (continues and not last.is_opening, repeated, continues, common, likeness))
+
+def _rank(last: RequestOutline, now: RequestOutline, answers: Container[bytes]) -> tuple[int, ...]:
+    common, likeness = now.common(last), now.likeness(last)
+    continues = common == len(last.messages) and likeness > 0
+    repeated = sum(message.digest in answers for message in last.messages if message.role == "assistant")
+    return continues and not last.is_opening, repeated, continues, common, likeness
 
 
 def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:

@@ -9,6 +9,7 @@ the reasoning we sent    with any of these, or when the exchange closes: DeepSee
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
@@ -90,27 +91,23 @@ class TurnRecorder:
             for turn in turns
             if turn.details is not None and turn.reasoning
         ]
-        converted = [forced_tools.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
-        turns = [*turns, *filter(None, converted)]
+        if self._tool_call_id:
+            converted = [forced_tools.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
+            turns = [*turns, *filter(None, converted)]
         # Many clients send no search back.
-        turns += [turn._replace(server_items=None) for turn in turns if turn.server_items is not None]
+        turns = [*turns, *[turn._replace(server_items=None) for turn in turns if turn.server_items is not None]]
         has_calls = any(turn.tool_calls for turn in turns)
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
-        echoes = [echoed_message(turn, prepared.request.custom_tools, names) for turn in turns]
-        keys = [prepared.history.answer_keys(echo) for echo in echoes]
-        entries: list[_Entry] = [
-            (each.record_keys(), echo.reasoning or "") for each, echo in zip(keys, echoes, strict=True)
-        ]
-        extras += [
-            (server_turns.record_keys(self._namespace, echo, each), echo.server_items)
-            for each, echo in zip(keys, echoes, strict=True)
-            if echo.server_items is not None
-        ]
-        partial = [
-            KeyAlias(each.exact, each.partial_key(part), reasoning)
-            for each, part, (_, reasoning) in zip(keys, shown, entries, strict=False)
-            if part is not None
-        ]
+        entries: list[_Entry] = []
+        partial = []
+        for turn, part in zip_longest(turns, shown):
+            echo = echoed_message(turn, prepared.request.custom_tools, names)
+            keys, reasoning = prepared.history.answer_keys(echo), echo.reasoning or ""
+            entries.append((keys.record_keys(), reasoning))
+            if echo.server_items is not None:
+                extras.append((server_turns.record_keys(self._namespace, echo, keys), echo.server_items))
+            if part is not None:
+                partial.append(KeyAlias(keys.exact, keys.partial_key(part), reasoning))
         # Most turns with calls are stored with the first of them, and get no reasoning after that.
         new = [entry for entry in entries if self._stored.get(entry[0][0]) != entry[1]]
         if new:

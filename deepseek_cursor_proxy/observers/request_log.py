@@ -252,7 +252,7 @@ def make_record(event: Terminal) -> RequestRecord:
         history.packed_strip,
         event.retry_reasons,
         event.rerouted,
-        is_cached=event.is_cached,
+        event.is_cached,
     )
 
 

@@ -68,15 +68,12 @@ class PriceList:
         price = self.price(model, at, is_deepseek=is_deepseek)
         if price is None:
             return None
-        hit, miss, output = price.rates
-        amount = (tokens.hit * hit + tokens.miss * miss + tokens.output * output) / _MILLION
-        return Cost(
-            amount + tokens.searches * price.search,
-            tokens.hit * (miss - hit) / _MILLION,
-            lost_tokens * (miss - hit) / _MILLION,
-            self.currency,
-            price.version,
-        )
+        (hit_rate, miss_rate, output_rate), search, version = price
+        hit, miss, output, _, searches = tokens
+        amount = (hit * hit_rate + miss * miss_rate + output * output_rate) / _MILLION + searches * search
+        # What a token costs more if it is not cached.
+        surcharge = miss_rate - hit_rate
+        return Cost(amount, hit * surcharge / _MILLION, lost_tokens * surcharge / _MILLION, self.currency, version)
 
     def price(self, model: str, at: float, *, is_deepseek: bool = True) -> Price | None:
         return self._price_of_hour(model, at // 3600, is_deepseek)

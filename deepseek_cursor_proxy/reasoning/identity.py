@@ -207,12 +207,17 @@ def _conversation_digest(
     return digest(namespace, b"opening", next(first, b""))
 
 
+@functools.lru_cache(256)
+def _chat_root(namespace: bytes, conversation: str | None) -> bytes:
+    return digest(namespace, b"talk", text_bytes(conversation or ""))
+
+
 class _HashChains:
     """The hash chains over the messages of a history so far, and the parts of the current round that keys need."""
 
     def __init__(self, namespace: bytes, conversation: str | None) -> None:
         self._namespace = namespace
-        self._chat_root = digest(namespace, b"talk", text_bytes(conversation or ""))
+        self._chat_root = _chat_root(namespace, conversation)
         self.exact = namespace
         self._dialogue = self._chat_root
         # How many system messages come first; None after the first other message.

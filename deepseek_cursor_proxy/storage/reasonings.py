@@ -144,7 +144,7 @@ class ReasoningStore:
                 _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
                 continue
             extends = next((key for key, known in before.items() if known == text and key != keys[0]), None)
-            pending.append(PendingReasoning(tuple(keys), text, previous=before.get(keys[0]), extends=extends))
+            pending.append(PendingReasoning(tuple(keys), text, None, before.get(keys[0]), extends))
         pending += [
             PendingReasoning((new,), _encode(reasoning), known, unless_known=unless)
             for known, new, reasoning, unless in aliases

@@ -61,7 +61,7 @@ class CallLimit:
             self.running_calls += calls if is_granted else 0
         if not is_granted:
             self._wait(calls, peer)
-        return tuple(Slot(self) for _ in range(calls))
+        return tuple([Slot(self) for _ in range(calls)])
 
     def release(self, slot: Slot) -> None:
         with self._lock:

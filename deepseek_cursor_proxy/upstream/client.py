@@ -57,8 +57,7 @@ class UpstreamClient:
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
     ) -> UpstreamResponse:
         """The same call; returns a response of any status."""
-        request = _PooledRequest(destination, body, peer)
-        request.add_unredirected_header("Authorization", f"Bearer {credential}")
+        request = _PooledRequest(destination, body, credential, peer)
         try:
             answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
         except BaseException:
@@ -95,10 +94,10 @@ _HEADERS = (
 class _PooledRequest(urllib.request.Request):
     """A urllib request with its destination and the client that it is made for."""
 
-    def __init__(self, destination: Destination, body: bytes, peer: Peer | None) -> None:
+    def __init__(self, destination: Destination, body: bytes, credential: str, peer: Peer | None) -> None:
         # As Request.__init__ leaves it, which would parse the URL again for every call.
         self.__dict__.update(_parse_url(destination.url).__dict__)
-        self.headers, self.unredirected_hdrs, self.data = {}, {}, body
+        self.headers, self.unredirected_hdrs, self.data = {}, {"Authorization": f"Bearer {credential}"}, body
         self.destination = destination
         self.body = body
         self.peer = peer
@@ -119,8 +118,8 @@ class _PoolHandler(urllib.request.BaseHandler):
 
     def http_open(self, request: _PooledRequest) -> UpstreamResponse:
         own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
-        method = request.destination.method
-        data = heads.request_head(method, request.selector, [*own, *_HEADERS, *request.header_items()]) + request.body
+        headers = [*own, *_HEADERS, *request.unredirected_hdrs.items()]
+        data = heads.request_head(request.destination.method, request.selector, headers) + request.body
         try:
             return self._send(data, request, is_new=False)
         except _StaleConnection:

@@ -252,13 +252,13 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
         chunk = {**chunk, "choices": [choice]}
     calls, content = fields.get("tool_calls"), fields.get("content")
     delta = Delta(
-        choice=_index(choice.get("index"), 0) or 0,
-        reasoning=_string(fields.get("reasoning_content")),
-        text=content if isinstance(content, str) else _parts_text(content),
-        calls=_pieces(calls) if calls else (),
-        finish_reason=_string(choice.get("finish_reason")),
-        usage=usage,
-        chunk=chunk,
+        _index(choice.get("index"), 0) or 0,
+        _string(fields.get("reasoning_content")),
+        content if isinstance(content, str) else _parts_text(content),
+        _pieces(calls) if calls else (),
+        _string(choice.get("finish_reason")),
+        usage,
+        chunk,
     )
     if foreign is not None:
         delta = delta._replace(foreign=foreign)

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -91,7 +92,7 @@ class Upstream:
         """Whether it is worth asking now."""
         return (self.breaker is None or self.breaker.is_ready) and (self.keys is None or self.keys.is_ready)
 
-    @property
+    @cached_property
     def may_be_deepseek(self) -> bool:
         """Whether it is DeepSeek, or a gateway of unknown kind that may lead there."""
         return self.host.name in (hosts.DEEPSEEK.name, hosts.UNKNOWN.name)
@@ -108,7 +109,7 @@ class Upstream:
         base_url = self.base_url
         if is_unversioned:
             base_url = base_url.removesuffix("/v1").removesuffix("/beta")
-        return Destination(base_url + path, self.name, self.setting)
+        return _destination(base_url, path, self.name, self.setting)
 
     def limit_name(self, model: str) -> str:
         """The name under which calls of a model are limited."""
@@ -122,6 +123,12 @@ class Upstream:
     def is_own_limit(self, name: str) -> bool:
         """Whether its calls are limited under this name; without tables all are its own."""
         return self.table is None or name.partition("/")[0] == self.name
+
+
+@lru_cache(64)
+def _destination(base_url: str, path: str, name: str, setting: str) -> Destination:
+    """The same object for the same call, so that its URL is hashed once."""
+    return Destination(base_url + path, name, setting)
 
 
 class Candidate(NamedTuple):

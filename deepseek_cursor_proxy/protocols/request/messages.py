@@ -58,7 +58,7 @@ def read(messages: list[Any], memory: ChatMemory = NO_MEMORY, server_api: str | 
             found += reader.read(message, f"messages[{index}]")
     history = tuple(found)
     lookup.store(_ParsedMessages(history, reader))
-    return ParsedHistory(history, dropped=tuple(reader.dropped))
+    return ParsedHistory(history, tuple(reader.dropped))
 
 
 def read_plain(message: Any) -> Message | None:
