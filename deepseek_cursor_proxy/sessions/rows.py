@@ -43,7 +43,7 @@ class Rows:
         self._links: dict[int, tuple[Link, bytes]] = {}
         # Session, parent and identity of each.
         self._places: set[tuple[int, int, bytes]] = set()
-        # By digest: the message, and the session that it counts for.
+        # By digest: the message, and the session that it counts for, the first that has it.
         self._messages: dict[bytes, tuple[bytes, int]] = {}
         self._next_link = 0
         # What was added, by session.
@@ -56,7 +56,7 @@ class Rows:
         digest = sha256(text).digest()
         self._links[number] = link, digest
         self._places.add(link[:3])
-        self._messages[digest] = text, link.session
+        self._messages.setdefault(digest, (text, link.session))
         return number
 
     def has_link_at(self, place: tuple[int, int, bytes]) -> bool:

@@ -13,7 +13,7 @@ import logging
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,10 +47,10 @@ class SessionStore:
     def __init__(self, path: str | Path, limits: Limits = _LIMITS, *, clock: Callable[[], float] = time.time) -> None:
         self._limits = limits
         self._clock = clock
-        # By session; used by the recorder's thread, and others only take entries out.
+        # By session; used within transactions.
         self._last_turns: dict[str, WrittenTurn] = {}
-        # Of PRAGMA data_version, which changes with the writes of other processes.
-        self._file_version = 0
+        # The connection they were written by, and its PRAGMA data_version, which changes with the writes of others.
+        self._file_version: tuple[sqlite3.Connection | None, int] = None, 0
         self.database = Database(path, tables=SESSIONS)
 
     def open(self, *, may_set_aside: bool = True) -> None:
@@ -108,7 +108,7 @@ class SessionStore:
                 "DELETE FROM sessions WHERE caller = ? AND uuid = ?", (caller, session)
             ).rowcount
             _delete_unused(connection)
-        self._last_turns.pop(session, None)
+            self._last_turns.pop(session, None)
         if deleted:
             self._empty_log()
         return deleted > 0
@@ -145,49 +145,52 @@ class SessionStore:
         try:
             with self.database.transaction() as connection:
                 self._check_last_turns(connection)
-                writers = self._write(connection, turns)
+                for writer in self._write(connection, turns):
+                    self._remember(writer)
         except BaseException:
             # What was to be gone on from is not in the file.
             self._last_turns.clear()
             raise
-        for writer in writers:
-            self._remember(writer)
 
     def _check_last_turns(self, connection: sqlite3.Connection) -> None:
-        """Forget them if another process has written, perhaps to the same sessions."""
+        """Forget them if another process has written, perhaps to the same sessions, or the file was opened again."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if version != self._file_version:
-            self._file_version = version
+        if (connection, version) != self._file_version:
+            self._file_version = connection, version
             self._last_turns.clear()
 
-    def _write(self, connection: sqlite3.Connection, turns: Iterable[TurnOfSession]) -> Sequence[SessionWriter]:
-        writers: dict[tuple[bytes, str | bytes], SessionWriter | None] = {}
+    def _write(self, connection: sqlite3.Connection, turns: Iterable[TurnOfSession]) -> Collection[SessionWriter]:
+        # A session may be named by its uuid and by its chat.
+        sessions: dict[tuple[bytes, str | bytes], SessionRow | None] = {}
+        writers: dict[int, SessionWriter] = {}
         rows = Rows(connection)
         for caller, session, turn in turns:
             key = caller, session if isinstance(session, str) else session.chat
-            if key not in writers:
-                writers[key] = self._writer(connection, rows, caller, session)
-            if (writer := writers[key]) is not None:
-                writer.add(turn)
-        used = [writer for writer in writers.values() if writer is not None]
-        for writer in used:
+            if key not in sessions:
+                sessions[key] = self._find_or_begin(connection, caller, session)
+            if (row := sessions[key]) is None:
+                continue
+            if row.id not in writers:
+                writers[row.id] = SessionWriter(connection, rows, row, self._last_turns.get(row.uuid))
+            writers[row.id].add(turn)
+        for writer in writers.values():
             writer.finish(self._clock())
-        return used
+        return writers.values()
 
-    def _writer(
-        self, connection: sqlite3.Connection, rows: Rows, caller: bytes, session: str | UnnamedSession
-    ) -> SessionWriter | None:
+    def _find_or_begin(
+        self, connection: sqlite3.Connection, caller: bytes, session: str | UnnamedSession
+    ) -> SessionRow | None:
         column, value = ("uuid", session) if isinstance(session, str) else ("chat", session.chat)
         row = connection.execute(
             f"SELECT id, uuid, track_tree FROM sessions WHERE caller = ? AND {column} = ?", (caller, value)
         ).fetchone()
-        if row is None and isinstance(session, UnnamedSession):
-            now = self._clock()
-            begun = Session(str(uuid.uuid4()), SessionOptions(session.name), session.model, now, now)
-            row = _insert(connection, caller, begun, session.chat), begun.uuid, False
-        if row is None:
+        if row is not None:
+            return SessionRow(row[0], row[1], bool(row[2]))
+        if isinstance(session, str):
             return None
-        return SessionWriter(connection, rows, SessionRow(row[0], row[1], bool(row[2])), self._last_turns.get(row[1]))
+        now = self._clock()
+        begun = Session(str(uuid.uuid4()), SessionOptions(session.name), session.model, now, now)
+        return SessionRow(_insert(connection, caller, begun, session.chat), begun.uuid, track_tree=False)
 
     def _remember(self, writer: SessionWriter) -> None:
         self._last_turns.pop(writer.session.uuid, None)

@@ -9,6 +9,7 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from tests.support.width import width
 
 ME, OTHER = b"me", b"other"
@@ -121,6 +122,25 @@ class TestSessions(StoreTestCase):
         self.assertEqual([[2], [6]], sorted([len(node.messages) for node in nodes] for nodes in found))
         self.assertEqual((2, 1), (len(self.store.list(ME)), len(self.store.list(OTHER))))
 
+    def test_a_chats_session_may_be_named_by_its_uuid_at_the_same_moment(self) -> None:
+        unnamed = UnnamedSession(b"chat", "Try", "m")
+        chat = [each for number in range(4) for each in (user(f"q{number}"), answer(f"a{number}"))]
+        self.record(unnamed, turn(*chat[:2]))
+        (session,) = self.store.list(ME)
+        names = (unnamed, session.uuid, unnamed)
+        self.store.record(TurnOfSession(ME, name, turn(*chat[: 4 + 2 * at])) for at, name in enumerate(names))
+        (node,) = self.nodes(session.uuid)
+        self.assertEqual([each.content for each in chat], [each["content"] for each in node.messages])
+        (found,) = self.store.list(ME)
+        self.assertEqual(4, found.requests)
+
+    def test_a_message_counts_for_the_session_that_had_it_first(self) -> None:
+        first, second = self.create(), self.create()
+        question = turn(user("a question of some length"), answer("a"))
+        self.store.record(TurnOfSession(ME, session, question) for session in (first, second))
+        sizes = self._rows("SELECT bytes FROM sessions ORDER BY id")
+        self.assertGreater(sizes[0], sizes[1])
+
 
 class TestNodes(StoreTestCase):
     def test_a_chat_that_only_grows_is_one_node_with_the_reasoning_of_every_turn(self) -> None:
@@ -179,6 +199,23 @@ class TestNodes(StoreTestCase):
             [["q", "a", "r", "b"], ["q", "a", "s", "c"]], [[m["content"] for m in n.messages] for n in (first, second)]
         )
         self.assertEqual(first.id, second.parent)
+
+    def test_a_backup_that_takes_the_place_of_the_file_is_gone_on_from(self) -> None:
+        session, chat = self.create(), [user("q"), answer("a")]
+        backup = self.path.with_name("backup")
+        self.record(session, turn(*chat))
+        with self.store.database.reader() as connection:
+            connection.execute("VACUUM INTO ?", (str(backup),))
+        chat += [user("r"), answer("b")]
+        self.record(session, turn(*chat))
+        backup.replace(self.path)
+        with self.assertRaises(Unusable):
+            self.create()
+        with self.assertLogs(level="WARNING"):
+            self.store.database.reopen()
+        self.record(session, turn(*chat, user("s"), answer("c")))
+        (node,) = self.nodes(session)
+        self.assertEqual(["q", "a", "r", "b", "s", "c"], [each["content"] for each in node.messages])
 
     def test_turns_that_are_not_written_together_leave_nothing(self) -> None:
         session, begin = self.create(), [user("q"), answer("a")]
