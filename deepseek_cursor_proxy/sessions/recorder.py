@@ -1,9 +1,9 @@
 """SessionRecorder: writes the turns of sessions, on a thread of its own.
 
-A turn is queued when its request has ended, so no answer waits for the file; a file that cannot be written loses turns,
-with one warning now and then, and nothing else. A turn is written at once, unless one was written a moment ago: those
-of a busy proxy are written together, which takes half the time. `flush` waits until what was queued is written: a
-client that reads a session sees the turn that it has just got.
+A turn is queued when its request has ended, so no answer waits for the file. A turn is written at once, unless one was
+written a moment ago: those of a busy proxy are written together, which takes half the time. Turns wait for a file that
+cannot be written, up to a limit, and are written when it can. `flush` waits until what was queued is written: a client
+that reads a session sees the turn that it has just got.
 
 A request that named no session is recorded in one of its chat.
 """
@@ -11,62 +11,75 @@ A request that named no session is recorded in one of its chat.
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.observers.events import Finished, Result
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, TurnOfSession, UnnamedSession
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, fault_of
+from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable, fault_of
+from deepseek_cursor_proxy.storage.engine.reopener import OutageLog
 from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
 
 # Turns that wait for the file; each holds its history, most of which it shares with others.
 _MOST_WAITING = 1000
+# In one transaction, which others that write to the file wait for.
+_MOST_TOGETHER = 100
 _TURNS_BETWEEN_PRUNINGS = 256
 # Shorter than any turn of a model: of a chat, a killed process loses the last turn at most.
 _SECONDS_BETWEEN_WRITES = 0.05
+_SECONDS_AFTER_A_FAULT = 1.0
 _LONGEST_TITLE = 80
+_BEGIN_OF_OUTAGE = "turns of sessions are kept in memory only until %s can be used: %s"
+_END_OF_OUTAGE = "%s is usable again; turns written: %d"
 
 
 class SessionRecorder:
-    """Called by handler threads; the lock protects all fields. Only its thread records into the store."""
+    """Called by handler threads; the lock protects the fields below it. Only its thread records into the store."""
 
-    def __init__(self, store: Callable[[], SessionStore]) -> None:
-        """`store` opens the file with the first turn."""
+    def __init__(self, store: Callable[[], SessionStore], path: str) -> None:
+        """`store` opens the file at this path with the first turn."""
         self._store = store
         self._faults = FaultGuard(_log, "sessions")
+        self._outage = OutageLog(_log, path, _BEGIN_OF_OUTAGE, _END_OF_OUTAGE)
+        self._unpruned = 0
         self._lock = threading.Lock()
-        # Notified when the thread has something to do, and when turns are written.
+        # Notified when the thread has something to do, and when turns are written or cannot be.
         self._has_work, self._has_written = threading.Condition(self._lock), threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._waiting: list[Finished] = []
         # Since the beginning: the requests that were queued, and those of them that are written.
         self._queued, self._written = 0, 0
+        # Whether the last write failed, for the sake of the file.
+        self._has_fault = False
         self._is_urgent = self._is_closed = False
 
     def record(self, event: Finished) -> None:
         """Queue the turn of a request that was sent and answered, if only in part."""
         with self._lock:
-            is_full = len(self._waiting) >= _MOST_WAITING
+            if self._is_closed:
+                return
+            is_full = self._queued - self._written >= _MOST_WAITING
             if not is_full:
                 self._waiting.append(event)
                 self._queued += 1
             if len(self._waiting) == 1:
                 self._has_work.notify()
-            if self._thread is None and not self._is_closed:
+            if self._thread is None:
                 self._thread = start_thread(self._run, "sessions")
         if is_full:
             self._faults.warn("record a turn", OverflowError("too many wait for the file"))
 
     def flush(self, seconds: float = 5.0) -> None:
-        """Wait until all turns that were queued are written, but no longer than that."""
+        """Wait until all turns that were queued are written or cannot be, but no longer than that."""
         with self._lock:
             queued = self._queued
             if self._written < queued:
-                self._is_urgent = True
+                self._is_urgent, self._has_fault = True, False
                 self._has_work.notify()
-                self._has_written.wait_for(lambda: self._written >= queued, seconds)
+                self._has_written.wait_for(lambda: self._written >= queued or self._has_fault, seconds)
 
     def close(self) -> None:
         """Write what waits and end the thread; idempotent."""
@@ -78,46 +91,75 @@ class SessionRecorder:
             thread.join()
 
     def _run(self) -> None:
-        unpruned = 0
         while events := self._take():
             try:
-                with self._faults.guard("record a turn"):
-                    self._write(events)
-                    unpruned += len(events)
-                    if unpruned >= _TURNS_BETWEEN_PRUNINGS:
-                        unpruned = 0
-                        self._store().prune()
-            finally:
-                with self._lock:
-                    self._written += len(events)
-                    self._has_written.notify_all()
+                self._write(events)
+            except Unusable as fault:
+                self._put_back(events, fault)
+            else:
+                self._prune_now_and_then(len(events))
+                self._count_written(len(events))
             del events
             self._pause()
 
     def _take(self) -> list[Finished]:
-        """The turns that wait, once there are any; none when the recorder is closed."""
+        """The turns that wait longest, once there are any; none when the recorder is closed."""
         with self._lock:
             self._has_work.wait_for(lambda: self._waiting or self._is_closed)
-            events, self._waiting = self._waiting, []
+            events = self._waiting[:_MOST_TOGETHER]
+            del self._waiting[:_MOST_TOGETHER]
             return events
 
-    def _pause(self) -> None:
-        with self._lock:
-            self._has_work.wait_for(lambda: self._is_urgent or self._is_closed, _SECONDS_BETWEEN_WRITES)
-            self._is_urgent = False
-
     def _write(self, events: Sequence[Finished]) -> None:
+        """Write turns, all or none if the file is at fault; raises Unusable."""
         try:
             self._store().record(turn for event in events for turn in _turns(event))
         except Exception as error:
-            if fault_of(error) is not None:
-                raise
-            if len(events) > 1:
-                # A bug of ours costs its own turn.
-                for event in events:
+            if (fault := fault_of(error)) is not None:
+                raise fault from None
+            if len(events) == 1:
+                self._faults.warn("record a turn", error)
+                return
+            # A bug of ours costs its own turn.
+            for event in events:
+                with suppress(Unusable):
                     self._write([event])
+
+    def _put_back(self, events: Sequence[Finished], fault: Unusable) -> None:
+        """Have turns wait for the file, unless this was their last chance."""
+        self._outage.report_fault(fault)
+        with self._lock:
+            if self._is_closed:
+                self._written += len(events)
             else:
-                _log.warning("sessions: a turn was not recorded (%s: %s)", type(error).__name__, error)
+                self._waiting[:0] = events
+            self._has_fault, self._is_urgent = True, False
+            self._has_written.notify_all()
+
+    def _prune_now_and_then(self, written: int) -> None:
+        self._unpruned += written
+        if self._unpruned >= _TURNS_BETWEEN_PRUNINGS:
+            self._unpruned = 0
+            with self._faults.guard("prune"):
+                self._store().prune()
+
+    def _count_written(self, written: int) -> None:
+        self._outage.count(written)
+        with self._lock:
+            self._written += written
+            self._has_fault = False
+            is_end = not self._waiting
+            self._has_written.notify_all()
+        if is_end:
+            self._outage.report_end()
+
+    def _pause(self) -> None:
+        """Wait until a moment has passed, or the recorder is to go on at once."""
+        with self._lock:
+            seconds = _SECONDS_AFTER_A_FAULT if self._has_fault else _SECONDS_BETWEEN_WRITES
+            has_more = len(self._waiting) >= _MOST_TOGETHER and not self._has_fault
+            self._has_work.wait_for(lambda: has_more or self._is_urgent or self._is_closed, seconds)
+            self._is_urgent = self._is_urgent and len(self._waiting) > _MOST_TOGETHER
 
 
 def _title(messages: Sequence[Message]) -> str:

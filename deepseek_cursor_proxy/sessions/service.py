@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.observers.events import Event, Finished
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.engine.reopener import Reopener
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
@@ -40,6 +41,7 @@ class SessionService:
         self._lock = threading.Lock()
         self._store: SessionStore | None = None
         self._recorder: SessionRecorder | None = None
+        self._reopener = Reopener(self._reopen, name="sessions-reopen")
         # Sessions that were there a moment ago, by caller, until when that counts. A dictionary's own operations are
         # atomic.
         self._known: dict[tuple[bytes, str], float] = {}
@@ -60,7 +62,7 @@ class SessionService:
 
         with self._lock:
             if self._recorder is None:
-                self._recorder = SessionRecorder(self.store)
+                self._recorder = SessionRecorder(self.store, str(self._path))
             return self._recorder
 
     def store(self) -> "SessionStore":
@@ -71,7 +73,7 @@ class SessionService:
             if self._store is None:
                 config = self._config
                 limits = Limits(config.session_max_age_seconds, config.max_sessions, config.session_max_bytes)
-                store = SessionStore(expand_home(self._path), limits)
+                store = SessionStore(expand_home(self._path), limits, on_fault=self._reopener.wake)
                 try:
                     store.open()
                     store.prune()
@@ -80,6 +82,17 @@ class SessionService:
                     raise
                 self._store = store
             return self._store
+
+    def _reopen(self) -> bool:
+        """Try once to use the file again. Called by the reopener."""
+        if self._store is None:
+            # The fault was met while opening it; the next call tries again.
+            return True
+        try:
+            self._store.database.reopen()
+        except Unusable:
+            return False
+        return True
 
     def flush(self) -> None:
         """Wait until the turns of ended requests are written, within bounds."""
@@ -120,5 +133,6 @@ class SessionService:
         """Write what waits, and close the file."""
         if self._recorder is not None:
             self._recorder.close()
+        self._reopener.close()
         if self._store is not None:
             self._store.close()

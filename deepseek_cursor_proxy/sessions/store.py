@@ -44,14 +44,22 @@ _LIMITS = Limits()
 class SessionStore:
     """Called by handler threads and the recorder's thread; all state is in the file. Methods raise Unusable."""
 
-    def __init__(self, path: str | Path, limits: Limits = _LIMITS, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        limits: Limits = _LIMITS,
+        *,
+        clock: Callable[[], float] = time.time,
+        on_fault: Callable[[], None] = lambda: None,
+    ) -> None:
+        """See Database for `on_fault`."""
         self._limits = limits
         self._clock = clock
         # By session; used within transactions.
         self._last_turns: dict[str, WrittenTurn] = {}
         # The connection they were written by, and its PRAGMA data_version, which changes with the writes of others.
         self._file_version: tuple[sqlite3.Connection | None, int] = None, 0
-        self.database = Database(path, tables=SESSIONS)
+        self.database = Database(path, on_fault=on_fault, tables=SESSIONS)
 
     def open(self, *, may_set_aside: bool = True) -> None:
         self.database.open(may_set_aside=may_set_aside)
@@ -110,7 +118,7 @@ class SessionStore:
             _delete_unused(connection)
             self._last_turns.pop(session, None)
         if deleted:
-            self._empty_log()
+            self.database.empty_log()
         return deleted > 0
 
     def prune(self) -> int:
@@ -130,13 +138,8 @@ class SessionStore:
             if deleted:
                 _delete_unused(connection)
         if deleted:
-            self._empty_log()
+            self.database.empty_log()
         return deleted
-
-    def _empty_log(self) -> None:
-        """Copy the log into the file and cut it off: it still has the pages of deleted rows."""
-        with self.database.reader() as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # Turns …
 
@@ -276,6 +279,9 @@ def _read_node(connection: sqlite3.Connection, number: int) -> Node | None:
     texts = connection.execute(
         "SELECT body FROM head_texts JOIN messages ON messages.id = message WHERE node = ? ORDER BY position", (number,)
     ).fetchall()
+    if not texts:
+        # Deleted just now.
+        return None
     *prompts, tools = [unpack(body) for (body,) in texts]
     links = connection.execute(_CHAIN, (row[1],)).fetchall()
     first = len(prompts)

@@ -3,6 +3,8 @@
 These alone show prompts and answers, because the owner chose to record them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.errors import NotFound, Overloaded
@@ -20,34 +22,37 @@ _LONGEST_TITLE = 120
 def sessions(services: "Services") -> dict[str, Any]:
     if not services.sessions.count():
         return {"sessions": []}
-    return {"sessions": [_session(each) for each in _store(services).list(None)]}
+    with _store(services) as store:
+        return {"sessions": [_session(each) for each in store.list(None)]}
 
 
 def tree(services: "Services", session: str) -> dict[str, Any]:
     """A session and its nodes, without their messages."""
-    store = _store(services)
-    found = next((each for each in store.list(None) if each.uuid == session), None)
-    if found is None:
-        raise NotFound("There is no such session, or it was deleted.", code="unknown_session")
-    return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
+    with _store(services) as store:
+        found = next((each for each in store.list(None) if each.uuid == session), None)
+        if found is None:
+            raise NotFound("There is no such session, or it was deleted.", code="unknown_session")
+        return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
 
 
 def trajectory(services: "Services", session: str, number: int) -> dict[str, Any]:
     """One node with its messages."""
-    node = _store(services).node(session, number)
+    with _store(services) as store:
+        node = store.node(session, number)
     if node is None:
         raise NotFound("There is no such trajectory, or its session was deleted.", code="unknown_node")
     names = [as_object(tool.get("function")).get("name") for tool in node.tools]
     return {**_summary(node), "messages": list(node.messages), "own": sorted(node.own), "tools": names}
 
 
-def _store(services: "Services") -> "SessionStore":
+@contextmanager
+def _store(services: "Services") -> "Iterator[SessionStore]":
     try:
         store = services.sessions.store()
+        services.sessions.flush()
+        yield store
     except Unusable as fault:
         raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
-    services.sessions.flush()
-    return store
 
 
 def _session(session: "Session") -> dict[str, Any]:

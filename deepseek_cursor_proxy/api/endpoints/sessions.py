@@ -6,6 +6,7 @@ session does not exist.
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, unknown_session
@@ -33,13 +34,15 @@ class SessionsEndpoint(GenerationEndpoint):
         caller = self._caller(request)
         raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
-        session = self._store().create(caller, options, self._services.config.upstream_model)
+        with self._store() as store:
+            session = store.create(caller, options, self._services.config.upstream_model)
         return HttpReply.json(
             {**session_json(session, _base_url(request, session)), "ttl_seconds": options.ttl_seconds}
         )
 
     def list(self, request: HttpRequest, _: str) -> HttpReply:
-        found = self._store(with_flush=True).list(self._caller(request))
+        with self._store(with_flush=True) as store:
+            found = store.list(self._caller(request))
         return HttpReply.json({"sessions": [session_json(each, _base_url(request, each)) for each in found]})
 
     def retrieve(self, request: HttpRequest, session: str) -> HttpReply:
@@ -49,15 +52,17 @@ class SessionsEndpoint(GenerationEndpoint):
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
         caller = self._caller(request)
         # Turns that ended before go with it.
-        self._store(with_flush=True)
-        if not self._services.sessions.delete(caller, session):
+        with self._store(with_flush=True):
+            is_deleted = self._services.sessions.delete(caller, session)
+        if not is_deleted:
             raise unknown_session(session)
         return HttpReply.json({"status": "deleted"})
 
     def nodes(self, request: HttpRequest, session: str) -> HttpReply:
         found = self._find(request, session)
         tokenizer = self._services.counter.load_tokenizer()
-        nodes = self._store().nodes(found.uuid)
+        with self._store() as store:
+            nodes = store.nodes(found.uuid)
         pieces = (encode_json(node_json(node, tokenizer)) for node in nodes)
         kind = (("Content-Type", "application/json"),)
         return HttpReply(200, _Pieces(b'{"nodes":[', b",", pieces, b"]}"), kind)
@@ -68,7 +73,8 @@ class SessionsEndpoint(GenerationEndpoint):
         if form not in export.FORMATS:
             raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
         tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
-        lines = export.lines(self._store().nodes(found.uuid), form, export.Filter(), tokenizer)
+        with self._store() as store:
+            lines = export.lines(store.nodes(found.uuid), form, export.Filter(), tokenizer)
         return HttpReply(200, _Pieces(b"", b"", lines, b""), (("Content-Type", "application/jsonl; charset=utf-8"),))
 
     def render(self, request: HttpRequest, _: str) -> HttpReply:
@@ -89,20 +95,22 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def _find(self, request: HttpRequest, session: str) -> Session:
         caller = self._caller(request)
-        found = self._store(with_flush=True).get(caller, session)
+        with self._store(with_flush=True) as store:
+            found = store.get(caller, session)
         if found is None:
             raise unknown_session(session)
         return found
 
-    def _store(self, *, with_flush: bool = False) -> SessionStore:
-        """The store; with all turns of the past in it, if they could be written in time."""
+    @contextmanager
+    def _store(self, *, with_flush: bool = False) -> Iterator[SessionStore]:
+        """The store; with all turns of the past in it, if they could be written in time. Overloaded for its faults."""
         try:
             store = self._services.sessions.store()
+            if with_flush:
+                self._services.sessions.flush()
+            yield store
         except Unusable as fault:
             raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
-        if with_flush:
-            self._services.sessions.flush()
-        return store
 
 
 class _Pieces:

@@ -120,6 +120,12 @@ class Database:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def empty_log(self) -> None:
+        """Copy the log into the file and cut it off: it still has the pages of deleted rows. Raises Unusable."""
+        # A transaction of another thread would leave the log as it is.
+        with self._lock, self.reader() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         with self._lock, self._read_lock:
             self._is_closed = True

@@ -17,6 +17,8 @@ _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0
 # A file that comes and goes fills no log.
 _SECONDS_BETWEEN_WARNINGS = 30.0
+_BEGIN = "reasoning is kept in memory only until %s can be used: %s"
+_END = "%s is usable again; reasonings written: %d"
 
 
 class Reopener:
@@ -71,9 +73,12 @@ class Reopener:
 class OutageLog:
     """Warns once when the file cannot be used and once when it can again. Called by one thread at a time."""
 
-    def __init__(self, log: logging.Logger, path: str) -> None:
+    def __init__(self, log: logging.Logger, path: str, begin: str = _BEGIN, end: str = _END) -> None:
+        """`begin` has places for the path and the fault, `end` for the path and a count."""
         self._log = log
         self._path = path
+        self._begin = begin
+        self._end = end
         self._has_warned = False
         self._warned_at = float("-inf")
         self._written = 0
@@ -83,14 +88,14 @@ class OutageLog:
         now = time.monotonic()
         if not self._has_warned and now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
             self._has_warned, self._warned_at = True, now
-            self._log.warning("reasoning is kept in memory only until %s can be used: %s", self._path, fault)
+            self._log.warning(self._begin, self._path, fault)
 
     def count(self, written: int) -> None:
-        """Add the reasonings that waited and are in the file now."""
+        """Add what waited and is in the file now."""
         self._written += written
 
     def report_end(self) -> None:
         """Call after a try that succeeded."""
         if self._has_warned:
-            self._log.warning("%s is usable again; reasonings written: %d", self._path, self._written)
+            self._log.warning(self._end, self._path, self._written)
         self._has_warned, self._written = False, 0
