@@ -19,3 +19,9 @@ class TestCompress(unittest.TestCase):
         for size in (10, 100, 1000, 10_000):
             data = b"".join(rng.choices(WORDS, k=size))
             self.assertLess(len(compress(data)), 1.1 * len(zlib.compress(data, 1)) + 10)
+
+    def test_repetitions_are_found_in_the_whole_text(self) -> None:
+        rng = random.Random(3)
+        for size in (100, 255, 1000):
+            data = rng.randbytes(size) * 2
+            self.assertLess(len(compress(data)), 1.1 * size + 20)
