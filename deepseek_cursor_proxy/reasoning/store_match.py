@@ -38,6 +38,9 @@ class StoreMatch(NamedTuple):
     is_original: bool = False
 
 
+_UNKNOWN = StoreMatch(None, "unknown")
+
+
 def match_sent(sent: Sequence[str] | None, shown: Block | None) -> StoreMatch | None:
     """The reasoning that this chat has sent for a turn before, whatever other chats have stored since."""
     if sent is None or (shown is not None and sent[0] not in shown.readings and _contradicts(shown, sent[:1])):
@@ -50,13 +53,18 @@ def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) 
 
     Two stored turns that both fit and differ prove nothing, unless the block that the client sent, `shown`, decides.
     """
+    if not stored:
+        return _UNKNOWN
     exact = stored.get(keys.exact, ())
     if len(exact) == 1:
         # The usual case; computing the weaker keys of such a turn would be wasted.
         return StoreMatch(exact[0], "exact")
     doubt = "unknown"
     for proof in _PROOFS:
-        texts = {key: _choose(stored[key], shown) for key in _keys_of(keys, proof) if key in stored}
+        known = [key for key in _keys_of(keys, proof) if key in stored]
+        if not known:
+            continue
+        texts = {key: _choose(stored[key], shown) for key in known}
         whole = dict.fromkeys(text for text in texts.values() if text is not None)
         if proof == "linked" and (exact or (shown is not None and _contradicts(shown, whole))):
             # The model has produced another reasoning exactly here since; the alias is of another chat.
@@ -64,12 +72,12 @@ def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) 
         if proof in ("talk", "place") and shown is not None and _contradicts(shown, whole):
             # The client shows another reasoning: this is another chat's turn with the same text.
             return StoreMatch(None, f"contradicted {proof}")
-        if texts and None not in texts.values():
+        if None not in texts.values():
             # A client that merged two turns into one message left the calls of both in it, in order.
             joined = "\n\n".join(text for text in whole if text)
             certain = [key for key in texts if len(stored[key]) == 1 and proof not in ("exact", "linked")]
             return StoreMatch(joined, proof, certain[0] if certain and len(whole) == 1 else None)
-        if texts and doubt == "unknown":
+        if doubt == "unknown":
             doubt = f"ambiguous {proof}"
     return StoreMatch(None, doubt)
 
