@@ -15,8 +15,8 @@ key; `verbose` logs the bodies, never a key. All goes to the log: a program that
 
 import logging
 import math
-from collections.abc import Mapping
-from typing import Any, assert_never
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.observers.events import (
@@ -36,6 +36,7 @@ from deepseek_cursor_proxy.observers.events import (
 )
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
 from deepseek_cursor_proxy.prices.price_list import format_amount
+from deepseek_cursor_proxy.reasoning.restore import TurnCounts
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
 
 _log = logging.getLogger(__name__)
@@ -57,52 +58,67 @@ class Console:
         # Past the log's records, which took a tenth of a request's time.
         self._write = line_writer(_log)
         self._reported_fields: set[str] = set()
+        # By type: a match statement tries one class after the other.
+        self._reports: dict[type[Event], Callable[[Any], None]] = {
+            Received: self._report_received,
+            Restored: self._report_restored,
+            Sent: self._report_sent,
+            Finished: self._report_finished,
+            PictureDescribed: self._report_picture,
+            Refused: self._report_refused,
+            PassedThrough: self._report_passed,
+            Rerouted: self._report_rerouted,
+            UpstreamChanged: _report_upstream,
+        }
 
     def emit(self, event: Event) -> None:
-        match event:
-            case Received():
-                self._report_dropped(event.request.dropped)
-                self._print("┌", event.number, _format_received(event), _PLAIN)
-                self._print_body("client sent", event.body)
-            case Restored():
-                missing = event.prepared.missing_count
-                text = f"reasoning  {_format_restored(event, missing)}"
-                is_remarkable = missing or event.prepared.has_transcript or event.refused_tools
-                self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
-            case Sent():
-                by = f" by {event.upstream}" if event.upstream else ""
-                accepted = f"accepted{by} after {event.seconds:.2f} s"
-                parts = [_size(event.payload_bytes), accepted, *_retries(event.retries)]
-                text = f"sent       {' · '.join(parts)}"
-                self._print("├", event.number, text, _YELLOW if event.retries else _PLAIN)
-                if self._verbose:
-                    self._print_body("sent to DeepSeek", event.payload())
-            case Finished():
-                is_good = event.end is COMPLETED
-                has_lost = _has_lost_cache(event)
-                if event.mixed_names:
-                    self._report_mixed(event.mixed_names)
-                text = _format_finished(event, has_lost_cache=has_lost)
-                self._print("└", event.number, text, _RED if not is_good else _YELLOW if has_lost else _GREEN)
-                if self._verbose:
-                    self._print_answers(event)
-            case PictureDescribed():
-                self._report_picture(event)
-            case Refused():
-                if not event.is_quiet:
-                    line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
-                    self._write(safe_text(line, 1000))
-            case PassedThrough():
-                model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
-                line = f"─ #{event.number} {model} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
-                self._write(safe_text(line, 1000))
-            case Rerouted():
-                text = f"rerouted   {event.failed}: {safe_text(event.reason)} · asking {event.upstream}"
-                self._print("├", event.number, text, _YELLOW)
-            case UpstreamChanged():
-                _report_upstream(event)
-            case _:
-                assert_never(event)
+        self._reports[type(event)](event)
+
+    def _report_received(self, event: Received) -> None:
+        if event.request.dropped:
+            self._report_dropped(event.request.dropped)
+        self._print("┌", event.number, _format_received(event), _PLAIN)
+        if self._verbose:
+            self._print_body("client sent", event.body)
+
+    def _report_restored(self, event: Restored) -> None:
+        counts = event.prepared.count_turns()
+        is_remarkable = counts.missing or event.prepared.has_transcript or event.refused_tools
+        text = f"reasoning  {_format_restored(event, counts)}"
+        self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
+
+    def _report_sent(self, event: Sent) -> None:
+        by = f" by {event.upstream}" if event.upstream else ""
+        accepted = f"accepted{by} after {event.seconds:.2f} s"
+        parts = [_size(event.payload_bytes), accepted, *_retries(event.retries)]
+        text = f"sent       {' · '.join(parts)}"
+        self._print("├", event.number, text, _YELLOW if event.retries else _PLAIN)
+        if self._verbose:
+            self._print_body("sent to DeepSeek", event.payload())
+
+    def _report_finished(self, event: Finished) -> None:
+        is_good = event.end is COMPLETED
+        has_lost = _has_lost_cache(event)
+        if event.mixed_names:
+            self._report_mixed(event.mixed_names)
+        text = _format_finished(event, has_lost_cache=has_lost)
+        self._print("└", event.number, text, _RED if not is_good else _YELLOW if has_lost else _GREEN)
+        if self._verbose:
+            self._print_answers(event)
+
+    def _report_refused(self, event: Refused) -> None:
+        if not event.is_quiet:
+            line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
+            self._write(safe_text(line, 1000))
+
+    def _report_passed(self, event: PassedThrough) -> None:
+        model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
+        line = f"─ #{event.number} {model} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
+        self._write(safe_text(line, 1000))
+
+    def _report_rerouted(self, event: Rerouted) -> None:
+        text = f"rerouted   {event.failed}: {safe_text(event.reason)} · asking {event.upstream}"
+        self._print("├", event.number, text, _YELLOW)
 
     def _print(self, edge: str, number: int, text: str, colour: str) -> None:
         if self._colour:
@@ -111,8 +127,7 @@ class Console:
             self._write(f"{edge} #{number} {text}")
 
     def _print_body(self, what: str, body: Mapping[str, Any]) -> None:
-        if self._verbose:
-            _log.info("│ %s: %s", what, readable_json(body))
+        _log.info("│ %s: %s", what, readable_json(body))
 
     def _print_answers(self, event: Finished) -> None:
         for message in filter(None, (event.message, *event.other_messages)):
@@ -169,12 +184,16 @@ def _format_received(event: Received) -> str:
     return " · ".join(parts)
 
 
-def _format_restored(event: Restored, missing: int) -> str:
+def _format_restored(event: Restored, counts: TurnCounts) -> str:
     prepared = event.prepared
-    from_client = [f"{count} kept"] if (count := prepared.client_count) else []
-    # Turns without thoughts, for which a filler goes.
-    empty = [f"{count} empty"] if (count := prepared.empty_count) else []
-    parts = [f"{prepared.filled_count} filled", *from_client, *empty, f"{missing} missing"]
+    parts = [f"{counts.filled} filled"]
+    if counts.kept:
+        parts.append(f"{counts.kept} kept")
+    if counts.empty:
+        parts.append(f"{counts.empty} empty")
+    parts.append(f"{counts.missing} missing")
+    if not prepared.request.thinking:
+        parts = ["thinking is off for this request"]
     if prepared.repairs:
         parts.append(f"repaired: {format_repairs(prepared.repairs)}")
     if prepared.has_transcript:
@@ -184,8 +203,6 @@ def _format_restored(event: Restored, missing: int) -> str:
     if event.refused_tools:
         names = safe_text(", ".join(event.refused_tools), 100)
         parts.append(f"without {names}, which the upstream refused")
-    if not prepared.request.thinking:
-        parts[: 2 + len(from_client) + len(empty)] = ["thinking is off for this request"]
     return " · ".join(parts)
 
 

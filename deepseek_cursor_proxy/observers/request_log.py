@@ -30,6 +30,7 @@ from deepseek_cursor_proxy.observers.events import (
 )
 from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
+from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
 from deepseek_cursor_proxy.redaction import safe_text
 
 _log = logging.getLogger(__name__)
@@ -42,16 +43,6 @@ _NAME_LENGTH = 60
 _MOST_NAMES = 20
 # Of mixed text; only ever shown as an estimate.
 _CHARACTERS_PER_TOKEN = 4
-
-
-class TurnCounts(NamedTuple):
-    """Assistant turns of the history by where their reasoning came from; `recovered` messages were replayed as text."""
-
-    filled: int = 0
-    kept: int = 0
-    empty: int = 0
-    missing: int = 0
-    recovered: int = 0
 
 
 class TurnMark(NamedTuple):
@@ -272,12 +263,7 @@ def _read_history(prepared: PreparedRequest) -> _History:
     dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
     if not (prepared.turns or dropped or prepared.repairs or prepared.transcript_count):
         return _NO_HISTORY
-    if not prepared.turns:
-        return _History(TurnCounts(recovered=prepared.transcript_count), prepared.repairs, dropped)
-    sources = [_source(turn) for turn in prepared.turns]
-    store, client, display, empty, missing = map(sources.count, range(1, len(_SOURCES)))
-    counts = TurnCounts(store + display, client, empty, missing, prepared.transcript_count)
-    return _History(counts, prepared.repairs, dropped, _pack(prepared.turns[-_MOST_TURNS:], sources[-_MOST_TURNS:]))
+    return _History(prepared.count_turns(), prepared.repairs, dropped, _pack(prepared.turns[-_MOST_TURNS:]))
 
 
 def _source(turn: Turn) -> int:
@@ -293,12 +279,9 @@ def _source(turn: Turn) -> int:
     return 1 if turn.source is Source.STORE else 3
 
 
-def _pack(turns: Sequence[Turn], sources: Sequence[int]) -> bytes:
+def _pack(turns: Sequence[Turn]) -> bytes:
     """Four bytes for each turn: a thousand records of long chats would take ten times that as objects."""
-    codes = [
-        turn.index << 8 | source << 4 | _PROOF_CODES.get(turn.proof, 0)
-        for turn, source in zip(turns, sources, strict=True)
-    ]
+    codes = [turn.index << 8 | _source(turn) << 4 | _PROOF_CODES.get(turn.proof, 0) for turn in turns]
     return array("I", codes).tobytes()
 
 

@@ -108,11 +108,12 @@ class Trace:
 
 def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:
     prepared, divergence = event.prepared, event.divergence
+    counts = prepared.count_turns()
     return {
         "is_retry": event.is_second_attempt,
-        "filled": prepared.filled_count,
-        "kept": prepared.client_count,
-        "missing": prepared.missing_count,
+        "filled": counts.filled,
+        "kept": counts.kept,
+        "missing": counts.missing,
         "repairs": prepared.repairs,
         "transcribed": prepared.transcript_count,
         "refused_tools": event.refused_tools,

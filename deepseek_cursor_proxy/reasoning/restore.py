@@ -94,10 +94,10 @@ class Restoration:
         pairs = zip(self.repaired.origins, self.repaired.messages, strict=True)
         return {origin: at for at, (origin, message) in enumerate(pairs) if message.role == "assistant"}
 
-    def is_continued(self, turn: Turn) -> bool:
-        """Whether the next message continues the turn, as clients split text and calls, and has its reasoning."""
+    def depends_on(self, turn: Turn) -> bool:
+        """Whether the turn is sent, and its reasoning does not come with the next one: clients split text and calls."""
         following = self._by_index.get(turn.index + 1)
-        return following is not None and following.source is not Source.MISSING
+        return turn.index in self.positions and (following is None or following.source is Source.MISSING)
 
     @functools.cached_property
     def _by_index(self) -> Mapping[int, Turn]:
@@ -106,6 +106,21 @@ class Restoration:
     def turns_from(self, boundary: int) -> list[Turn]:
         """The turns from an index of the repaired history on."""
         return [turn for turn in self.turns if self.positions.get(turn.index, -1) >= boundary]
+
+
+class TurnCounts(NamedTuple):
+    """Assistant turns of a history by where their reasoning came from."""
+
+    # Those that got back a reasoning that the client had dropped; a filler is none.
+    filled: int = 0
+    # Those that came with their reasoning.
+    kept: int = 0
+    # Those that got a filler because the model had thought nothing.
+    empty: int = 0
+    # Those that needed a reasoning that no source had.
+    missing: int = 0
+    # Messages that were replayed as text.
+    recovered: int = 0
 
 
 class PreparedRequest(NamedTuple):
@@ -124,20 +139,11 @@ class PreparedRequest(NamedTuple):
     boundary: int = 0
     notice: str = ""
 
-    @property
-    def filled_count(self) -> int:
-        """How many turns got back a reasoning that the client had dropped; a filler is none."""
-        return sum([turn.is_restored and not turn.is_empty for turn in self.turns])
-
-    @property
-    def empty_count(self) -> int:
-        """How many turns got a filler because the model had thought nothing."""
-        return sum([turn.is_restored and turn.is_empty for turn in self.turns])
-
-    @property
-    def client_count(self) -> int:
-        """How many turns came with their reasoning."""
-        return sum([turn.source is Source.CLIENT for turn in self.turns])
+    def count_turns(self) -> TurnCounts:
+        restored = [turn.is_empty for turn in self.turns if turn.is_restored]
+        kept = sum([turn.source is Source.CLIENT for turn in self.turns])
+        empty = sum(restored)
+        return TurnCounts(len(restored) - empty, kept, empty, self.missing_count, self.transcript_count)
 
     @property
     def missing_count(self) -> int:
@@ -206,7 +212,7 @@ def prepare(
 ) -> PreparedRequest:
     """The request to send, by the strategy for reasoning that is missing where DeepSeek insists on it."""
     restoration = restore(request, history, stored, memory)
-    lost = [turn for turn in restoration.turns_from(0) if turn.is_lost and not restoration.is_continued(turn)]
+    lost = [turn for turn in restoration.turns if turn.is_lost and restoration.depends_on(turn)]
     if lost and strategy == "reject":
         raise _missing_reasoning(len(lost))
     if lost and strategy == "recover":

@@ -1,7 +1,7 @@
 import logging
 import math
 import unittest
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 from deepseek_cursor_proxy.chats.divergence import Divergence
@@ -249,6 +249,11 @@ class TestConsole(unittest.TestCase):
         for usage in ({"completion_tokens": endless}, {**USAGE, "prompt_tokens_details": {"cached_tokens": endless}}):
             (line,) = self.lines(finished(usage=usage))
             self.assertLess(len(line), 200)
+
+
+class TestEvents(unittest.TestCase):
+    def test_every_event_has_its_report(self) -> None:
+        self.assertEqual({*get_args(Event)}, {*Console()._reports})
 
 
 class TestObservers(unittest.TestCase):

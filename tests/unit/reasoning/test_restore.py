@@ -150,7 +150,7 @@ class TestSources(RestoreTestCase):
         self.memory.record((S, U), A, "known")
         prepared = self.memory.prepare(S, U, A, T)
         self.assertEqual(["known"], reasonings(prepared))
-        self.assertEqual((1, 0, False), (prepared.filled_count, prepared.missing_count, prepared.has_transcript))
+        self.assertEqual((1, 0, 0, 0, 0), prepared.count_turns())
 
     def test_of_two_stored_reasonings_for_one_key_only_a_displayed_block_restores_one(self) -> None:
         self.memory.record((U,), A, "one agent")
