@@ -30,7 +30,7 @@ _MOST_TOGETHER = 100
 _TURNS_BETWEEN_PRUNINGS = 256
 # Shorter than any turn of a model: of a chat, a killed process loses the last turn at most.
 _SECONDS_BETWEEN_WRITES = 0.05
-_SECONDS_AFTER_A_FAULT = 1.0
+_SECONDS_AFTER_A_FAULT = 0.25
 _LONGEST_TITLE = 80
 _BEGIN_OF_OUTAGE = "turns of sessions are kept in memory only until %s can be used: %s"
 _END_OF_OUTAGE = "%s is usable again; turns written: %d"

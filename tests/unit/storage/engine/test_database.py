@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Lost, U
 from deepseek_cursor_proxy.storage.engine.sqlite_connection import Rows
 from tests.support.databases import StoreFileTestCase
 from tests.support.systems import needs_removable_open_files, needs_symlinks
-from tests.support.threads import run_at_once
+from tests.support.threads import in_background, run_at_once
 
 
 class TestDatabase(StoreFileTestCase):
@@ -53,6 +53,16 @@ class TestDatabase(StoreFileTestCase):
         one, two = self.open(), self.open()
         insert(one)
         self.assertEqual(1, count(two))
+
+    def test_the_log_is_emptied_after_the_transaction_of_another_thread(self) -> None:
+        opened = self.open()
+        with mock.patch.object(database, "_BUSY_SECONDS", 0.0):
+            with opened.transaction() as connection:
+                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+                thread = in_background(self, opened.empty_log)
+                thread.join(0.05)
+            thread.join()
+        self.assertEqual(0, self.path.with_name("store.sqlite3-wal").stat().st_size)
 
     def test_many_threads_write_in_turns(self) -> None:
         opened = self.open(Path(":memory:"))
