@@ -137,20 +137,21 @@ def _take_all(
 ) -> Generator[bool, None, None]:
     """Write every batch of an answer; yields True each time the client has waited `blank_seconds`."""
     due = monotonic() + blank_seconds
-    with closing(batches):
-        try:
-            for batch in batches:
-                if isinstance(batch, Lull):
-                    continue
-                writer.write(batch)
-                # After the finish_reason the reply follows at once; it may be a failure, which needs its own status.
-                is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
-                if not is_over and monotonic() >= due:
-                    due = monotonic() + blank_seconds
-                    yield True
-        except Exception as error:
-            exchange.fail(error)
-            raise
+    try:
+        for batch in batches:
+            if isinstance(batch, Lull):
+                continue
+            writer.write(batch)
+            # After the finish_reason the reply follows at once; it may be a failure, which needs its own status.
+            is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
+            if not is_over and monotonic() >= due:
+                due = monotonic() + blank_seconds
+                yield True
+    except Exception as error:
+        exchange.fail(error)
+        raise
+    finally:
+        batches.close()
 
 
 class _StreamedBody:

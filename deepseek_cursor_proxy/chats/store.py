@@ -186,5 +186,5 @@ def _continues(found: ChatBranch, now: RequestOutline) -> bool:
 
 
 def _size(branches: Sequence[ChatBranch]) -> int:
-    outlines = [branch.last for branch in branches if branch.last is not None]
-    return len(branches) + sum([len(outline.messages) + len(outline.tools) for outline in outlines])
+    outlines = [branch.last for branch in branches]
+    return sum([1 if each is None else 1 + len(each.messages) + len(each.tools) for each in outlines])

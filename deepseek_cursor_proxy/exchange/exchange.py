@@ -9,7 +9,6 @@ A turn or call is stored before the batch that completes it is handed on.
 
 import secrets
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.chats.store import PromptTokens
@@ -87,7 +86,8 @@ class Exchange:
         try:
             while True:
                 try:
-                    with closing(self._upstream_call.read(with_lulls=with_lulls)) as steps:
+                    steps = self._upstream_call.read(with_lulls=with_lulls)
+                    try:
                         for events in steps:
                             if isinstance(events, Lull):
                                 yield events
@@ -97,6 +97,8 @@ class Exchange:
                                 yield events.batch
                             if events.problem is not None:
                                 events.raise_problem()
+                    finally:
+                        steps.close()
                     if self._request.stream and not self._reply.is_finished:
                         raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
                     if self._cached_call is not None:

@@ -79,12 +79,15 @@ def _first_event_alone(pieces: _Pieces, record_sent: Callable[[], None]) -> _Pie
 
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:
     """The one batch of a response that is not streamed, after a Heartbeat for each of DeepSeek's keep-alives."""
-    with closing(response.read_with_heartbeats()) as pieces:
+    pieces = response.read_with_heartbeats()
+    try:
         for piece in pieces:
             if isinstance(piece, Heartbeat):
                 yield ParsedEvents([piece])
             else:
                 yield ParsedEvents([*read_answer(_json_object(piece))], is_durable=True)
+    finally:
+        pieces.close()
 
 
 def _json_object(raw: bytes) -> dict[str, Any]:

@@ -5,7 +5,6 @@ answer closes it. How a block is written and read again is in thinking_blocks; t
 """
 
 from collections.abc import Callable
-from contextlib import closing
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run
@@ -38,20 +37,21 @@ def show_reasoning(
             display = displays[item.choice] = _ChoiceDisplay(form, notice(item.choice), with_end_notices)
         return display.show_all(item)
 
-    with closing(batches):
-        try:
-            for batch in batches:
-                if isinstance(batch, Lull):
-                    yield batch
-                elif len(batch) == 1:
-                    yield show(batch[0])
-                else:
-                    yield [each for item in batch for each in show(item)]
-        except ProxyError:
-            endings = [ending for choice, each in displays.items() if (ending := each.close_block(choice))]
-            if endings:
-                yield list(endings)
-            raise
+    try:
+        for batch in batches:
+            if isinstance(batch, Lull):
+                yield batch
+            elif len(batch) == 1:
+                yield show(batch[0])
+            else:
+                yield [each for item in batch for each in show(item)]
+    except ProxyError:
+        endings = [ending for choice, each in displays.items() if (ending := each.close_block(choice))]
+        if endings:
+            yield list(endings)
+        raise
+    finally:
+        batches.close()
 
 
 class _ChoiceDisplay:

@@ -173,21 +173,22 @@ def identify(
     chains = start.chains.copy()
     # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
     unnamed = (start.unnamed_chains or _HashChains(namespace, None)).copy() if conversation else None
-    new = [digest_message(message) for message in messages[lookup.count :]]
     keys, sent_keys = list(start.keys), list(start.sent_keys)
-    for message, own in zip(messages[lookup.count :], new, strict=True):
+    digests, blocks = list(start.digests), list(start.blocks)
+    for message in messages[lookup.count :]:
+        own = digest_message(message)
+        digests.append(own.digest)
+        blocks.append(own.blocks)
         keys.append(chains.add(message, own))
         if sent_keys and keys[-2] is not None:
             sent_keys[-1] = chains.sent_key()
         sent_keys.append(None)
-    if unnamed is not None:
-        for message, own in zip(messages[lookup.count :], new, strict=True):
+        if unnamed is not None:
             unnamed.add(message, own)
-    digests = (*start.digests, *[each.digest for each in new])
     history = History(
         tuple(keys),
-        digests,
-        (*start.blocks, *[each.blocks for each in new]),
+        tuple(digests),
+        tuple(blocks),
         _conversation_digest(namespace, conversation, messages, digests),
         chains,
         tuple(sent_keys),

@@ -12,6 +12,7 @@ responses/envelope._RESPONSE_FIELDS or anthropic/request._IGNORED_FIELDS never g
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
@@ -49,7 +50,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     """The canonical request for a body of any shape, sent to the endpoint of this API."""
     requested_model = optional_name(body, "model") or config.upstream_model
     model = model_resolver.resolve(requested_model, config)
-    is_beta = all(url.rstrip("/").endswith("/beta") for url in config.base_urls)
+    is_beta = _are_beta(config.base_urls)
     source = _find_history(body)
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
     server_api = api if config.server_tools == "pass" else None
@@ -96,6 +97,12 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         server_choice=tool_set.server_choice,
         cache=_wants_cache(body),
     )
+
+
+@lru_cache(8)
+def _are_beta(base_urls: tuple[str, ...]) -> bool:
+    """Whether all calls go to DeepSeek's beta path."""
+    return all(url.rstrip("/").endswith("/beta") for url in base_urls)
 
 
 # Plain fields: a check for each, and its words for the error …

@@ -210,7 +210,8 @@ class FileIdentity(NamedTuple):
 
 def file_identity(path: Path) -> FileIdentity:
     """Differs once the file or its log was deleted, emptied or replaced; PermissionError when that cannot be seen."""
-    return FileIdentity(_inode(str(path), empty_is_absent=True), _inode(f"{path}-wal"))
+    name = str(path)
+    return FileIdentity(_inode(name, empty_is_absent=True), _inode(name + "-wal"))
 
 
 def _inode(path: str, *, empty_is_absent: bool = False) -> tuple[int, int] | None:
