@@ -36,6 +36,9 @@ _USE_RESOLUTION_SECONDS = 24 * 3600
 _WRITES_BETWEEN_PRUNINGS = 64
 
 
+_NEVER = float("-inf")
+
+
 class PromptTokens(NamedTuple):
     """The tokens of a prompt, how many were cached, and the upstream and model, each with a cache of its own."""
 
@@ -63,7 +66,7 @@ class ChatBranch(NamedTuple):
 
     order: tuple[str, ...] = ()
     last: RequestOutline | None = None
-    written_at: float = float("-inf")
+    written_at: float = _NEVER
     prompt: LastPrompt | None = None
 
 
@@ -106,7 +109,7 @@ class ChatStore:
         before = found if found is not None and _continues(found, now) else None
         # A request without tools says nothing about their order.
         prompt = LastPrompt()
-        branch = ChatBranch(tuple(order) or (found.order if found else ()), now, prompt=prompt)
+        branch = ChatBranch(tuple(order) or (found.order if found else ()), now, _NEVER, prompt)
         branch = self._write(conversation, before, branch)
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
@@ -147,7 +150,7 @@ class ChatStore:
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
         known = [each.written_at for each in (before, *others) if each is not None and each.order == branch.order]
-        branch = branch._replace(written_at=max(known, default=float("-inf")))
+        branch = branch._replace(written_at=max(known, default=_NEVER))
         if now - branch.written_at < _USE_RESOLUTION_SECONDS:
             return branch
         names = json.dumps(branch.order)

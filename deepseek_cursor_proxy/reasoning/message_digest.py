@@ -11,7 +11,8 @@ an assistant's text, absent / null / empty content, the spacing and key order of
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
@@ -131,6 +132,10 @@ def text_bytes(text: str) -> bytes:
 
 def digest(*fields: bytes) -> bytes:
     # How many, how long each, then all of them: no two lists of fields have the same bytes.
-    return hashlib.sha256(
-        struct.pack(f">{len(fields) + 1}Q", len(fields), *map(len, fields)) + b"".join(fields)
-    ).digest()
+    lengths = _pack_numbers(len(fields) + 1)(len(fields), *map(len, fields))
+    return hashlib.sha256(lengths + b"".join(fields)).digest()
+
+
+@lru_cache(64)
+def _pack_numbers(count: int) -> Callable[..., bytes]:
+    return struct.Struct(f">{count}Q").pack

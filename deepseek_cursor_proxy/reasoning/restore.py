@@ -80,7 +80,8 @@ class KeyAlias(NamedTuple):
     unless: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True)
+# Not frozen: every request makes one, and that takes three times as long.
+@dataclass(eq=False)
 class Restoration:
     """The history with its reasoning restored and its tool calls in order, and one Turn for each assistant."""
 

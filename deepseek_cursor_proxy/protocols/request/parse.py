@@ -74,28 +74,29 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     thinking = thinking if options.thinking is None else options.thinking
     # The client's id of the chat: Cursor's, else the prompt_cache_key.
     conversation = _cursor_conversation(body) or optional(body, "prompt_cache_key", str, "a string") or None
+    # In the order of the fields: with names it takes three times as long.
     return ChatRequest(
-        requested_model=requested_model,
-        model=target,
-        messages=messages,
-        tools=tuple(tool_set.tools),
-        tool_choice=tool_set.choice,
-        stream=optional(body, "stream", bool, "true or false") or False,
-        include_usage=_includes_usage(body),
-        choices=_choices(body),
-        thinking=thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None,
+        requested_model,
+        target,
+        messages,
+        tuple(tool_set.tools),
+        tool_set.choice,
+        optional(body, "stream", bool, "true or false") or False,
+        _includes_usage(body),
+        _choices(body),
+        thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None,
         # An unknown effort, perhaps of a newer client, counts as none.
-        effort=rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
-        params=_params(body),
-        conversation=conversation,
-        dropped=tuple(sorted({*_dropped(body), *options.dropped, *dropped})),
-        custom_tools=frozenset(tool_set.custom),
-        tool_namespaces={name: inner for inner, name in tool_set.upstream_names.items()},
-        sent_names=tool_names.sent_names(names),
-        client_api=api,
-        server_tools=tuple(tool_set.server),
-        server_choice=tool_set.server_choice,
-        cache=_wants_cache(body),
+        rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
+        _params(body),
+        conversation,
+        tuple(sorted({*_dropped(body), *options.dropped, *dropped})),
+        frozenset(tool_set.custom),
+        {name: inner for inner, name in tool_set.upstream_names.items()},
+        tool_names.sent_names(names),
+        api,
+        tuple(tool_set.server),
+        tool_set.server_choice,
+        _wants_cache(body),
     )
 
 
@@ -241,7 +242,7 @@ def _find_history(body: Json) -> _HistorySource:
         return _HistorySource([] if body.get("input") is None else body["input"], "input", are_items=True)
     if not isinstance(messages, list):
         raise bad_field("messages", "a list")
-    return _HistorySource(messages, "messages", are_items=any(map(responses_items.is_item, messages)))
+    return _HistorySource(messages, "messages", any(map(responses_items.is_item, messages)))
 
 
 def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: ChatMemory) -> ParsedHistory:

@@ -34,9 +34,12 @@ class ThinkingOptions(NamedTuple):
     dropped: tuple[str, ...] = ()
 
 
+_NO_OPTIONS = ThinkingOptions()
+
+
 def read(body: Json) -> ThinkingOptions:
     if NAMES.isdisjoint(body):
-        return ThinkingOptions()
+        return _NO_OPTIONS
     extra = optional(body, "extra_body", dict, "an object") or {}
     switches = (*_switches(body, ""), *_switches(extra, "extra_body."))
     reasoning = optional(body, "reasoning", dict, "an object") or {}

@@ -15,7 +15,6 @@ of the last kind as well: a call names one namespace, so its calls could not be 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -38,24 +37,23 @@ _NAMED_CHOICES = ("function", "custom", "tool")
 _FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
 
-@dataclass
 class ToolSet:
     """The tools of a request as functions, the names of custom ones, and the names of what was left out."""
 
-    tools: list[Json] = field(default_factory=list)
-    custom: set[str] = field(default_factory=set)
-    choice: str | Json | None = None
-    dropped: list[str] = field(default_factory=list)
-    # Kinds and names of tools that DeepSeek cannot run.
-    unsupported: set[str] = field(default_factory=set)
-    # Tools that DeepSeek runs itself, and the choice of one of them that forces it.
-    server: list[Json] = field(default_factory=list)
-    server_choice: Json | None = None
-    # The names upstream of tools inside namespaces.
-    upstream_names: dict[tool_namespaces.QualifiedName, str] = field(default_factory=dict)
-
-    # The API whose endpoint may run them; None if they are left out.
-    server_api: str | None = None
+    def __init__(self, server_api: str | None = None) -> None:
+        """`server_api` is the API whose endpoint may run tools of DeepSeek's own; None if they are left out."""
+        self.tools: list[Json] = []
+        self.custom: set[str] = set()
+        self.choice: str | Json | None = None
+        self.dropped: list[str] = []
+        # Kinds and names of tools that DeepSeek cannot run.
+        self.unsupported: set[str] = set()
+        # Tools that DeepSeek runs itself, and the choice of one of them that forces it.
+        self.server: list[Json] = []
+        self.server_choice: Json | None = None
+        self.server_api = server_api
+        # The names upstream of tools inside namespaces.
+        self.upstream_names: dict[tool_namespaces.QualifiedName, str] = {}
 
     def names(self) -> set[str]:
         return {tool["function"]["name"] for tool in self.tools}
@@ -69,7 +67,7 @@ def read(
     server_api: str | None = None,
 ) -> ToolSet:
     """The tools and the choice of a body; `declared` are tools inside its history, each with its path."""
-    tool_set = ToolSet(server_api=server_api)
+    tool_set = ToolSet(server_api)
     if _FIELDS.isdisjoint(body) and not declared:
         return tool_set
     tools = optional(body, "tools", list, "a list") or []
