@@ -52,7 +52,7 @@ class SessionRecorder:
         self._waiting: list[Finished] = []
         # Since the beginning: the requests that were queued, and those of them that are written.
         self._queued, self._written = 0, 0
-        # Whether the last write failed, for the sake of the file.
+        # Whether the last write met a fault of the file, and nobody has asked for another since.
         self._has_fault = False
         self._is_urgent = self._is_closed = False
 
@@ -111,14 +111,14 @@ class SessionRecorder:
             return events
 
     def _write(self, events: Sequence[Finished]) -> None:
-        """Write turns, all or none if the file is at fault; raises Unusable."""
+        """Write turns; raises Unusable, and has written none of them then."""
         try:
             self._store().record(turn for event in events for turn in _turns(event))
         except Exception as error:
             if (fault := fault_of(error)) is not None:
                 raise fault from None
             if len(events) == 1:
-                self._faults.warn("record a turn", error)
+                self._faults.warn("record a turn", RuntimeError(f"{type(error).__name__}: {error}"))
                 return
             # A bug of ours costs its own turn.
             for event in events:
@@ -140,8 +140,10 @@ class SessionRecorder:
         self._unpruned += written
         if self._unpruned >= _TURNS_BETWEEN_PRUNINGS:
             self._unpruned = 0
-            with self._faults.guard("prune"):
+            try:
                 self._store().prune()
+            except Exception as error:
+                self._faults.warn("prune", error)
 
     def _count_written(self, written: int) -> None:
         self._outage.count(written)

@@ -116,7 +116,7 @@ class Rows:
 
 
 def _divide(items: Iterable[Any]) -> Iterable[list[Any]]:
-    """Yield parts of as few sizes as there are."""
+    """Yield parts, each of one of the sizes above."""
     left = iter(items)
     rest = list(islice(left, _SIZES[0]))
     while rest:

@@ -3,6 +3,7 @@
 Most proxies record nothing, so this file imports the others of the folder late.
 """
 
+import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -90,7 +91,7 @@ class SessionService:
             return True
         try:
             self._store.database.reopen()
-        except Unusable:
+        except (Unusable, sqlite3.Error, OSError):
             return False
         return True
 

@@ -110,7 +110,7 @@ class SessionWriter:
         self._connection.executemany("UPDATE nodes SET head = ? WHERE id = ?", rows)
         self._heads.clear()
 
-    def _continue(self, messages: Sequence[Message], turn: RecordedTurn) -> "_Place | None":
+    def _continue(self, messages: Sequence[Message], turn: RecordedTurn) -> _Place | None:
         """The place of a turn that goes on where the last one ended, if no other did so before."""
         last = self.last
         if last is None or self.session.track_tree or not last.is_continued_by(messages):
@@ -120,7 +120,7 @@ class SessionWriter:
             return None
         return _Place(path, None, last.node, merge_info(last.info, turn.info))
 
-    def _look_up(self, messages: Sequence[Message], turn: RecordedTurn) -> "_Place":
+    def _look_up(self, messages: Sequence[Message], turn: RecordedTurn) -> _Place:
         path = self._find_path(messages)
         answer = self._find(path, turn.answer) if len(path) == len(messages) else None
         return _Place(path, answer, *self._place(path, answer, turn.info))

@@ -9,7 +9,6 @@ Callers see their own sessions alone: every method that takes a uuid takes the c
 """
 
 import json
-import logging
 import sqlite3
 import time
 import uuid
@@ -22,8 +21,6 @@ from deepseek_cursor_proxy.sessions.schema import SESSIONS
 from deepseek_cursor_proxy.sessions.session_writer import SessionRow, SessionWriter, WrittenTurn, storable
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage.engine.database import Database
-
-_log = logging.getLogger(__name__)
 
 # Sessions that are recorded at the same time, as a rule a handful.
 _MOST_SESSIONS_KNOWN = 64
@@ -42,7 +39,7 @@ _LIMITS = Limits()
 
 
 class SessionStore:
-    """Called by handler threads and the recorder's thread; all state is in the file. Methods raise Unusable."""
+    """Called by handler threads; `record` by the recorder's alone. Methods raise Unusable."""
 
     def __init__(
         self,
@@ -55,7 +52,7 @@ class SessionStore:
         """See Database for `on_fault`."""
         self._limits = limits
         self._clock = clock
-        # By session; used within transactions.
+        # By session: a copy of what is in the file; used within transactions.
         self._last_turns: dict[str, WrittenTurn] = {}
         # The connection they were written by, and its PRAGMA data_version, which changes with the writes of others.
         self._file_version: tuple[sqlite3.Connection | None, int] = None, 0

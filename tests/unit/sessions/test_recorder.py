@@ -163,6 +163,17 @@ class TestSessionRecorder(unittest.TestCase):
                 self.recorder.flush()
         self.assertEqual(2, self.store.prunings)
 
+    def test_a_pruning_that_fails_ends_nothing(self) -> None:
+        with (
+            mock.patch.object(recorder, "_TURNS_BETWEEN_PRUNINGS", 1),
+            mock.patch.object(self.store, "prune", side_effect=[KeyError("bug"), None]),
+            self.assertLogs(recorder.__name__, "WARNING"),
+        ):
+            for answer in "ab":
+                self.record(answer)
+                self.recorder.flush()
+        self.assertEqual(["a", "b"], self.store.answers)
+
     def test_what_waits_is_written_when_the_recorder_is_closed(self) -> None:
         self.record("a", "b", "c")
         self.recorder.close()
