@@ -1,9 +1,13 @@
-"""The results of helper processes count as if the first had run its tests."""
+"""The results of helper processes count as if the first had run its tests; the bytecode of all processes."""
 
+import atexit
 import json
+import os
+import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from tests.support import parallel
 
@@ -42,3 +46,21 @@ class TestReport(unittest.TestCase):
             one, two = (parallel._claimed(modules, Path(folder)) for _ in range(2))
             claimed = [next(one), next(two), next(one), *two, *one]
         self.assertEqual([id(module) for module in modules], [id(module) for module in claimed])
+
+
+class TestBytecode(unittest.TestCase):
+    def test_processes_that_may_write_no_bytecode_get_a_folder_for_it(self) -> None:
+        with (
+            mock.patch.multiple(sys, dont_write_bytecode=True, pycache_prefix=None),
+            mock.patch.dict(os.environ, {"PYTHONDONTWRITEBYTECODE": "1"}),
+            mock.patch.object(atexit, "register") as register,
+        ):
+            parallel._allow_bytecode()
+            self.assertFalse(sys.dont_write_bytecode)
+            self.assertNotIn("PYTHONDONTWRITEBYTECODE", os.environ)
+            self.assertEqual(sys.pycache_prefix, os.environ["PYTHONPYCACHEPREFIX"])
+            folder = Path(os.environ["PYTHONPYCACHEPREFIX"])
+        self.assertTrue(folder.is_dir())
+        remove, *arguments = register.call_args.args
+        remove(*arguments, **register.call_args.kwargs)
+        self.assertFalse(folder.exists())

@@ -6,8 +6,12 @@ folder, and the first process reports it as its own, so output and count are uni
 names run in one process.
 """
 
+import atexit
 import contextlib
+import gc
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,10 +32,24 @@ _is_helper = False
 
 def shared(loader: unittest.TestLoader, pattern: str) -> unittest.TestSuite:
     """All tests below this folder, as a suite that several processes run."""
+    _allow_bytecode()
     found = loader.discover(str(_TESTS), pattern, str(_TESTS.parent))
+    # What was loaded stays to the end: the garbage collector need not walk over it again and again.
+    gc.freeze()
     if _is_helper or found.countTestCases() < _FEW:
         return found
     return _SharedSuite(_modules(found), pattern, loader.testNamePatterns or [])
+
+
+def _allow_bytecode() -> None:
+    """Give processes that may write no bytecode beside the source a folder for it: most of their start is compiling."""
+    if not sys.dont_write_bytecode:
+        return
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
+    sys.dont_write_bytecode = False
 
 
 def _modules(suite: unittest.TestSuite) -> list[unittest.TestSuite]:
