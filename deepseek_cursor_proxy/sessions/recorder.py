@@ -31,6 +31,8 @@ _TURNS_BETWEEN_PRUNINGS = 256
 # Shorter than any turn of a model: of a chat, a killed process loses the last turn at most.
 _SECONDS_BETWEEN_WRITES = 0.05
 _SECONDS_AFTER_A_FAULT = 0.25
+# Once the recorder is closed: another process that writes to the file is soon done.
+_LAST_TRIES = 4
 _LONGEST_TITLE = 80
 _BEGIN_OF_OUTAGE = "turns of sessions are kept in memory only until %s can be used: %s"
 _END_OF_OUTAGE = "%s is usable again; turns written: %d"
@@ -55,6 +57,7 @@ class SessionRecorder:
         # Whether the last write met a fault of the file, and nobody has asked for another since.
         self._has_fault = False
         self._is_urgent = self._is_closed = False
+        self._last_tries = _LAST_TRIES
 
     def record(self, event: Finished) -> None:
         """Queue the turn of a request that was sent and answered, if only in part."""
@@ -82,7 +85,7 @@ class SessionRecorder:
                 self._has_written.wait_for(lambda: self._written >= queued or self._has_fault, seconds)
 
     def close(self) -> None:
-        """Write what waits and end the thread; idempotent."""
+        """Write what waits, if the file can be used within a second, and end the thread; idempotent."""
         with self._lock:
             self._is_closed = True
             self._has_work.notify()
@@ -126,15 +129,20 @@ class SessionRecorder:
                     self._write([event])
 
     def _put_back(self, events: Sequence[Finished], fault: Unusable) -> None:
-        """Have turns wait for the file, unless this was their last chance."""
+        """Have turns wait for the file, unless the recorder is closed and has tried often enough."""
         self._outage.report_fault(fault)
+        lost = 0
         with self._lock:
-            if self._is_closed:
-                self._written += len(events)
-            else:
-                self._waiting[:0] = events
+            self._waiting[:0] = events
             self._has_fault, self._is_urgent = True, False
             self._has_written.notify_all()
+            if self._is_closed:
+                self._last_tries -= 1
+                if self._last_tries == 0:
+                    lost = len(self._waiting)
+                    self._waiting.clear()
+        if lost:
+            _log.warning("%d turns of sessions were not recorded: %s", lost, fault)
 
     def _prune_now_and_then(self, written: int) -> None:
         self._unpruned += written
@@ -160,7 +168,9 @@ class SessionRecorder:
         with self._lock:
             seconds = _SECONDS_AFTER_A_FAULT if self._has_fault else _SECONDS_BETWEEN_WRITES
             has_more = len(self._waiting) >= _MOST_TOGETHER and not self._has_fault
-            self._has_work.wait_for(lambda: has_more or self._is_urgent or self._is_closed, seconds)
+            self._has_work.wait_for(
+                lambda: has_more or self._is_urgent or (self._is_closed and not self._has_fault), seconds
+            )
             self._is_urgent = self._is_urgent and len(self._waiting) > _MOST_TOGETHER
 
 

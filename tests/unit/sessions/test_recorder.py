@@ -126,14 +126,36 @@ class TestSessionRecorder(unittest.TestCase):
             self.store.fault = None
             wait_until(lambda: self.store.batches)
 
-    def test_turns_that_cannot_be_written_at_the_end_delay_nothing(self) -> None:
+    def test_turns_that_cannot_be_written_at_the_end_are_given_up(self) -> None:
         self.store.fault = Unusable("the disk is full", "free some space")
-        with self.assertLogs(recorder.__name__, "WARNING") as logged:
+        with (
+            mock.patch.object(recorder, "_SECONDS_AFTER_A_FAULT", 0.001),
+            mock.patch.object(recorder, "_MOST_TOGETHER", 2),
+            self.assertLogs(recorder.__name__, "WARNING") as logged,
+        ):
             self.record(*"abc")
             self.recorder.close()
         self.record("d")
-        self.recorder.flush(3600)
-        self.assertEqual(([], 1), (self.store.batches, len(logged.output)))
+        self.assertEqual([], self.store.batches)
+        self.assertIn("3 turns of sessions were not recorded: the disk is full", logged.output[-1])
+
+    def test_a_fault_that_passes_at_the_end_costs_no_turn(self) -> None:
+        self.store.fault = Unusable("another process holds it locked")
+        write = self.store.record
+
+        def write_at_the_third_try(turns: Iterable[TurnOfSession]) -> None:
+            if self.store.tries == 2:
+                self.store.fault = None
+            write(turns)
+
+        with (
+            mock.patch.object(recorder, "_SECONDS_AFTER_A_FAULT", 0.001),
+            mock.patch.object(self.store, "record", write_at_the_third_try),
+            self.assertLogs(recorder.__name__, "WARNING"),
+        ):
+            self.record(*"abc")
+            self.recorder.close()
+        self.assertEqual(["a", "b", "c"], self.store.answers)
 
     def test_many_turns_are_written_in_several_transactions(self) -> None:
         self.store.may_write.clear()
