@@ -53,7 +53,9 @@ class AdminContext:
 
     def statistics(self) -> "Statistics":
         """What all requests so far add up to."""
-        return self._observe(self.services())
+        statistics = self._observe(self.services())
+        statistics.catch_up()
+        return statistics
 
     def _observe(self, services: "Services") -> "Statistics":
         """Count from now on, which is before the first request; the request log survives a reload."""

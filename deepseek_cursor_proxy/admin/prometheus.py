@@ -57,12 +57,15 @@ class Histogram:
         self._label_names = label_names
         self._cells: dict[Labels, _Cell] = {}
 
-    def add(self, value: float, *labels: str) -> None:
+    def add(self, values: Sequence[float], *labels: str) -> None:
+        if not values:
+            return
         cell = self._cells.get(labels)
         if cell is None:
             cell = self._cells[labels] = _Cell(len(self._bounds) + 1)
-        cell.counts[bisect_left(self._bounds, value)] += 1
-        cell.sum += value
+        for value in values:
+            cell.counts[bisect_left(self._bounds, value)] += 1
+            cell.sum += value
 
     def samples(self) -> list[Sample]:
         return [sample for labels, cell in self._cells.items() for sample in self._samples_of(labels, cell)]

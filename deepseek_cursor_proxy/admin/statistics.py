@@ -1,16 +1,18 @@
 """Statistics: what requests add up to, since the start for metrics and by the minute for the dashboard.
 
-It listens to the request log on the thread of each request, so it only adds numbers. Names of models come from clients:
-beyond fifty of them all others count as `other`.
+It listens to the request log on the thread of each request, which only adds its record to a list. Records are counted
+many at a time, or when the figures are read. Names of models come from clients: beyond fifty of them all others count
+as `other`.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from deepseek_cursor_proxy.admin.prometheus import Counter, Histogram
-from deepseek_cursor_proxy.observers.events import Result
+from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.observers.events import Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 
 MOST_MODELS = 50
@@ -20,6 +22,8 @@ _MINUTES = 60
 # Short answers take seconds, long ones with much thinking half an hour.
 _REQUEST_BOUNDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 _FIRST_TOKEN_BOUNDS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+# Less than half a millisecond for the request that comes last.
+_MOST_PENDING = 64
 # A call waits for `queue_timeout` at most, by default 30 seconds.
 _QUEUE_BOUNDS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
 
@@ -39,11 +43,16 @@ class Minute:
 
 
 class Statistics:
-    """Called by the threads of requests; read by those of the listener, under `lock`, which protects all fields."""
+    """Called by the threads of requests; read by those of the listener, under `lock`, which protects all fields.
+
+    Who reads them has called `catch_up` before.
+    """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.lock = threading.Lock()
         self._now = now
+        # Requests that are not counted yet, and when each ended.
+        self._pending: list[tuple[float, RequestRecord]] = []
         self._models: set[str] = set()
         self._minutes: deque[Minute] = deque(maxlen=_MINUTES)
         self.requests = Counter("api", "model", "outcome")
@@ -62,29 +71,43 @@ class Statistics:
         self.recoveries.add(0)
 
     def add(self, record: RequestRecord) -> None:
+        """Have a request counted, soon."""
         with self.lock:
+            self._pending.append((self._now(), record))
+            if len(self._pending) >= _MOST_PENDING:
+                self._count_pending()
+
+    def catch_up(self) -> None:
+        """Count all requests that have ended."""
+        with self.lock:
+            self._count_pending()
+
+    def _count_pending(self) -> None:
+        groups: dict[tuple[int, str], list[RequestRecord]] = {}
+        for ended_at, record in self._pending:
             model = self._label(record.facts.model or record.facts.requested_model)
+            groups.setdefault((int(ended_at // 60) * 60, model), []).append(record)
+        self._pending.clear()
+        for (start, model), records in groups.items():
+            self._count(self._minute(start), model, records)
+
+    def _count(self, minute: Minute, model: str, records: Sequence[RequestRecord]) -> None:
+        """Count requests of one model that ended within one minute."""
+        minute.requests += len(records)
+        for record in records:
             self.requests.add(1, record.facts.api, model, record.result.value)
-            self._add_times(record, model)
-            self._add_history(record)
+            minute.failed += record.result is Result.FAILED
+            if (cost := record.cost) is not None:
+                self.costs.setdefault(cost.currency, Counter("model")).add(cost.amount, model)
+                minute.cost = (minute.cost or 0.0) + cost.amount
             for reason in record.retry_reasons:
                 self.retries.add(1, reason)
             for upstream in record.rerouted:
                 self.reroutes.add(1, upstream)
-            minute = self._minute_of(self._now())
-            minute.requests += 1
-            minute.failed += record.result is Result.FAILED
-            if record.cost is not None:
-                amount, currency = record.cost.amount, record.cost.currency
-                self.costs.setdefault(currency, Counter("model")).add(amount, model)
-                minute.cost = (minute.cost or 0.0) + amount
-            if (tokens := record.tokens) is not None:
-                minute.hit_tokens += tokens.hit
-                minute.miss_tokens += tokens.miss
-                minute.output_tokens += tokens.output
-                kinds = (("hit", tokens.hit), ("miss", tokens.miss), ("output", tokens.output - tokens.thinking))
-                for kind, number in (*kinds, ("thinking", tokens.thinking)):
-                    self.tokens.add(number, model, kind)
+            if any(record.turns) or record.divergence is not None:
+                self._add_history(record)
+        self._add_times([record.timing for record in records], model)
+        self._add_tokens(minute, model, [record.tokens for record in records if record.tokens is not None])
 
     def minutes(self) -> list[Minute]:
         """The last sixty minutes, the oldest first, those without a request too."""
@@ -102,13 +125,20 @@ class Statistics:
             self._models.add(model)
         return model
 
-    def _add_times(self, record: RequestRecord, model: str) -> None:
-        timing = record.timing
-        self.request_seconds.add(timing.total, model)
-        if timing.first_delta is not None:
-            self.first_token_seconds.add(timing.first_delta, model)
-        if timing.queue is not None:
-            self.queue_seconds.add(timing.queue)
+    def _add_tokens(self, minute: Minute, model: str, tokens: Sequence[Tokens]) -> None:
+        if not tokens:
+            return
+        hit, miss, output, thinking, _ = map(sum, zip(*tokens, strict=True))
+        minute.hit_tokens += hit
+        minute.miss_tokens += miss
+        minute.output_tokens += output
+        for kind, number in (("hit", hit), ("miss", miss), ("output", output - thinking), ("thinking", thinking)):
+            self.tokens.add(number, model, kind)
+
+    def _add_times(self, timings: Sequence[Timing], model: str) -> None:
+        self.request_seconds.add([each.total for each in timings], model)
+        self.first_token_seconds.add([each.first_delta for each in timings if each.first_delta is not None], model)
+        self.queue_seconds.add([each.queue for each in timings if each.queue is not None])
 
     def _add_history(self, record: RequestRecord) -> None:
         filled, kept, empty, missing, recovered = record.turns
@@ -121,8 +151,7 @@ class Statistics:
             # The words begin with the first part that differs: system, tools or message.
             self.divergences.add(1, record.divergence.partition(" ")[0].rstrip(","))
 
-    def _minute_of(self, now: float) -> Minute:
-        start = int(now // 60) * 60
+    def _minute(self, start: int) -> Minute:
         if not self._minutes or self._minutes[-1].minute != start:
             self._minutes.append(Minute(start))
         return self._minutes[-1]

@@ -17,8 +17,7 @@ class RenderTest(unittest.TestCase):
 
     def test_a_histogram_adds_up_and_counts_a_value_on_a_bound_below_it(self) -> None:
         histogram = Histogram((0.5, 1))
-        for value in (0.5, 0.75, 1, 7):
-            histogram.add(value)
+        histogram.add((0.5, 0.75, 1, 7))
         lines = render([Family("s", "histogram", "Help.", histogram.samples())]).decode().splitlines()[2:]
         self.assertEqual(
             ['s_bucket{le="0.5"} 1', 's_bucket{le="1"} 3', 's_bucket{le="+Inf"} 4', "s_sum 9.25", "s_count 4"], lines

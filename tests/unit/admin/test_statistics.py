@@ -22,12 +22,23 @@ class StatisticsTest(unittest.TestCase):
         self.now = 6000.0
         self.statistics = Statistics(lambda: self.now)
 
+    def add(self, each: RequestRecord) -> None:
+        self.statistics.add(each)
+        self.statistics.catch_up()
+
     def lines(self, samples: Any) -> list[str]:
         return render([Family("x", "counter", "h", samples.samples())]).decode().splitlines()[2:]
 
+    def test_requests_are_counted_many_at_a_time_and_when_the_figures_are_read(self) -> None:
+        for _ in range(100):
+            self.statistics.add(record())
+        self.assertEqual(['x{api="chat",model="m",outcome="completed"} 64'], self.lines(self.statistics.requests))
+        self.statistics.catch_up()
+        self.assertEqual(['x{api="chat",model="m",outcome="completed"} 100'], self.lines(self.statistics.requests))
+
     def test_requests_count_by_api_model_and_outcome(self) -> None:
         for each in (record(), record(), record(result=Result.FAILED), record("", Result.REFUSED)):
-            self.statistics.add(each)
+            self.add(each)
         self.assertEqual(
             [
                 'x{api="chat",model="m",outcome="completed"} 2',
@@ -38,7 +49,7 @@ class StatisticsTest(unittest.TestCase):
         )
 
     def test_the_kinds_of_tokens_do_not_overlap(self) -> None:
-        self.statistics.add(record(tokens=Tokens(10, 20, 30, 12)))
+        self.add(record(tokens=Tokens(10, 20, 30, 12)))
         kinds = {"hit": 10, "miss": 20, "output": 18, "thinking": 12}
         self.assertEqual(
             [f'x{{model="m",kind="{kind}"}} {number}' for kind, number in kinds.items()],
@@ -47,15 +58,15 @@ class StatisticsTest(unittest.TestCase):
 
     def test_the_fifty_first_model_and_all_after_it_are_one(self) -> None:
         for number in range(200):
-            self.statistics.add(record(f"model-{number}"))
+            self.add(record(f"model-{number}"))
         lines = self.lines(self.statistics.requests)
         self.assertEqual(51, len(lines))
         self.assertEqual('x{api="chat",model="other",outcome="completed"} 150', lines[-1])
 
     def test_what_happened_to_the_history_counts(self) -> None:
-        self.statistics.add(record(turns=TurnCounts(3, 2, 1, 4, 5), divergence="tools (added grep), message 12 (x)"))
-        self.statistics.add(record(divergence="system, message 3 (user content)"))
-        self.statistics.add(record(divergence="message 3 (user content)"))
+        self.add(record(turns=TurnCounts(3, 2, 1, 4, 5), divergence="tools (added grep), message 12 (x)"))
+        self.add(record(divergence="system, message 3 (user content)"))
+        self.add(record(divergence="message 3 (user content)"))
         sources = {"store": 3, "client": 2, "empty": 1, "missing": 4}
         self.assertEqual(
             [f'x{{source="{each}"}} {sources[each]}' for each in sources], self.lines(self.statistics.turns)
@@ -66,29 +77,29 @@ class StatisticsTest(unittest.TestCase):
 
     def test_costs_add_up_by_currency_and_model_and_unknown_ones_do_not_count_as_0(self) -> None:
         for amount, currency in ((0.5, "USD"), (0.25, "USD"), (3.0, "CNY")):
-            self.statistics.add(record(cost=Cost(amount, 0.0, 0.0, currency, "2026-01-01")))
-        self.statistics.add(record("unknown"))
+            self.add(record(cost=Cost(amount, 0.0, 0.0, currency, "2026-01-01")))
+        self.add(record("unknown"))
         self.assertEqual(['x{model="m"} 0.75'], self.lines(self.statistics.costs["USD"]))
         self.assertEqual(['x{model="m"} 3'], self.lines(self.statistics.costs["CNY"]))
         self.assertEqual(3.75, self.statistics.minutes()[-1].cost)
         self.now += 60
-        self.statistics.add(record("unknown"))
+        self.add(record("unknown"))
         self.assertIsNone(self.statistics.minutes()[-1].cost)
 
     def test_retries_count_by_what_had_failed(self) -> None:
-        self.statistics.add(record(retry_reasons=("http_429", "dropped", "http_429")))
+        self.add(record(retry_reasons=("http_429", "dropped", "http_429")))
         self.assertEqual(['x{reason="http_429"} 2', 'x{reason="dropped"} 1'], self.lines(self.statistics.retries))
 
     def test_times_that_a_request_never_had_are_not_counted(self) -> None:
-        self.statistics.add(record(timing=Timing(2.0)))
+        self.add(record(timing=Timing(2.0)))
         self.assertEqual([], self.lines(self.statistics.first_token_seconds))
         self.assertEqual([], self.lines(self.statistics.queue_seconds))
         self.assertIn('x_sum{model="m"} 2', self.lines(self.statistics.request_seconds))
 
     def test_the_last_hour_has_sixty_minutes_with_gaps_and_forgets_older_ones(self) -> None:
-        self.statistics.add(record(tokens=Tokens(1, 2, 3)))
+        self.add(record(tokens=Tokens(1, 2, 3)))
         self.now += 2 * 60
-        self.statistics.add(record(result=Result.FAILED))
+        self.add(record(result=Result.FAILED))
         minutes = self.statistics.minutes()
         self.assertEqual([6120 - 60 * back for back in range(59, -1, -1)], [each.minute for each in minutes])
         self.assertEqual([1, 0, 1], [each.requests for each in minutes[-3:]])
@@ -107,4 +118,5 @@ class StatisticsTest(unittest.TestCase):
             each.start()
         for each in threads:
             each.join()
+        self.statistics.catch_up()
         self.assertIn(" 2000", self.lines(self.statistics.requests)[0])
