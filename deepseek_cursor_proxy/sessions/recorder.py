@@ -29,7 +29,7 @@ _MOST_WAITING = 1000
 _MOST_TOGETHER = 100
 _TURNS_BETWEEN_PRUNINGS = 256
 # Shorter than any turn of a model: of a chat, a killed process loses the last turn at most.
-_SECONDS_BETWEEN_WRITES = 0.05
+_SECONDS_BETWEEN_WRITES = 0.1
 _SECONDS_AFTER_A_FAULT = 0.25
 # Once the recorder is closed: another process that writes to the file is soon done.
 _LAST_TRIES = 4
