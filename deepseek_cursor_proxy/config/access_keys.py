@@ -6,6 +6,7 @@ SHA-256, so that other tools can make one: `printf %s "$KEY" | sha256sum`. Who i
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from deepseek_cursor_proxy.errors import StartupError
@@ -24,13 +25,9 @@ class AccessKey:
     digest: bytes = field(repr=False)
     is_guessable: bool = False
 
-    @classmethod
-    def of(cls, credential: str) -> "AccessKey":
-        # Imported late: it loads OpenSSL, which a proxy without access_keys does not need to start.
-        import hashlib
-
-        digest = hashlib.sha256(credential.encode()).digest()
-        return cls(digest, is_guessable=len(credential) <= _GUESSABLE_LENGTH)
+    @staticmethod
+    def of(credential: str) -> "AccessKey":
+        return _digest(credential)
 
     @property
     def line(self) -> str:
@@ -40,6 +37,16 @@ class AccessKey:
     def __str__(self) -> str:
         """Enough of the digest to tell two keys apart."""
         return f"sha256:{self.digest.hex()[:12]}…"
+
+
+# A client sends the same key with every request.
+@lru_cache(64)
+def _digest(credential: str) -> AccessKey:
+    # Imported late: it loads OpenSSL, which a proxy without access_keys does not need to start.
+    import hashlib
+
+    digest = hashlib.sha256(credential.encode()).digest()
+    return AccessKey(digest, is_guessable=len(credential) <= _GUESSABLE_LENGTH)
 
 
 def is_credential(text: str) -> bool:

@@ -151,6 +151,7 @@ class History(NamedTuple):
 _IDENTIFY: Stage[Message, History] = Stage("identify", lambda message: _BYTES_PER_MESSAGE + message.byte_size)
 
 
+@functools.lru_cache(64)
 def namespace(base_url: str, credential: str) -> bytes:
     """The root of all digests of one caller: another API key or another upstream has other digests."""
     return digest(_VERSION, base_url.encode(), credential.encode())

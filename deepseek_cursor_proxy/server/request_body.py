@@ -62,18 +62,22 @@ class RequestBody:
             raise UnknownEncoding(f"Content-Encoding {self._coding[:40]!r} is unknown; send identity, gzip or deflate.")
         if self._decoder is None:
             return b""
-        decoder = ContentDecoder(self._coding, self._limit)
         try:
             pieces = self._pieces(self._decoder)
             # BodyDecoder has counted a body that is not compressed.
-            body = b"".join(pieces if decoder.is_identity else map(decoder.decode, pieces))
+            return self._unpack(pieces) if self._coding else b"".join(pieces)
+        finally:
+            # Also when this body is refused: the next request may follow it.
+            self._source.put_back(self._decoder.rest)
+
+    def _unpack(self, pieces: Iterator[bytes]) -> bytes:
+        decoder = ContentDecoder(self._coding, self._limit)
+        try:
+            body = b"".join(map(decoder.decode, pieces))
         except DecodedTooLarge:
             raise TooLarge(f"The unpacked request body is larger than {self._limit} bytes.") from None
         except ValueError as error:
             raise BadRequest(f"The request body cannot be unpacked: {error}.") from None
-        finally:
-            # Also when this body is refused: the next request may follow it.
-            self._source.put_back(self._decoder.rest)
         if not decoder.is_complete:
             raise BadRequest("The compressed request body is incomplete.")
         return body

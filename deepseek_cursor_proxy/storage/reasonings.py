@@ -143,8 +143,8 @@ class ReasoningStore:
             if len(text) > min(_LONGEST_REASONING_BYTES, self._max_bytes):
                 _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
                 continue
-            extends = next((key for key, known in before.items() if known == text and key != keys[0]), None)
-            pending.append(PendingReasoning(tuple(keys), text, None, before.get(keys[0]), extends))
+            same = [key for key, known in before.items() if known == text and key != keys[0]]
+            pending.append(PendingReasoning(tuple(keys), text, None, before.get(keys[0]), same[0] if same else None))
         pending += [
             PendingReasoning((new,), _encode(reasoning), known, unless_known=unless)
             for known, new, reasoning, unless in aliases
