@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
+from tests.support import forked_program
 from tests.support.systems import ROOT
 from tests.support.width import width
 
@@ -47,12 +48,20 @@ class Process:
         errors: Path,
         prefix: tuple[str, ...] = (),
         command: tuple[str, ...] = COMMAND,
+        *,
+        may_fork: bool = False,
     ) -> None:
         self._errors = errors
         self._lines: queue.Queue[str] = queue.Queue()
-        command = [*prefix, *command, *arguments]
+        command = (*prefix, *command, *arguments)
+        self._process: Popen[str] | forked_program.ForkedProcess
         with errors.open("wb") as file:
-            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=file, env=environment, encoding="utf-8")
+            if may_fork and forked_program.can_start(command, environment):
+                self._process = forked_program.start(command, environment, file)
+            else:
+                self._process = Popen(
+                    command, stdin=DEVNULL, stdout=PIPE, stderr=file, env=environment, encoding="utf-8"
+                )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -98,6 +107,8 @@ class ServeTest(unittest.TestCase):
     # A command that runs the command behind it.
     prefix: tuple[str, ...] = ()
     command: tuple[str, ...] = COMMAND
+    # Whether forks of one process will do: nothing is tested that only a new interpreter does or inherits.
+    may_fork = False
 
     def setUp(self) -> None:
         self._hear_signals()
@@ -117,7 +128,8 @@ class ServeTest(unittest.TestCase):
 
     def launch(self, *arguments: str, **environment: str) -> Process:
         errors = self.bin.parent / "errors"
-        process = Process(arguments, self.environment(**environment), errors, self.prefix, self.command)
+        inherited = self.environment(**environment)
+        process = Process(arguments, inherited, errors, self.prefix, self.command, may_fork=self.may_fork)
         self.addCleanup(process.close)
         return process
 

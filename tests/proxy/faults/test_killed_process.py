@@ -63,6 +63,8 @@ class Chat:
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class TestKilledProcess(ServeTest):
+    may_fork = True
+
     def setUp(self) -> None:
         super().setUp()
         self.random = random.Random(4)

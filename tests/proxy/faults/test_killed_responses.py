@@ -18,6 +18,8 @@ STALLED = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class TestKilledResponses(ServeTest):
+    may_fork = True
+
     def setUp(self) -> None:
         super().setUp()
         self.fake = self.enterContext(FakeDeepSeek())

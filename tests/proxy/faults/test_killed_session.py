@@ -19,6 +19,8 @@ A_MOMENT = 0.2
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class TestKilledSession(ServeTest):
+    may_fork = True
+
     def setUp(self) -> None:
         super().setUp()
         self.fake = self.enterContext(FakeDeepSeek())

@@ -15,6 +15,8 @@ UPSTREAM = ("--base-url", "http://127.0.0.1:9")
 
 
 class DashboardTest(ServeTest):
+    may_fork = True
+
     def start(self, *arguments: str, **environment: str) -> tuple[Process, str, str]:
         """A proxy with an admin listener, what it said, and the address of its dashboard."""
         process, welcome = self.serve("--admin-port", "9001", *UPSTREAM, *arguments, **environment)

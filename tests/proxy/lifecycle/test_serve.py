@@ -38,6 +38,8 @@ os.environ.pop("HOME", None)
 
 
 class StartTest(ServeTest):
+    may_fork = True
+
     def test_the_first_lines_have_all_that_cursor_asks_for(self) -> None:
         _, welcome = self.serve("--model", "deepseek-flash")
         lines = welcome.splitlines()
@@ -227,6 +229,8 @@ class ServedCallersTest(unittest.TestCase):
 
 
 class RefusalTest(ServeTest):
+    may_fork = True
+
     def test_a_port_in_use_is_one_line_with_the_remedy(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
@@ -249,6 +253,8 @@ class RefusalTest(ServeTest):
 
 
 class NgrokServeTest(ServeTest):
+    may_fork = True
+
     def install(self, part: ngrok_stand_in.Part | None = None) -> dict[str, str]:
         """Puts the stand-in first on PATH; by default it has a URL that leads to the proxy."""
         edge = self.enterContext(contextlib.closing(Edge(self.forwarded_port)))

@@ -38,6 +38,8 @@ NO_GRACE = ("--shutdown-grace", "0.1")
 
 
 class RunningTest(ServeTest):
+    may_fork = True
+
     def connect(self, welcome: str) -> http.client.HTTPConnection:
         """A kept-alive connection that has been served before."""
         connection = http.client.HTTPConnection(*address(welcome), timeout=PATIENCE)

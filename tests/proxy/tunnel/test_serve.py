@@ -26,6 +26,8 @@ threading.Event().wait(60)
 
 @unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
 class TunnelServeTest(ServeTest):
+    may_fork = True
+
     def setUp(self) -> None:
         super().setUp()
         self.edge = self.enterContext(contextlib.closing(Edge(self.forwarded_port)))

@@ -15,6 +15,8 @@ from tests.support.program import PATIENCE, ServeTest, address
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class TestKilledLedger(ServeTest):
+    may_fork = True
+
     def setUp(self) -> None:
         super().setUp()
         self.fake = self.enterContext(FakeDeepSeek())
