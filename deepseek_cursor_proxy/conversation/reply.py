@@ -27,19 +27,21 @@ class Reply:
         self._choices: dict[int, _Choice] = {}
 
     def add(self, delta: Delta) -> None:
-        self.size += delta.size if delta.calls else len(delta.reasoning or "") + len(delta.text or "")
-        if delta.usage is not None:
-            self.usage = delta.usage
-        if delta.chunk is None or delta.chunk.get("choices"):
-            choice = self._choices.get(delta.choice)
+        # All at once, because this runs for every chunk: fields by name take longer.
+        index, reasoning, text, calls, _, usage, chunk, _, foreign, server = delta
+        self.size += delta.size if calls else len(reasoning or "") + len(text or "")
+        if usage is not None:
+            self.usage = usage
+        if chunk is None or chunk.get("choices"):
+            choice = self._choices.get(index)
             if choice is None:
-                choice = self._choices[delta.choice] = _Choice()
+                choice = self._choices[index] = _Choice()
             choice.add(delta)
-            if delta.foreign is not None:
+            if foreign is not None:
                 self.is_foreign = True
-                self.size += _size_of_details(delta.foreign.details)
-            if delta.server is not None:
-                self.size += delta.server.size
+                self.size += _size_of_details(foreign.details)
+            if server is not None:
+                self.size += server.size
 
     @property
     def choices(self) -> list[int]:
@@ -111,24 +113,25 @@ class _Choice:
         self._message: Message | None = None
 
     def add(self, delta: Delta) -> None:
+        _, reasoning, text, calls, finish_reason, _, _, _, foreign, server = delta
         self._message = None
-        if delta.reasoning:
-            self._reasoning.append(delta.reasoning)
-        elif delta.reasoning is not None:
+        if reasoning:
+            self._reasoning.append(reasoning)
+        elif reasoning is not None:
             self.has_empty_reasoning = True
-        if delta.foreign is not None:
-            self._add_foreign(delta.foreign, bool(delta.reasoning))
-        if delta.text:
-            self._text.append(delta.text)
-        if delta.server is not None:
+        if foreign is not None:
+            self._add_foreign(foreign, bool(reasoning))
+        if text:
+            self._text.append(text)
+        if server is not None:
             before = len(self._reasoning), len(self._text)
-            self._server_items += [(piece.item, *before) for piece in delta.server.pieces if piece.is_whole]
-        if delta.calls and self._thoughts_before_calls is None:
+            self._server_items += [(piece.item, *before) for piece in server.pieces if piece.is_whole]
+        if calls and self._thoughts_before_calls is None:
             self._thoughts_before_calls = len(self._reasoning)
-        for piece in delta.calls:
+        for piece in calls:
             self._calls.setdefault(piece.index, _ToolCallPieces()).add(piece)
-        if delta.finish_reason:
-            self.finish_reason = delta.finish_reason
+        if finish_reason:
+            self.finish_reason = finish_reason
 
     def _add_foreign(self, foreign: ForeignReasoning, has_text: bool) -> None:
         self.foreign_names[foreign.name] = None
