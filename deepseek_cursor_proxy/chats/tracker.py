@@ -35,15 +35,21 @@ class ChatTracker:
     def order_tools(self, prepared: PreparedRequest) -> PreparedRequest:
         """The request with its tools in the order of the chat."""
         self._branch = self._store.find(self._conversation, self._outline)
-        tools = tool_order.order(prepared.request.tools, self._branch.order if self._branch else None, self._mode)
-        server_tools = tool_order.order_server_tools(prepared.request.server_tools, self._mode)
-        self._outline = self._outline.with_tools(tool_order.names((*tools, *server_tools)))
+        request = prepared.request
+        if request.tools or request.server_tools:
+            request = self._order(request)
         last = self._branch.last if self._branch else None
         self.divergence = divergence.diagnose(last, self._outline) if last is not None else None
+        return prepared if request is prepared.request else prepared._replace(request=request)
+
+    def _order(self, request: ChatRequest) -> ChatRequest:
+        tools = tool_order.order(request.tools, self._branch.order if self._branch else None, self._mode)
+        server_tools = tool_order.order_server_tools(request.server_tools, self._mode)
+        self._outline = self._outline.with_tools(tool_order.names((*tools, *server_tools)))
         # Most requests are in order already.
-        if tools == prepared.request.tools and server_tools == prepared.request.server_tools:
-            return prepared
-        return prepared._replace(request=prepared.request._replace(tools=tools, server_tools=server_tools))
+        if tools == request.tools and server_tools == request.server_tools:
+            return request
+        return request._replace(tools=tools, server_tools=server_tools)
 
     def record(self) -> None:
         """Record the request in the store; before the client sees the end of the answer and sends the next one."""

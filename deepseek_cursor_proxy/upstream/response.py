@@ -14,7 +14,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
@@ -302,8 +302,13 @@ class UpstreamResponse:
         except ValueError as error:
             raise self._decoding_error(error) from None
 
-    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
+    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterable[bytes]:
         """The content of these bytes, in pieces of which none is empty."""
+        if decoder.is_identity:
+            return (self._count(decoder, data),) if data else ()
+        return self._unpack(decoder, data)
+
+    def _unpack(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
         try:
             yield from filter(None, decoder.decode_pieces(data))
         except ValueError as error:
