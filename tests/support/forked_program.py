@@ -128,6 +128,8 @@ def run_server(control: int) -> None:
 
 def _serve(control: socket.socket) -> dict[str, Any] | None:
     """The request that this process, a fork, is to fulfil; None in the server itself, when the tests have ended."""
+    # Ctrl-C reaches every process of a terminal; this one ends when the tests do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -179,10 +181,15 @@ def _run(request: dict[str, Any]) -> None:
     # Tests in the background, or under nohup, may have started the server with these ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
-        assert isinstance(stream, io.TextIOWrapper)
-        stream.reconfigure(encoding="utf-8", errors=errors, line_buffering=stream is sys.stderr)
+    sys.stdout = sys.__stdout__ = _stream(1, "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace")  # type: ignore[misc]
     kind, program, *sys.argv[1:] = request["command"]
     if kind == "-m":
         sys.exit(importlib.import_module(f"{program}.__main__").main())
     exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _stream(descriptor: int, errors: str) -> io.TextIOWrapper:
+    """A standard stream as the interpreter makes it; the old one knows whether it could seek in the old file."""
+    file = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(file, "utf-8", errors, line_buffering=descriptor == 2)
