@@ -8,6 +8,8 @@ from io import FileIO
 from pathlib import Path
 
 _LOCKED_BYTE = 4096
+# After the content of any file of ours.
+_FAR_BYTE = 2**40
 
 
 def make_directory(path: Path) -> None:
@@ -59,6 +61,27 @@ def read_or_create(path: Path, new: Callable[[], bytes], is_valid: Callable[[byt
             file.write(found)
             os.fsync(descriptor)
     return found
+
+
+def try_lock(file: FileIO) -> bool:
+    """Lock a file for this process until it is closed; False if another has locked it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            position = file.tell()
+            file.seek(_FAR_BYTE)
+            try:
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            finally:
+                file.seek(position)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -100,6 +100,7 @@ def _open(config: ProxyConfig) -> Iterator[SessionStore]:
     try:
         with contextlib.closing(store):
             store.open(may_set_aside=False)
+            store.recover()
             yield store
     except Unusable as fault:
         raise StartupError(f"cannot read {path}: {fault}") from None

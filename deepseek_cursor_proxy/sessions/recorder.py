@@ -1,7 +1,7 @@
 """SessionRecorder: writes the turns of sessions, on a thread of its own.
 
-A turn is queued when its request has ended, so no answer waits for the file. A turn is written at once, unless one was
-written a moment ago: those of a busy proxy are written together, which takes half the time. Turns wait for a file that
+A turn is queued when its request has ended, so no answer waits for the store, and written a moment later, together with
+others, which takes half the time. Meanwhile it is in the journal, or it is written at once. Turns wait for a file that
 cannot be written, up to a limit, and are written when it can. `flush` waits until what was queued is written: a client
 that reads a session sees the turn that it has just got.
 
@@ -10,11 +10,14 @@ A request that named no session is recorded in one of its chat.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.observers.events import Finished, Result
+from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable, fault_of
@@ -28,8 +31,7 @@ _MOST_WAITING = 1000
 # In one transaction, which others that write to the file wait for.
 _MOST_TOGETHER = 100
 _TURNS_BETWEEN_PRUNINGS = 256
-# Shorter than any turn of a model: of a chat, a killed process loses the last turn at most.
-_SECONDS_BETWEEN_WRITES = 0.1
+_SECONDS_BEFORE_WRITING = 0.25
 _SECONDS_AFTER_A_FAULT = 0.25
 # Once the recorder is closed: another process that writes to the file is soon done.
 _LAST_TRIES = 4
@@ -41,8 +43,8 @@ _END_OF_OUTAGE = "%s is usable again; turns written: %d"
 class SessionRecorder:
     """Called by handler threads; the lock protects the fields below it. Only its thread records into the store."""
 
-    def __init__(self, store: Callable[[], SessionStore], path: str) -> None:
-        """`store` opens the file at this path with the first turn."""
+    def __init__(self, store: Callable[[], SessionStore], path: str, journal: Journal | None) -> None:
+        """`store` opens the file at this path with the first turn; one in memory has no journal."""
         self._store = store
         self._faults = FaultGuard(_log, "sessions")
         self._outage = OutageLog(_log, path, _BEGIN_OF_OUTAGE, _END_OF_OUTAGE)
@@ -51,7 +53,9 @@ class SessionRecorder:
         # Notified when the thread has something to do, and when turns are written or cannot be.
         self._has_work, self._has_written = threading.Condition(self._lock), threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
-        self._waiting: list[Finished] = []
+        self._journal = journal
+        self._waiting: list[_Request] = []
+        self._written_at = float("-inf")
         # Since the beginning: the requests that were queued, and those of them that are written.
         self._queued, self._written = 0, 0
         # Whether the last write met a fault of the file, and nobody has asked for another since.
@@ -61,19 +65,30 @@ class SessionRecorder:
 
     def record(self, event: Finished) -> None:
         """Queue the turn of a request that was sent and answered, if only in part."""
+        turns = tuple(_turns(event))
         with self._lock:
             if self._is_closed:
                 return
             is_full = self._queued - self._written >= _MOST_WAITING
             if not is_full:
-                self._waiting.append(event)
                 self._queued += 1
-            if len(self._waiting) == 1:
+                self._waiting.append(self._note(turns))
+                # While the file is at fault, it is tried now and then.
+                self._is_urgent |= not self._waiting[-1].is_noted and not self._has_fault
+            if self._is_urgent or len(self._waiting) in (1, _MOST_TOGETHER):
                 self._has_work.notify()
             if self._thread is None:
                 self._thread = start_thread(self._run, "sessions")
         if is_full:
             self._faults.warn("record a turn", OverflowError("too many wait for the file"))
+
+    def _note(self, turns: Sequence[TurnOfSession]) -> "_Request":
+        if self._journal is None:
+            return _Request(turns, 0, is_noted=False)
+        # The turns of a slow chat go to the store alone, those of a busy one many at a time.
+        is_busy = time.monotonic() - self._written_at < _SECONDS_BEFORE_WRITING
+        is_noted = self._journal.add(turns, only_short=not is_busy)
+        return _Request(turns, self._journal.number, is_noted)
 
     def flush(self, seconds: float = 5.0) -> None:
         """Wait until all turns that were queued are written or cannot be, but no longer than that."""
@@ -92,56 +107,70 @@ class SessionRecorder:
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
+            if self._journal is not None and self._journal.close():
+                with self._faults.guard("forget the journal"), suppress(Unusable):
+                    self._store().forget_journal(self._journal.name)
 
     def _run(self) -> None:
-        while events := self._take():
+        while requests := self._take():
             try:
-                self._write(events)
+                self._write(requests)
             except Unusable as fault:
-                self._put_back(events, fault)
+                self._put_back(requests, fault)
             else:
-                self._prune_now_and_then(len(events))
-                self._count_written(len(events))
-            del events
-            self._pause()
+                self._prune_now_and_then(len(requests))
+                self._count_written(requests)
+            del requests
 
-    def _take(self) -> list[Finished]:
-        """The turns that wait longest, once there are any; none when the recorder is closed."""
+    def _take(self) -> "list[_Request]":
+        """The turns that wait longest, a moment after the first of them; none when the recorder is closed."""
         with self._lock:
             self._has_work.wait_for(lambda: self._waiting or self._is_closed)
-            events = self._waiting[:_MOST_TOGETHER]
+            self._has_work.wait_for(
+                self._is_due, _SECONDS_AFTER_A_FAULT if self._has_fault else _SECONDS_BEFORE_WRITING
+            )
+            requests = self._waiting[:_MOST_TOGETHER]
             del self._waiting[:_MOST_TOGETHER]
-            return events
+            self._is_urgent = self._is_urgent and bool(self._waiting)
+            if self._journal is not None and not self._waiting:
+                self._journal.switch()
+            return requests
 
-    def _write(self, events: Sequence[Finished]) -> None:
+    def _is_due(self) -> bool:
+        is_much = self._is_closed or len(self._waiting) >= _MOST_TOGETHER
+        return self._is_urgent or (is_much and not self._has_fault)
+
+    def _write(self, requests: "Sequence[_Request]") -> None:
         """Write turns; raises Unusable, and has written none of them then."""
+        journal = None if self._journal is None else (self._journal.name, requests[-1].number)
         try:
-            self._store().record(turn for event in events for turn in _turns(event))
+            self._store().record((turn for request in requests for turn in request.turns), journal)
         except Exception as error:
             if (fault := fault_of(error)) is not None:
                 raise fault from None
-            if len(events) == 1:
+            if len(requests) == 1:
                 self._faults.warn("record a turn", RuntimeError(f"{type(error).__name__}: {error}"))
                 return
             # A bug of ours costs its own turn.
-            for event in events:
+            for request in requests:
                 with suppress(Unusable):
-                    self._write([event])
+                    self._write([request])
 
-    def _put_back(self, events: Sequence[Finished], fault: Unusable) -> None:
+    def _put_back(self, requests: "Sequence[_Request]", fault: Unusable) -> None:
         """Have turns wait for the file, unless the recorder is closed and has tried often enough."""
         self._outage.report_fault(fault)
-        lost = 0
+        left: Sequence[_Request] = ()
         with self._lock:
-            self._waiting[:0] = events
+            self._waiting[:0] = requests
             self._has_fault, self._is_urgent = True, False
             self._has_written.notify_all()
             if self._is_closed:
                 self._last_tries -= 1
                 if self._last_tries == 0:
-                    lost = len(self._waiting)
-                    self._waiting.clear()
-        if lost:
+                    left, self._waiting = self._waiting, []
+        if noted := sum(request.is_noted for request in left):
+            _log.warning("%d turns of sessions are written when the proxy starts again: %s", noted, fault)
+        if lost := len(left) - noted:
             _log.warning("%d turns of sessions were not recorded: %s", lost, fault)
 
     def _prune_now_and_then(self, written: int) -> None:
@@ -153,25 +182,26 @@ class SessionRecorder:
             except Exception as error:
                 self._faults.warn("prune", error)
 
-    def _count_written(self, written: int) -> None:
-        self._outage.count(written)
+    def _count_written(self, requests: "Sequence[_Request]") -> None:
+        self._outage.count(len(requests))
         with self._lock:
-            self._written += written
+            if self._journal is not None:
+                self._journal.clear(requests[-1].number)
+            self._written += len(requests)
+            self._written_at = time.monotonic()
             self._has_fault = False
             is_end = not self._waiting
             self._has_written.notify_all()
         if is_end:
             self._outage.report_end()
 
-    def _pause(self) -> None:
-        """Wait until a moment has passed, or the recorder is to go on at once."""
-        with self._lock:
-            seconds = _SECONDS_AFTER_A_FAULT if self._has_fault else _SECONDS_BETWEEN_WRITES
-            has_more = len(self._waiting) >= _MOST_TOGETHER and not self._has_fault
-            self._has_work.wait_for(
-                lambda: has_more or self._is_urgent or (self._is_closed and not self._has_fault), seconds
-            )
-            self._is_urgent = self._is_urgent and len(self._waiting) > _MOST_TOGETHER
+
+class _Request(NamedTuple):
+    """The turns of a request, the number of the last of them in the journal, and whether they are there."""
+
+    turns: Sequence[TurnOfSession]
+    number: int
+    is_noted: bool
 
 
 def _title(messages: Sequence[Message]) -> str:

@@ -3,6 +3,7 @@
 sessions    one row each; everything else belongs to one and goes with it
 messages    each message, prompt or list of tools once, by digest, packed
 links       the chats of a session as a trie: a message after its predecessor; a chat of 200 turns has 400 links
+journals    up to which turn each journal is written (see `journal`)
 nodes       trajectories: the link each ends with; `head_texts` names the prompt and the tools of each
 """
 
@@ -30,5 +31,10 @@ _SESSIONS = (
     "message INTEGER NOT NULL REFERENCES messages, PRIMARY KEY (node, position)) STRICT, WITHOUT ROWID",
     "CREATE INDEX head_texts_by_message ON head_texts (message)",
 )
+_JOURNALS = ("CREATE TABLE journals (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID",)
 # "DScs".
-SESSIONS = Schema(0x44536373, [_SESSIONS], (set(), {"sessions", "messages", "links", "nodes", "head_texts"}))
+SESSIONS = Schema(
+    0x44536373,
+    [_SESSIONS, _JOURNALS],
+    (set(), {"sessions", "messages", "links", "nodes", "head_texts"}, {"journals"}),
+)

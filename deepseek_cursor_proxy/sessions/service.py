@@ -59,11 +59,13 @@ class SessionService:
             (self._recorder or self._start_recorder()).record(event)
 
     def _start_recorder(self) -> "SessionRecorder":
+        from deepseek_cursor_proxy.sessions.journal import Journal
         from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
 
         with self._lock:
             if self._recorder is None:
-                self._recorder = SessionRecorder(self.store, str(self._path))
+                journal = None if str(self._path) == ":memory:" else Journal(expand_home(self._path))
+                self._recorder = SessionRecorder(self.store, str(self._path), journal)
             return self._recorder
 
     def store(self) -> "SessionStore":
@@ -77,6 +79,7 @@ class SessionService:
                 store = SessionStore(expand_home(self._path), limits, on_fault=self._reopener.wake)
                 try:
                     store.open()
+                    store.recover()
                     store.prune()
                 except BaseException:
                     store.close()
@@ -117,6 +120,8 @@ class SessionService:
 
     def delete(self, caller: bytes, session: str) -> bool:
         """Delete a session; whether there was one. Raises Unusable."""
+        # What waits may have turns of it.
+        self.flush()
         is_deleted = self.store().delete(caller, session)
         self._known.pop((caller, session), None)
         return is_deleted

@@ -9,6 +9,7 @@ Callers see their own sessions alone: every method that takes a uuid takes the c
 """
 
 import json
+import logging
 import sqlite3
 import time
 import uuid
@@ -16,11 +17,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.sessions.journal import find_left
 from deepseek_cursor_proxy.sessions.rows import Rows, last_id, unpack
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
 from deepseek_cursor_proxy.sessions.session_writer import SessionRow, SessionWriter, WrittenTurn, storable
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import fault_of
+
+_log = logging.getLogger(__name__)
 
 # Sessions that are recorded at the same time, as a rule a handful.
 _MOST_SESSIONS_KNOWN = 64
@@ -140,17 +145,50 @@ class SessionStore:
 
     # Turns …
 
-    def record(self, turns: Iterable[TurnOfSession]) -> None:
-        """Add turns, all or none; without those of sessions that are there no more."""
+    def record(self, turns: Iterable[TurnOfSession], journal: tuple[str, int] | None = None) -> None:
+        """Add turns, all or none; without those of sessions that are there no more.
+
+        With `journal`, its name and number, its turns up to that number count as written.
+        """
         try:
             with self.database.transaction() as connection:
                 self._check_last_turns(connection)
+                if journal is not None:
+                    connection.execute("INSERT OR REPLACE INTO journals VALUES (?, ?)", journal)
                 for writer in self._write(connection, turns):
                     self._remember(writer)
         except BaseException:
             # What was to be gone on from is not in the file.
             self._last_turns.clear()
             raise
+
+    def recover(self) -> int:
+        """Record what processes that are gone left in their journals; how many turns that were."""
+        if self.database.path == ":memory:":
+            return 0
+        count = 0
+        for left in find_left(Path(self.database.path)):
+            with self.database.reader() as connection:
+                row = connection.execute("SELECT number FROM journals WHERE name = ?", (left.name,)).fetchone()
+            written = 0 if row is None else row[0]
+            turns = [(number, turn) for number, turn in left.turns() if number > written]
+            for number, turn in turns:
+                try:
+                    self.record([turn], (left.name, number))
+                except Exception as error:
+                    if (fault := fault_of(error)) is not None:
+                        raise fault from None
+                    _log.warning("sessions: a turn could not be recovered (%s: %s)", type(error).__name__, error)
+            left.clear()
+            self.forget_journal(left.name)
+            count += len(turns)
+        if count:
+            _log.info("sessions: turns that a process left when it was killed, written now: %d", count)
+        return count
+
+    def forget_journal(self, name: str) -> None:
+        with self.database.transaction() as connection:
+            connection.execute("DELETE FROM journals WHERE name = ?", (name,))
 
     def _check_last_turns(self, connection: sqlite3.Connection) -> None:
         """Forget them if another process has written, perhaps to the same sessions, or the file was opened again."""

@@ -126,6 +126,16 @@ class TestSessions(SessionsTestCase):
         second = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
         self.assertEqual(1, len(self.json("GET", f"/s/{session}/nodes", proxy=second)["nodes"]))
 
+    def test_a_session_that_is_deleted_at_once_leaves_no_byte_in_a_file(self) -> None:
+        proxy = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
+        session = self.json("POST", "/sessions/create", {}, proxy=proxy)["uuid"]
+        for number in range(3):
+            body = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": f"the secret {number}"}]}
+            self.json("POST", f"/s/{session}/v1/chat/completions", body, proxy=proxy)
+        self.assertIn(b"the secret 1", b"".join(path.read_bytes() for path in self.folder.glob("sessions*")))
+        self.json("DELETE", f"/s/{session}", proxy=proxy)
+        self.assertNotIn(b"the secret", b"".join(path.read_bytes() for path in self.folder.glob("sessions*")))
+
 
 class TestNodes(SessionsTestCase):
     def test_a_chat_with_tools_is_one_node_with_the_reasoning_that_deepseek_saw(self) -> None:

@@ -1,6 +1,8 @@
+import tempfile
 import threading
 import unittest
 from collections.abc import Iterable
+from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
@@ -8,6 +10,7 @@ from deepseek_cursor_proxy.observers.events import COMPLETED, Finished, RequestF
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.sessions import recorder
+from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
 from deepseek_cursor_proxy.sessions.trajectory import TurnOfSession
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
@@ -34,12 +37,12 @@ class Store:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
-        self.prunings = self.tries = 0
+        self.prunings = self.tries = self.forgotten = 0
         self.fault: Unusable | None = None
         self.may_write = threading.Event()
         self.may_write.set()
 
-    def record(self, turns: Iterable[TurnOfSession]) -> None:
+    def record(self, turns: Iterable[TurnOfSession], journal: tuple[str, int] | None = None) -> None:
         answers = [str(each.turn.answer.content) for each in turns]
         self.may_write.wait(10)
         self.tries += 1
@@ -56,31 +59,48 @@ class Store:
     def prune(self) -> None:
         self.prunings += 1
 
+    def forget_journal(self, name: str) -> None:
+        self.forgotten += 1
+
 
 class TestSessionRecorder(unittest.TestCase):
     def setUp(self) -> None:
         # Only a flush ends the pause after a write.
-        self.enterContext(mock.patch.object(recorder, "_SECONDS_BETWEEN_WRITES", 3600.0))
+        self.enterContext(mock.patch.object(recorder, "_SECONDS_BEFORE_WRITING", 3600.0))
         self.enterContext(mock.patch.object(recorder, "_SECONDS_AFTER_A_FAULT", 3600.0))
         self.store = Store()
-        self.recorder = SessionRecorder(lambda: self.store, "sessions.sqlite3")  # type: ignore[arg-type,return-value]
-        self.addCleanup(self.recorder.close)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.recorder = self.make_recorder(Journal(self.folder / "sessions.sqlite3"))
+
+    def make_recorder(self, journal: Journal | None) -> SessionRecorder:
+        made = SessionRecorder(lambda: self.store, "sessions.sqlite3", journal)  # type: ignore[arg-type,return-value]
+        self.addCleanup(made.close)
+        return made
 
     def record(self, *answers: str) -> None:
         for answer in answers:
             self.recorder.record(finished(answer))
 
-    def test_the_first_turn_is_written_at_once_and_those_of_the_next_moment_together(self) -> None:
-        self.record("a")
-        self.recorder.flush()
-        self.record("b")
+    def test_turns_of_a_moment_are_written_together_and_are_in_the_journal_until_then(self) -> None:
+        self.record("a", "b")
+        (left,) = [path.read_bytes() for path in self.folder.iterdir() if path.stat().st_size]
+        self.assertEqual(2, len(left.splitlines()))
         self.recorder.flush()
         self.record("c", "d", "e")
         self.recorder.flush()
-        self.assertEqual([["a"], ["b"], ["c", "d", "e"]], self.store.batches)
+        self.assertEqual([["a", "b"], ["c", "d", "e"]], self.store.batches)
+        self.assertEqual([0, 0], [path.stat().st_size for path in self.folder.iterdir()])
+        self.recorder.close()
+        self.assertEqual([], list(self.folder.iterdir()))
+        self.assertEqual(1, self.store.forgotten)
+
+    def test_a_turn_that_is_not_in_the_journal_is_written_at_once(self) -> None:
+        self.recorder = self.make_recorder(None)
+        self.record("a")
+        wait_until(lambda: self.store.batches)
 
     def test_a_turn_waits_a_moment_at_most(self) -> None:
-        with mock.patch.object(recorder, "_SECONDS_BETWEEN_WRITES", 0.01):
+        with mock.patch.object(recorder, "_SECONDS_BEFORE_WRITING", 0.01):
             self.record("a")
             self.recorder.flush()
             self.record("b")
@@ -122,31 +142,38 @@ class TestSessionRecorder(unittest.TestCase):
             self.assertLogs(recorder.__name__, "WARNING"),
         ):
             self.record("a")
+            self.recorder.flush()
             wait_until(lambda: self.store.tries > 2)
             self.store.fault = None
             wait_until(lambda: self.store.batches)
 
-    def test_turns_that_cannot_be_written_at_the_end_are_given_up(self) -> None:
-        self.store.fault = Unusable("the disk is full", "free some space")
-        with (
-            mock.patch.object(recorder, "_SECONDS_AFTER_A_FAULT", 0.001),
-            mock.patch.object(recorder, "_MOST_TOGETHER", 2),
-            self.assertLogs(recorder.__name__, "WARNING") as logged,
+    def test_turns_that_cannot_be_written_at_the_end_are_left_in_the_journal_or_given_up(self) -> None:
+        for journal, words in (
+            (Journal(self.folder / "sessions.sqlite3"), "are written when the proxy starts again"),
+            (None, "were not recorded"),
         ):
-            self.record(*"abc")
-            self.recorder.close()
-        self.record("d")
-        self.assertEqual([], self.store.batches)
-        self.assertIn("3 turns of sessions were not recorded: the disk is full", logged.output[-1])
+            self.store.fault = Unusable("the disk is full", "free some space")
+            self.recorder = self.make_recorder(journal)
+            with (
+                self.subTest(words),
+                mock.patch.object(recorder, "_SECONDS_AFTER_A_FAULT", 0.001),
+                mock.patch.object(recorder, "_MOST_TOGETHER", 2),
+                self.assertLogs(recorder.__name__, "WARNING") as logged,
+            ):
+                self.record(*"abc")
+                self.recorder.close()
+                self.record("d")
+                self.assertEqual([], self.store.batches)
+                self.assertIn(f"3 turns of sessions {words}: the disk is full", logged.output[-1])
 
     def test_a_fault_that_passes_at_the_end_costs_no_turn(self) -> None:
         self.store.fault = Unusable("another process holds it locked")
         write = self.store.record
 
-        def write_at_the_third_try(turns: Iterable[TurnOfSession]) -> None:
+        def write_at_the_third_try(turns: Iterable[TurnOfSession], journal: tuple[str, int] | None = None) -> None:
             if self.store.tries == 2:
                 self.store.fault = None
-            write(turns)
+            write(turns, journal)
 
         with (
             mock.patch.object(recorder, "_SECONDS_AFTER_A_FAULT", 0.001),
