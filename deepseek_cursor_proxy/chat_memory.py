@@ -89,12 +89,13 @@ class ChatMemory:
         self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object = None
     ) -> "Lookup[Item, Result]":
         """The longest known beginning of a list; `conditions` are everything else that the result depends on."""
+        if not MIN_ITEMS <= len(items) <= MAX_ITEMS:
+            return _NO_LOOKUP
         best: Entry[Item, Result] | None = None
-        if MIN_ITEMS <= len(items) <= MAX_ITEMS:
-            for each in self.entries(stage):
-                is_longer = best is None or len(each.items) > len(best.items)
-                if is_longer and each.conditions == conditions and _begins_with(items, each.items):
-                    best = each
+        for each in self.entries(stage):
+            is_longer = best is None or len(each.items) > len(best.items)
+            if is_longer and each.conditions == conditions and _begins_with(items, each.items):
+                best = each
         return Lookup(self, stage, items, conditions, best)
 
     def entries(self, stage: Stage[Item, Result]) -> list[Entry[Item, Result]]:
@@ -142,7 +143,7 @@ class Lookup(Generic[Item, Result]):
 
     def store(self, result: Result, result_size: int = 0) -> None:
         """Remember the result for all items; `result_size` is what `item_size` does not count."""
-        if not MIN_ITEMS <= len(self.items) <= MAX_ITEMS:
+        if self is _NO_LOOKUP:
             return
         items_size = self.entry.items_size if self.entry is not None else _BYTES_PER_ENTRY
         for item in self.items[self.count :]:
@@ -160,3 +161,5 @@ def _begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:
 
 # For callers without a chat: tests, and requests that are made once.
 NO_MEMORY = ChatMemory(0)
+# For all lists that are too short or too long to be remembered.
+_NO_LOOKUP: Lookup[Any, Any] = Lookup(NO_MEMORY, Stage("none", lambda item: 0), (), None, None)

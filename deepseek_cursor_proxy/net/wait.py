@@ -54,7 +54,7 @@ class ReadWaiter:
             return wait_readable(self._sock, seconds, self.peer)
         # A plain number: this is called for every chunk.
         until = time.monotonic() + seconds
-        ready = self._poll.poll(max(0.0, seconds) * 1000)
+        ready = self._poll.poll(seconds * 1000 if seconds > 0 else 0)
         if len(ready) == 1 and ready[0][0] == self._fileno:
             return True
         if not ready and seconds <= 0:
