@@ -178,7 +178,7 @@ class TestChatsOverSockets(SocketTestCase):
                     world = _HostWorld(11, fake, connection, form)
                     # The form of a host without fields for reasoning is learned from its first answer.
                     world.exchange(Chat(True, None, [{"role": "user", "content": "q"}]), Message("assistant", "x", "y"))
-                    for _ in range(width(15, 60)):
+                    for _ in range(width(8, 60)):
                         world.step()
                 self.assertEqual([], fake.refused)
 

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.storage.responses import ResponseStore
 from tests.support.generated_chains import Proxy, TwoCallers
 from tests.support.width import width
 
-CHAINS = width(200, 2_000, 20_000)
+CHAINS = width(100, 2_000, 20_000)
 
 
 class TestChains(unittest.TestCase):

@@ -97,7 +97,7 @@ ECHOES: dict[str, Callable[[list[Json]], list[Json]]] = {
 
 class TestSearches(unittest.TestCase):
     def test_an_answer_with_searches_goes_back_as_it_came(self) -> None:
-        for seed in range(width(150, 2_000, 20_000)):
+        for seed in range(width(60, 2_000, 20_000)):
             rng = random.Random(seed)
             response = Response(some_answer(rng), ASKED, PrefixCache(), "0", 1)
             reply, writing = Reply(), writer(**SEALED)
@@ -115,7 +115,7 @@ class TestSearches(unittest.TestCase):
                     self.check(reply.message(), echo(output), original)
 
     def test_a_damaged_stream_of_searches_is_written_as_a_sound_one(self) -> None:
-        for seed in range(width(150, 2_000, 20_000)):
+        for seed in range(width(60, 2_000, 20_000)):
             rng, writing, reply, reader = random.Random(seed), writer(), Reply(), ResponseReader()
             response = Response(some_answer(rng), ASKED, PrefixCache(), "0", 1)
             written, failure = writing.begin(), None

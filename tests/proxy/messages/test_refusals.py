@@ -154,14 +154,14 @@ class TestSizes(MessagesTestCase):
         self.assertLess(time.monotonic() - began, 30)
 
     def test_a_block_of_megabytes_costs_no_more_than_its_length(self) -> None:
-        mebibytes = width(1, 10)
-        proxy, text = self.proxy(), "words and \n" * (mebibytes * MIB // 10)
+        size = width(MIB // 4, 10 * MIB)
+        proxy, text = self.proxy(), "words and \n" * (size // 10)
         for block in (
             {"type": "text", "text": text},
             result("a", text),
             result("a", [{"type": "text", "text": text}]),
-            picture("A" * mebibytes * MIB),
-            {"type": "thinking", "thinking": "x", "signature": "dcp1." + "A" * mebibytes * MIB},
+            picture("A" * size),
+            {"type": "thinking", "thinking": "x", "signature": "dcp1." + "A" * size},
             {"type": "thinking", "thinking": text, "signature": "x"},
             {"type": "a block of tomorrow", "x": text},
         ):

@@ -116,7 +116,7 @@ class TestStreams(MessagesTestCase):
 
     def test_many_message_streams_at_once_are_not_mixed_up(self) -> None:
         proxy = self.proxy()
-        text = " ".join(f"word{number}" for number in range(200))
+        text = " ".join(f"word{number}" for number in range(width(80, 200)))
         streams = width(8, 24)
         self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * streams)
 

@@ -199,7 +199,7 @@ class TestContextLength(ResponsesTestCase):
 class TestManyStreams(ResponsesTestCase):
     def test_many_response_streams_at_once_end_in_order(self) -> None:
         proxy = self.proxy()
-        text = " ".join(f"word{number}" for number in range(200))
+        text = " ".join(f"word{number}" for number in range(width(80, 200)))
         streams = width(8, 24)
         self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * streams)
 

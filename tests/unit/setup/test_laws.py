@@ -7,6 +7,7 @@ from deepseek_cursor_proxy.setup.changes import Refusal, plan_setup
 from deepseek_cursor_proxy.setup.clients import CLIENTS, Client
 from deepseek_cursor_proxy.setup.editors.documents import decode
 from deepseek_cursor_proxy.setup.editors.json_tree import parse
+from tests.support.width import width
 from tests.unit.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
 TOML = (
@@ -64,15 +65,17 @@ SHAPES = {
 DAMAGED = (b"\xff\xfe{", b"\0\0", b'{"a": ', b'x = [1,\n"', b"\t- a\n b: [", b"<xml/>")
 
 
-def variants(text: str) -> list[bytes]:
-    """The text as it is, with the line ends of Windows, and with a mark in front."""
+def variants(text: str, number: int) -> list[bytes]:
+    """The text as it is, with the line ends of Windows, and with a mark in front; a sample has one of these three."""
     plain = text.encode()
-    return [plain, text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + plain]
+    every = [plain, text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + plain]
+    return width([every[number % 3]], every)
 
 
 class LawsTest(FilesCase):
     def each(self, client: Client) -> list[bytes | None]:
-        return [None, *(data for text in SHAPES[client.name] for data in variants(text))]
+        shapes = enumerate(SHAPES[client.name], list(SHAPES).index(client.name))
+        return [None, *(data for number, text in shapes for data in variants(text, number))]
 
     def prepare(self, client: Client, data: bytes | None, system: str = "linux") -> None:
         for target in self.targets(client, system):
