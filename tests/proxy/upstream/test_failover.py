@@ -1,12 +1,13 @@
 """Several upstreams: one that fails is followed by the next, as long as the client has nothing of an answer."""
 
 import json
+import threading
 import time
 from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.observers.explain_trace import explain
-from tests.support.harness import chat_body, read_reply, read_until, request_bytes
+from tests.support.harness import PATIENCE, chat_body, read_reply, read_until, request_bytes
 from tests.support.histories import TOOLS, tool_calls
 from tests.support.upstreams import CHAT, CONSOLE, MESSAGES, RESPONSES, UpstreamsTestCase, failing, question
 
@@ -60,7 +61,8 @@ class TestFailures(UpstreamsTestCase):
                     continue
                 with self.subTest(name, stream=stream), forever(step) as main:
                     self.spare.forget()
-                    proxy = self.behind(self.tables(main=main), request_timeout=0.15)
+                    is_silent = step in (NEVER, WAITING)
+                    proxy = self.behind(self.tables(main=main), request_timeout=0.5 if is_silent else PATIENCE)
                     reply = self.ask(proxy, stream=stream)
                     self.assertEqual((moves, moves), (reply.status == 200, HELLO.encode() in reply.body))
                     self.assertEqual([1, int(moves)], self.counts(main, self.spare))
@@ -142,7 +144,14 @@ class TestFailures(UpstreamsTestCase):
         self.assertGreater(len(main.seen), 1)
 
     def test_several_choices_move_together(self) -> None:
-        main = self.enterContext(failing(503))
+        # One that is late would find that its chat has moved.
+        together = threading.Barrier(3)
+
+        def fail(_: dict[str, Any]) -> Step:
+            together.wait(PATIENCE)
+            return Failure(503)
+
+        main = self.enterContext(FakeDeepSeek(responder=fail))
         reply = self.ask(self.behind(self.tables(main=main)), n=3)
         self.assertEqual([HELLO] * 3, [choice["message"]["content"] for choice in reply.value["choices"]])
         self.assertEqual([3, 3], self.counts(main, self.spare))
