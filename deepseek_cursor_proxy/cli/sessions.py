@@ -1,7 +1,8 @@
 """`sessions list | show | export`: the recorded trajectories of all callers, for the owner of the machine.
 
-The file is read while the proxy runs or not; nothing in it is changed. An export is written node by node, so its memory
-does not grow with the number of nodes; on a terminal it says how far it is.
+The file is read while the proxy runs or not; what a killed proxy left in its journal is added, nothing else is changed.
+An export is written node by node, so its memory does not grow with the number of nodes; on a terminal it says how far
+it is.
 """
 
 import contextlib
@@ -100,7 +101,9 @@ def _open(config: ProxyConfig) -> Iterator[SessionStore]:
     try:
         with contextlib.closing(store):
             store.open(may_set_aside=False)
-            store.recover()
+            # A file that cannot be written can be read.
+            with contextlib.suppress(Unusable):
+                store.recover()
             yield store
     except Unusable as fault:
         raise StartupError(f"cannot read {path}: {fault}") from None

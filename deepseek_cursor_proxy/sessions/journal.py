@@ -6,9 +6,11 @@ locks its own; `recover` reads those of processes that are gone. Each turn has a
 to which it has written, so that no turn is written twice.
 """
 
+import glob
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from io import FileIO
@@ -24,10 +26,14 @@ from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, TurnOf
 _log = logging.getLogger(__name__)
 
 _SUFFIX = "-turns-"
-# Of a turn that continues none of the file: its whole history.
-_MOST_BYTES = 4 * 1024 * 1024
-# Beyond this many, writing it to the store costs less.
+_NAME_BYTES = 8
+# Of a turn that continues none of the file: its whole history, which all threads wait a few milliseconds for.
+_MOST_BYTES = 1024 * 1024
+# Beyond this many, writing it to the store costs less, if that has the turn before it.
 _SHORT = 64 * 1024
+# While the store cannot be written.
+_MOST_BYTES_OF_FILE = 64 * 1024 * 1024
+_MOST_SESSIONS_KNOWN = 64
 
 
 class _Base(NamedTuple):
@@ -54,11 +60,13 @@ class _File:
         self._file = FileIO(path, "r+")
         self.last = 0
         if not private_files.try_lock(self._file) or not path.exists():
-            self._file.close()
-            raise OSError("another process has taken it for one that was left")
+            self.remove()
+            raise OSError("there are no locks, or another process has taken it for one that was left")
 
     def add(self, number: int, line: bytes) -> None:
         end = self._file.tell()
+        if end + len(line) > _MOST_BYTES_OF_FILE:
+            raise OSError("it is long enough")
         try:
             if self._file.write(line) != len(line):
                 raise OSError("the disk is full")
@@ -77,26 +85,34 @@ class _File:
     def close(self) -> None:
         self._file.close()
 
+    def remove(self) -> None:
+        self.close()
+        with suppress(OSError):
+            self.path.unlink()
+
 
 class Journal:
     """The files of this process. Not thread-safe: the recorder's lock guards it."""
 
     def __init__(self, store: Path) -> None:
-        self.name = os.urandom(8).hex()
+        self.name = os.urandom(_NAME_BYTES).hex()
         # The number of the last turn.
         self.number = 0
-        self._path = store
+        self._paths = _paths(_behind_links(store), self.name)
         self._files: list[_File] = []
         self._bases: dict[tuple[bytes, str | bytes], _Base] = {}
+        # The number of messages of the last turn of each session.
+        self._lengths: dict[tuple[bytes, str | bytes], int] = {}
 
-    def add(self, turns: Sequence[TurnOfSession], *, only_short: bool) -> bool:
+    def add(self, turns: Sequence[TurnOfSession], *, is_store_idle: bool) -> bool:
         """Whether the turns are in the file now; not if they are too long, or the file cannot be written."""
         try:
-            return all(self._add(turn, _SHORT if only_short else _MOST_BYTES) for turn in turns)
-        except OSError:
+            return all(self._add(turn, is_store_idle) for turn in turns)
+        except Exception:
+            # Whatever it is, the turns are written at once instead.
             return False
 
-    def _add(self, turn_of_session: TurnOfSession, most: int) -> bool:
+    def _add(self, turn_of_session: TurnOfSession, is_store_idle: bool) -> bool:
         caller, session, turn = turn_of_session
         self.number += 1
         key = caller, session if isinstance(session, str) else session.chat
@@ -104,7 +120,8 @@ class Journal:
         if base is not None and not base.is_continued_by(turn):
             base = None
         new = turn.messages[len(base.messages) + 1 :] if base is not None else turn.messages
-        if turn.logprobs or _is_longer(new, most):
+        is_soon_written = self._has_grown(key, len(turn.messages)) and is_store_idle
+        if turn.logprobs or _is_longer(new, _SHORT if is_soon_written else _MOST_BYTES):
             return False
         named = session if isinstance(session, str) else [session.chat.hex(), session.name, session.model]
         tools = turn.tools if base is None else ()
@@ -115,33 +132,46 @@ class Journal:
         self._bases[key] = _Base(self.number, turn.messages, digest_message(turn.answer).digest, turn.tools)
         return True
 
+    def _has_grown(self, key: tuple[bytes, str | bytes], length: int) -> bool:
+        """Whether a session's turn, by its length, continues the last one, so that the store writes little."""
+        before = self._lengths.get(key, length)
+        if len(self._lengths) >= _MOST_SESSIONS_KNOWN:
+            self._lengths.clear()
+        self._lengths[key] = length
+        return length > before
+
     def _open(self) -> None:
-        if not self._files:
-            self._files = [_File(_path(self._path, self.name, part)) for part in (0, 1)]
+        if len(self._files) < 2:
+            for path in set(self._paths) - {file.path for file in self._files}:
+                self._files.append(_File(path))
 
     def switch(self) -> None:
         """Add the next turns to the other file, if that is empty."""
-        if self._files and self._files[0].last and not self._files[1].last:
+        if len(self._files) == 2 and self._files[0].last and not self._files[1].last:
             self._files.reverse()
             self._bases.clear()
 
     def clear(self, number: int) -> None:
         """Empty the files whose turns up to this number are all that they have."""
-        for file in self._files:
+        for file in tuple(self._files):
             if file.last and file.last <= number:
-                with suppress(OSError):
-                    file.clear()
                 if file is self._files[0]:
                     self._bases.clear()
+                with suppress(OSError):
+                    file.clear()
+                if not file.path.exists():
+                    # Deleted by somebody: a new one is opened for the next turn.
+                    self._files.remove(file)
+                    file.close()
 
     def close(self) -> bool:
         """Remove the files, if they are empty; whether they are."""
         is_empty = not any(file.last for file in self._files)
         for file in self._files:
-            file.close()
             if is_empty:
-                with suppress(OSError):
-                    file.path.unlink()
+                file.remove()
+            else:
+                file.close()
         self._files = []
         return is_empty
 
@@ -156,14 +186,16 @@ class LeftJournal:
     def turns(self) -> Sequence[tuple[int, TurnOfSession]]:
         """The turns with their numbers, in their order; a line that cannot be read is left out."""
         found: dict[int, TurnOfSession] = {}
+        unreadable = 0
         for file in self._files:
             for line in file.readall().splitlines():
                 try:
                     number, turn = _read(json.loads(line.decode("utf-8", "surrogatepass")), found)
-                except (ValueError, TypeError, KeyError, AttributeError):
-                    _log.warning("sessions: a turn in the journal %s cannot be read", self.name)
-                    continue
-                found[number] = turn
+                    found[number] = turn
+                except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                    unreadable += 1
+        if unreadable:
+            _log.warning("sessions: lines of the journal %s that cannot be read: %d", self.name, unreadable)
         return sorted(found.items())
 
     def clear(self) -> None:
@@ -173,17 +205,23 @@ class LeftJournal:
 
 def find_left(store: Path) -> Iterator[LeftJournal]:
     """The journals beside a store whose processes are gone, each locked until the next; empty ones are removed."""
-    for name in sorted({path.name.rpartition("-")[0] for path in store.parent.glob(f"{store.name}{_SUFFIX}*-[01]")}):
-        paths = [path for part in "01" if (path := store.with_name(f"{name}-{part}")).exists()]
+    store = _behind_links(store)
+    pattern = glob.escape(store.name) + _SUFFIX + "[0-9a-f]" * 2 * _NAME_BYTES + "-[01]"
+    for name in sorted({path.name.split("-")[-2] for path in store.parent.glob(pattern)}):
+        # A link could lead to any other file, and a pipe has no end.
+        paths = [path for path in _paths(store, name) if path.is_file() and not path.is_symlink()]
         with ExitStack() as stack, suppress(OSError):
             files = [stack.enter_context(FileIO(path, "r+")) for path in paths]
-            if not all(map(private_files.try_lock, files)):
+            if not files or not all(map(private_files.try_lock, files)):
                 continue
-            yield LeftJournal(name.rpartition(_SUFFIX)[2], files)
-            is_empty = not any(os.fstat(file.fileno()).st_size for file in files)
-            # Windows removes no open file.
-            stack.close()
-            for path in paths if is_empty else ():
+            yield LeftJournal(name, files)
+            if any(os.fstat(file.fileno()).st_size for file in files):
+                continue
+            if sys.platform == "win32":
+                # It removes no open file. Others do, and before the lock is gone: the file may be one that a process
+                # has just begun.
+                stack.close()
+            for path in paths:
                 path.unlink()
 
 
@@ -195,12 +233,19 @@ def _is_longer(messages: Iterable[Message], most: int) -> bool:
     return False
 
 
-def _path(store: Path, name: str, part: int) -> Path:
-    return store.with_name(f"{store.name}{_SUFFIX}{name}-{part}")
+def _behind_links(store: Path) -> Path:
+    """Where SQLite has its side files, too."""
+    return Path(os.path.realpath(store))
+
+
+def _paths(store: Path, name: str) -> Sequence[Path]:
+    return [store.with_name(f"{store.name}{_SUFFIX}{name}-{part}") for part in (0, 1)]
 
 
 def _read(line: Any, found: dict[int, TurnOfSession]) -> tuple[int, TurnOfSession]:
     number, caller, session, after, new, tools, answer, *rest = line
+    if type(number) is not int:
+        raise TypeError("a turn without a number")
     messages = tuple(map(_message, new))
     if after:
         base = found[after].turn

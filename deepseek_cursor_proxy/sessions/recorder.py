@@ -86,8 +86,9 @@ class SessionRecorder:
         if self._journal is None:
             return _Request(turns, 0, is_noted=False)
         # The turns of a slow chat go to the store alone, those of a busy one many at a time.
-        is_busy = time.monotonic() - self._written_at < _SECONDS_BEFORE_WRITING
-        is_noted = self._journal.add(turns, only_short=not is_busy)
+        is_alone = self._queued == self._written + 1
+        is_slow = time.monotonic() - self._written_at >= _SECONDS_BEFORE_WRITING
+        is_noted = self._journal.add(turns, is_store_idle=is_alone and is_slow)
         return _Request(turns, self._journal.number, is_noted)
 
     def flush(self, seconds: float = 5.0) -> None:
@@ -132,7 +133,7 @@ class SessionRecorder:
             requests = self._waiting[:_MOST_TOGETHER]
             del self._waiting[:_MOST_TOGETHER]
             self._is_urgent = self._is_urgent and bool(self._waiting)
-            if self._journal is not None and not self._waiting:
+            if self._journal is not None:
                 self._journal.switch()
             return requests
 
@@ -178,7 +179,10 @@ class SessionRecorder:
         if self._unpruned >= _TURNS_BETWEEN_PRUNINGS:
             self._unpruned = 0
             try:
-                self._store().prune()
+                store = self._store()
+                # Another process may have been killed since.
+                store.recover()
+                store.prune()
             except Exception as error:
                 self._faults.warn("prune", error)
 

@@ -122,7 +122,10 @@ class SessionService:
         """Delete a session; whether there was one. Raises Unusable."""
         # What waits may have turns of it.
         self.flush()
-        is_deleted = self.store().delete(caller, session)
+        store = self.store()
+        # And so may the journal of another process that was killed.
+        store.recover()
+        is_deleted = store.delete(caller, session)
         self._known.pop((caller, session), None)
         return is_deleted
 

@@ -13,11 +13,11 @@ import logging
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.sessions.journal import find_left
+from deepseek_cursor_proxy.sessions.journal import LeftJournal, find_left
 from deepseek_cursor_proxy.sessions.rows import Rows, last_id, unpack
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
 from deepseek_cursor_proxy.sessions.session_writer import SessionRow, SessionWriter, WrittenTurn, storable
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 # Sessions that are recorded at the same time, as a rule a handful.
 _MOST_SESSIONS_KNOWN = 64
+# Turns of a journal in one transaction, which others that write to the file wait for.
+_MOST_TOGETHER = 100
 _COLUMNS = "uuid, name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost"
 
 
@@ -166,25 +168,38 @@ class SessionStore:
         """Record what processes that are gone left in their journals; how many turns that were."""
         if self.database.path == ":memory:":
             return 0
-        count = 0
-        for left in find_left(Path(self.database.path)):
-            with self.database.reader() as connection:
-                row = connection.execute("SELECT number FROM journals WHERE name = ?", (left.name,)).fetchone()
-            written = 0 if row is None else row[0]
-            turns = [(number, turn) for number, turn in left.turns() if number > written]
-            for number, turn in turns:
-                try:
-                    self.record([turn], (left.name, number))
-                except Exception as error:
-                    if (fault := fault_of(error)) is not None:
-                        raise fault from None
-                    _log.warning("sessions: a turn could not be recovered (%s: %s)", type(error).__name__, error)
-            left.clear()
-            self.forget_journal(left.name)
-            count += len(turns)
+        try:
+            count = sum(map(self._recover, find_left(Path(self.database.path))))
+        except OSError as error:
+            raise fault_of(error) or error from None
         if count:
             _log.info("sessions: turns that a process left when it was killed, written now: %d", count)
         return count
+
+    def _recover(self, left: LeftJournal) -> int:
+        with self.database.reader() as connection:
+            row = connection.execute("SELECT number FROM journals WHERE name = ?", (left.name,)).fetchone()
+        written = 0 if row is None else row[0]
+        turns = [(number, turn) for number, turn in left.turns() if number > written]
+        for begin in range(0, len(turns), _MOST_TOGETHER):
+            self._record_left(left.name, turns[begin : begin + _MOST_TOGETHER])
+        left.clear()
+        self.forget_journal(left.name)
+        return len(turns)
+
+    def _record_left(self, journal: str, turns: Sequence[tuple[int, TurnOfSession]]) -> None:
+        """Record turns of a journal; one that cannot be recorded costs itself alone."""
+        try:
+            self.record([turn for _, turn in turns], (journal, turns[-1][0]))
+        except Exception as error:
+            if (fault := fault_of(error)) is not None:
+                raise fault from None
+            if len(turns) == 1:
+                _log.warning("sessions: a turn could not be recovered (%s: %s)", type(error).__name__, error)
+                return
+            half = len(turns) // 2
+            self._record_left(journal, turns[:half])
+            self._record_left(journal, turns[half:])
 
     def forget_journal(self, name: str) -> None:
         with self.database.transaction() as connection:

@@ -2,6 +2,7 @@ import contextlib
 import io
 import json
 import os
+import sqlite3
 import tempfile
 import unittest
 from pathlib import Path
@@ -9,6 +10,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
 from tests.unit.tokens.test_bpe import WIRE
@@ -56,6 +58,19 @@ class TestSessionsCommand(unittest.TestCase):
         self.assertEqual(0, code)
         for text in ("thought of a", "before b", "node 1: 4 messages"):
             self.assertIn(text, out)
+
+    def test_turns_that_a_killed_proxy_left_are_added_unless_another_process_holds_the_file(self) -> None:
+        session = self.record("first", "a")
+        journal = Journal(self.path)
+        left = RecordedTurn((Message("user", "q"),), (), Message("assistant", "left"), {})
+        journal.add([TurnOfSession(b"first", session, left)], is_store_idle=True)
+        for file in journal._files:
+            file.close()
+        with contextlib.closing(sqlite3.connect(self.path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            code, out, _ = self.run_command("show", session)
+        self.assertEqual((0, True, False), (code, "thought of a" in out, "left" in out))
+        self.assertIn("left", self.run_command("show", session)[1])
 
     def test_an_export_has_the_chosen_nodes(self) -> None:
         first = self.record("first", "a", "b", finished=1000.0)

@@ -1,16 +1,24 @@
+import contextlib
+import errno
 import os
 import random
 import tempfile
 import unittest
+from io import FileIO
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy import private_files
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import journal
 from deepseek_cursor_proxy.sessions.journal import Journal, find_left
+from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from tests.support.systems import needs_removable_open_files, needs_symlinks
 
 ME = b"\x00me"
 TOOLS: tuple[dict[str, Any], ...] = ({"type": "function", "function": {"name": "read"}},)
@@ -72,7 +80,7 @@ class TestJournal(JournalTestCase):
             answer, tools = rng.choice(ANSWERS), rng.choice((TOOLS, TOOLS, ()))
             recorded = RecordedTurn(tuple(messages), tools, answer, {"n": number}, "m", number, rng.choice((None, 0.5)))
             expected.append((number, TurnOfSession(ME, session, recorded)))
-            self.assertTrue(made.add([expected[-1][1]], only_short=True))
+            self.assertTrue(made.add([expected[-1][1]], is_store_idle=True))
             chats.append((session, [*messages, answer]))
             if rng.random() < 0.2:
                 made.switch()
@@ -89,53 +97,143 @@ class TestJournal(JournalTestCase):
     def test_a_turn_that_continues_another_has_only_its_new_messages(self) -> None:
         made = self.make_journal()
         chat = [Message("user", "x" * 1000), Message("assistant", "y" * 1000)]
-        made.add([turn(*chat)], only_short=True)
+        made.add([turn(*chat)], is_store_idle=True)
         before = max(self.sizes())
-        made.add([turn(*chat, Message("user", "r"), Message("assistant", "b"))], only_short=True)
+        made.add([turn(*chat, Message("user", "r"), Message("assistant", "b"))], is_store_idle=True)
         self.assertLess(max(self.sizes()) - before, 500)
 
-    def test_a_long_history_is_left_out_unless_the_proxy_is_busy(self) -> None:
+    def test_a_long_history_is_left_out_if_the_store_is_idle_and_has_most_of_it(self) -> None:
         made = self.make_journal()
-        long = turn(Message("user", "x" * 100_000), Message("assistant", "a"))
-        self.assertEqual([False, True], [made.add([long], only_short=each) for each in (True, False)])
-        huge = turn(Message("user", "x" * 5_000_000), Message("assistant", "a"))
-        self.assertFalse(made.add([huge], only_short=False))
+        question, answer = Message("user", "x" * 100_000), Message("assistant", "a")
+        for count, is_store_idle, is_noted in ((1, True, True), (3, True, False), (3, True, True), (5, False, True)):
+            with self.subTest(count=count, is_store_idle=is_store_idle):
+                made.switch()
+                made.clear(made.number)
+                long = turn(*[question] * count, answer)
+                self.assertEqual(is_noted, made.add([long], is_store_idle=is_store_idle))
+        huge = turn(Message("user", "x" * 2_000_000), answer)
+        self.assertFalse(made.add([huge], is_store_idle=False))
         logprobs = turn(Message("user", "q"), Message("assistant", "a"), logprobs=[[{"token": "a"}]])
-        self.assertFalse(made.add([logprobs], only_short=False))
+        self.assertFalse(made.add([logprobs], is_store_idle=False))
 
     def test_the_file_of_a_living_process_is_left_alone(self) -> None:
         made = self.make_journal()
-        made.add([turn(Message("user", "q"), Message("assistant", "a"))], only_short=True)
+        made.add([turn(Message("user", "q"), Message("assistant", "a"))], is_store_idle=True)
         self.assertEqual([], self.left())
         self.assertEqual(2, len(self.sizes()))
 
     @unittest.skipIf(os.name == "nt", "Windows has no such modes")
     def test_only_the_owner_can_read_the_files(self) -> None:
         made = self.make_journal()
-        made.add([turn(Message("user", "q"), Message("assistant", "a"))], only_short=True)
+        made.add([turn(Message("user", "q"), Message("assistant", "a"))], is_store_idle=True)
         self.assertEqual({0o600}, {path.stat().st_mode & 0o777 for path in self.path.parent.iterdir()})
 
     def test_a_line_that_is_cut_costs_itself_alone(self) -> None:
         made = self.make_journal()
         for text in "abc":
-            made.add([turn(Message("user", text), Message("assistant", "a"), session=text)], only_short=True)
+            made.add([turn(Message("user", text), Message("assistant", "a"), session=text)], is_store_idle=True)
         self.leave(made)
         path = max(self.path.parent.iterdir(), key=lambda each: each.stat().st_size)
-        path.write_bytes(path.read_bytes()[:-5] + b"\n[1]\n{}\n\xff\n")
-        with self.assertLogs(journal.__name__, "WARNING"):
+        good, cut = path.read_bytes().splitlines()[1], path.read_bytes()[:-5]
+        odd = [b"[1]", b"{}", b"\xff", b"[" * 100_000, good.replace(b'"b"', b"[]", 1)]
+        odd += [good.replace(b"[2", b"[" + number, 1) for number in (b'"3"', b"[3]", b"null", b"3.5", b"true")]
+        path.write_bytes(b"\n".join([cut, *odd]))
+        with self.assertLogs(journal.__name__, "WARNING") as logged:
             self.assertEqual([1, 2], [number for number, _ in self.left()])
+        self.assertIn(f"cannot be read: {1 + len(odd)}", logged.output[0])
 
     def test_a_full_disk_is_no_error_and_spoils_no_line(self) -> None:
         made = self.make_journal()
         a, b = (turn(Message("user", text), Message("assistant", "a"), session=text) for text in "ab")
-        made.add([a], only_short=True)
+        made.add([a], is_store_idle=True)
         file = made._files[0]._file
         with mock.patch.object(made._files[0], "_file", wraps=file) as half:
             half.write.side_effect = lambda line: file.write(line[:20])
-            self.assertFalse(made.add([b], only_short=True))
-        self.assertTrue(made.add([b], only_short=True))
+            self.assertFalse(made.add([b], is_store_idle=True))
+        self.assertTrue(made.add([b], is_store_idle=True))
         self.leave(made)
         self.assertEqual([a, b], [found for _, found in self.left()])
+
+    def test_what_cannot_be_written_as_json_is_left_out(self) -> None:
+        self.assertFalse(self.make_journal().add([turn(Message("user", ({"odd": {1}},)))], is_store_idle=True))
+
+    def test_the_files_grow_to_a_limit(self) -> None:
+        made = self.make_journal()
+        with mock.patch.object(journal, "_MOST_BYTES_OF_FILE", 1000):
+            added = [made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True) for _ in range(50)]
+        self.assertEqual([True, False], sorted(set(added), reverse=True))
+        self.assertLessEqual(max(self.sizes()), 1000)
+
+    @needs_removable_open_files
+    def test_files_that_somebody_deletes_are_begun_anew(self) -> None:
+        made = self.make_journal()
+        a, b = (turn(Message("user", text), ANSWERS[0], session=text) for text in "ab")
+        made.add([a], is_store_idle=True)
+        for path in self.path.parent.iterdir():
+            path.unlink()
+        made.switch()
+        made.clear(1)
+        self.assertTrue(made.add([a], is_store_idle=True))
+        made.switch()
+        made.clear(2)
+        self.assertTrue(made.add([b], is_store_idle=True))
+        self.leave(made)
+        self.assertEqual([b], [found for _, found in self.left()])
+
+    def test_without_locks_nothing_is_noted_and_no_file_is_left(self) -> None:
+        made = self.make_journal()
+        with mock.patch.object(private_files, "try_lock", return_value=False):
+            self.assertFalse(made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True))
+        self.assertEqual([], self.sizes())
+
+    def test_a_file_is_removed_before_another_process_can_lock_it(self) -> None:
+        self.leave_one()
+        unlink, locked = Path.unlink, []
+
+        def lock_and_unlink(path: Path) -> None:
+            with FileIO(path, "r+") as file:
+                locked.append(private_files.try_lock(file))
+            unlink(path)
+
+        with mock.patch.object(Path, "unlink", lock_and_unlink):
+            for found in find_left(self.path):
+                found.clear()
+        self.assertEqual([os.name == "nt"] * 2, locked)
+
+    def leave_one(self) -> None:
+        made = self.make_journal()
+        made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True)
+        self.leave(made)
+
+    def test_a_journal_is_found_whatever_the_path_of_the_store_is(self) -> None:
+        self.path = self.path.with_name("[a]") / "my[1]*.sqlite3"
+        self.path.parent.mkdir()
+        self.leave_one()
+        self.assertEqual(1, len(self.left()))
+
+    @needs_symlinks
+    def test_a_journal_is_beside_the_file_behind_links(self) -> None:
+        real, self.path = self.path, self.path.with_name("link.sqlite3")
+        self.path.symlink_to(real)
+        self.leave_one()
+        self.path = real
+        self.assertEqual(1, len(self.left()))
+
+    @needs_symlinks
+    def test_what_is_no_file_of_ours_is_left_alone(self) -> None:
+        other = self.path.with_name("precious")
+        other.write_bytes(b"words\n")
+        names = [f"{self.path.name}-turns-{name}-0" for name in ("1" * 16, "2" * 16, "3" * 16, "backup")]
+        link, directory, pipe, foreign = map(self.path.with_name, names)
+        link.symlink_to(other)
+        directory.mkdir()
+        os.mkfifo(pipe)
+        foreign.write_bytes(b"words\n")
+        with contextlib.closing(SessionStore(self.path)) as store:
+            store.open()
+            self.assertEqual(0, store.recover())
+        self.assertEqual([b"words\n"] * 2, [other.read_bytes(), foreign.read_bytes()])
+        self.assertEqual([True] * 2, [directory.exists(), pipe.exists()])
 
 
 class TestRecover(JournalTestCase):
@@ -153,7 +251,7 @@ class TestRecover(JournalTestCase):
         for number in range(4):
             chat += [Message("user", f"q{number}"), Message("assistant", f"a{number}", f"t{number}")]
             turns.append(turn(*chat, session=session, tokens=1))
-            made.add(turns[-1:], only_short=True)
+            made.add(turns[-1:], is_store_idle=True)
         # Killed after the store has the first two, and before the file was emptied.
         store.record(turns[:2], (made.name, 2))
         self.leave(made)
@@ -170,7 +268,7 @@ class TestRecover(JournalTestCase):
     def test_turns_of_a_session_that_is_gone_are_left_out_and_those_of_chats_are_not(self) -> None:
         made = self.make_journal()
         for session in SESSIONS:
-            made.add([turn(Message("user", "q"), Message("assistant", "a"), session=session)], only_short=True)
+            made.add([turn(Message("user", "q"), Message("assistant", "a"), session=session)], is_store_idle=True)
         self.leave(made)
         store = self.open()
         self.assertEqual(3, store.recover())
@@ -180,10 +278,40 @@ class TestRecover(JournalTestCase):
         made, store = self.make_journal(), self.open()
         bad = turn(Message("user", "q"), Message("assistant", "a"), session=SESSIONS[2], tokens=10**30)
         good = turn(Message("user", "r"), Message("assistant", "b"), session=SESSIONS[2])
-        made.add([bad, good], only_short=True)
+        made.add([bad, good], is_store_idle=True)
         self.leave(made)
         with self.assertLogs("deepseek_cursor_proxy.sessions.store", "WARNING"):
             store.recover()
         (session,) = store.list(None)
         self.assertEqual(1, session.requests)
+        self.assertEqual([], self.sizes())
+
+    def test_many_turns_are_recovered_in_few_transactions(self) -> None:
+        made, store = self.make_journal(), self.open()
+        for number in range(250):
+            made.add([turn(Message("user", str(number)), ANSWERS[0], session=SESSIONS[2])], is_store_idle=True)
+        self.leave(made)
+        with mock.patch.object(store, "record", wraps=store.record) as record:
+            self.assertEqual(250, store.recover())
+        self.assertEqual(3, record.call_count)
+
+    def test_a_file_that_cannot_be_read_makes_the_store_unusable_and_no_bug(self) -> None:
+        made, store = self.make_journal(), self.open()
+        made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True)
+        self.leave(made)
+        with (
+            mock.patch.object(journal.LeftJournal, "turns", side_effect=OSError(errno.EIO, "input/output error")),
+            self.assertRaises(Unusable),
+        ):
+            store.recover()
+
+    def test_deleting_a_session_leaves_none_of_its_turns_in_the_journal_of_a_process_that_was_killed(self) -> None:
+        service = SessionService(ProxyConfig(sessions_path=self.path), self.path)
+        self.addCleanup(service.close)
+        session = service.store().create(ME, SessionOptions(), "m").uuid
+        made = self.make_journal()
+        made.add([turn(Message("user", "secret"), ANSWERS[0], session=session)], is_store_idle=True)
+        self.leave(made)
+        self.assertTrue(service.delete(ME, session))
+        self.assertEqual([], [path for path in self.path.parent.iterdir() if b"secret" in path.read_bytes()])
         self.assertEqual([], self.sizes())

@@ -37,7 +37,7 @@ class Store:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
-        self.prunings = self.tries = self.forgotten = 0
+        self.prunings = self.recoveries = self.tries = self.forgotten = 0
         self.fault: Unusable | None = None
         self.may_write = threading.Event()
         self.may_write.set()
@@ -58,6 +58,9 @@ class Store:
 
     def prune(self) -> None:
         self.prunings += 1
+
+    def recover(self) -> None:
+        self.recoveries += 1
 
     def forget_journal(self, name: str) -> None:
         self.forgotten += 1
@@ -93,6 +96,39 @@ class TestSessionRecorder(unittest.TestCase):
         self.recorder.close()
         self.assertEqual([], list(self.folder.iterdir()))
         self.assertEqual(1, self.store.forgotten)
+
+    def test_what_is_queued_while_turns_are_written_goes_to_the_other_file_also_if_some_still_wait(self) -> None:
+        self.store.may_write.clear()
+        with mock.patch.object(recorder, "_MOST_TOGETHER", 2):
+            self.record(*"abcd")
+            wait_until(lambda: len(self.recorder._waiting) == 2)
+            self.record("e")
+            self.assertTrue(all(path.stat().st_size for path in self.folder.iterdir()))
+            self.store.may_write.set()
+            self.recorder.flush(PATIENCE)
+        self.assertEqual([0, 0], [path.stat().st_size for path in self.folder.iterdir()])
+
+    def test_a_long_turn_is_in_the_journal_unless_it_is_written_at_once(self) -> None:
+        def long(count: int) -> Finished:
+            event = finished("a")
+            assert event.prepared is not None
+            messages = (Message("user", "x" * 100_000),) * count
+            request = event.prepared.request._replace(messages=messages)
+            return event._replace(prepared=event.prepared._replace(request=request))
+
+        def is_noted() -> bool:
+            return any(path.stat().st_size for path in self.folder.iterdir())
+
+        self.recorder.record(long(1))
+        self.assertTrue(is_noted(), "the first of its session")
+        self.recorder.flush()
+        self.recorder._written_at = float("-inf")
+        self.store.may_write.clear()
+        self.recorder.record(long(2))
+        self.assertFalse(is_noted(), "the store has the one before")
+        self.recorder.record(long(3))
+        self.assertTrue(is_noted(), "the store is busy")
+        self.store.may_write.set()
 
     def test_a_turn_that_is_not_in_the_journal_is_written_at_once(self) -> None:
         self.recorder = self.make_recorder(None)
@@ -210,7 +246,7 @@ class TestSessionRecorder(unittest.TestCase):
             for answer in "abcde":
                 self.record(answer)
                 self.recorder.flush()
-        self.assertEqual(2, self.store.prunings)
+        self.assertEqual((2, 2), (self.store.prunings, self.store.recoveries))
 
     def test_a_pruning_that_fails_ends_nothing(self) -> None:
         with (
