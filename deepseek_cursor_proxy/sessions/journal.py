@@ -164,16 +164,19 @@ class Journal:
                     self._files.remove(file)
                     file.close()
 
-    def close(self) -> bool:
-        """Remove the files, if they are empty; whether they are."""
-        is_empty = not any(file.last for file in self._files)
+    @property
+    def is_empty(self) -> bool:
+        return not any(file.last for file in self._files)
+
+    def close(self) -> None:
+        """Leave the files to the next process, or remove them if they are empty."""
+        is_empty = self.is_empty
         for file in self._files:
             if is_empty:
                 file.remove()
             else:
                 file.close()
         self._files = []
-        return is_empty
 
 
 class LeftJournal:

@@ -108,9 +108,15 @@ class SessionRecorder:
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
-            if self._journal is not None and self._journal.close():
-                with self._faults.guard("forget the journal"), suppress(Unusable):
-                    self._store().forget_journal(self._journal.name)
+            if self._journal is not None:
+                self._close_journal(self._journal)
+
+    def _close_journal(self, journal: Journal) -> None:
+        if journal.is_empty:
+            # Before its files are gone: nobody would know its name.
+            with self._faults.guard("forget the journal"), suppress(Unusable):
+                self._store().forget_journal(journal.name)
+        journal.close()
 
     def _run(self) -> None:
         while requests := self._take():

@@ -120,8 +120,9 @@ class SessionService:
 
     def delete(self, caller: bytes, session: str) -> bool:
         """Delete a session; whether there was one. Raises Unusable."""
-        # What waits may have turns of it.
-        self.flush()
+        # What waits may have turns of it. Once that is written, later turns may keep its file from being emptied.
+        for _ in range(2):
+            self.flush()
         store = self.store()
         # And so may the journal of another process that was killed.
         store.recover()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from unittest import mock
 
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.observers.events import COMPLETED, Finished, RequestFacts, Timing
 from deepseek_cursor_proxy.reasoning import identity
@@ -12,6 +13,7 @@ from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.sessions import recorder
 from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
+from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.sessions.trajectory import TurnOfSession
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from tests.support.polling import PATIENCE, wait_until
@@ -107,6 +109,44 @@ class TestSessionRecorder(unittest.TestCase):
             self.store.may_write.set()
             self.recorder.flush(PATIENCE)
         self.assertEqual([0, 0], [path.stat().st_size for path in self.folder.iterdir()])
+
+    def test_the_store_forgets_a_journal_before_its_files_are_gone(self) -> None:
+        self.record("a")
+        with mock.patch.object(
+            self.store, "forget_journal", side_effect=lambda name: self.assertEqual(2, len(list(self.folder.iterdir())))
+        ) as forget:
+            self.recorder.close()
+        forget.assert_called_once()
+
+    def test_a_deleted_session_is_in_no_file_of_the_journal_also_if_later_turns_are(self) -> None:
+        service = SessionService(ProxyConfig(), self.folder / "sessions.sqlite3")
+        service._recorder, service._store = self.recorder, self.store  # type: ignore[assignment]
+        write, is_deleted, found = self.store.record, threading.Event(), []
+
+        def write_and_queue(turns: Iterable[TurnOfSession], journal: tuple[str, int] | None = None) -> None:
+            write(turns, journal)
+            if self.store.answers[-1] == "b":
+                self.record("later")
+            elif self.store.answers[-1] == "later":
+                is_deleted.wait(0.05)
+
+        def delete(caller: bytes, session: str) -> bool:
+            found.extend(path for path in self.folder.iterdir() if b"secret" in path.read_bytes())
+            is_deleted.set()
+            return True
+
+        self.store.may_write.clear()
+        with (
+            mock.patch.object(recorder, "_MOST_TOGETHER", 1),
+            mock.patch.object(self.store, "record", write_and_queue),
+            mock.patch.object(self.store, "delete", delete, create=True),
+        ):
+            self.record("a", "b")
+            wait_until(lambda: len(self.recorder._waiting) == 1)
+            self.record("secret")
+            self.store.may_write.set()
+            self.assertTrue(service.delete(b"", "session"))
+        self.assertEqual([], found)
 
     def test_a_long_turn_is_in_the_journal_unless_it_is_written_at_once(self) -> None:
         def long(count: int) -> Finished:
