@@ -28,19 +28,21 @@ from tests.support.polling import wait_until
 # Each launch prints the next part of plan.json and stays, unless the part says how it ends; the last part repeats.
 # Questions, which end at once, have their own answers.
 STAND_IN = """
-import json, pathlib, sys, threading
+import json, os, sys, threading
 
-home = pathlib.Path(__file__).parent
-plan = json.loads((home / "plan.json").read_text())
-launches = home / "launches"
-part = plan[min(len(launches.read_text().splitlines()), len(plan) - 1)]
+home = os.path.dirname(__file__)
+with open(os.path.join(home, "plan.json")) as file:
+    plan = json.load(file)
+launches = os.path.join(home, "launches")
+with open(launches) as file:
+    part = plan[min(len(file.readlines()), len(plan) - 1)]
 words = sys.argv[1:]
 answer = part.get("answers", {}).get(" ".join(words))
 if answer is not None or "status" in words:
     text, code = answer or ("{}", 0)
     print(text, file=sys.stderr if code else sys.stdout)
     sys.exit(code)
-with launches.open("a") as file:
+with open(launches, "a") as file:
     print(json.dumps(words), file=file)
 for line in part["lines"]:
     print(line, flush=True)
