@@ -55,6 +55,7 @@ class _File:
     """One of the two files. `last` is the number of its last turn, 0 if it is empty."""
 
     def __init__(self, path: Path) -> None:
+        private_files.make_directory(path.parent)
         private_files.create(path)
         self.path = path
         self._file = FileIO(path, "r+")
@@ -72,8 +73,8 @@ class _File:
                 raise OSError("the disk is full")
         except OSError:
             # Half a line would spoil the next one.
-            self._file.truncate(end)
             self._file.seek(end)
+            self._file.truncate()
             raise
         self.last = number
 

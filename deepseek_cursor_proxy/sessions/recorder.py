@@ -36,7 +36,7 @@ _SECONDS_AFTER_A_FAULT = 0.25
 # Once the recorder is closed: another process that writes to the file is soon done.
 _LAST_TRIES = 4
 _LONGEST_TITLE = 80
-_BEGIN_OF_OUTAGE = "turns of sessions are kept in memory only until %s can be used: %s"
+_BEGIN_OF_OUTAGE = "turns of sessions wait until %s can be used: %s"
 _END_OF_OUTAGE = "%s is usable again; turns written: %d"
 
 

@@ -168,10 +168,12 @@ class SessionStore:
         """Record what processes that are gone left in their journals; how many turns that were."""
         if self.database.path == ":memory:":
             return 0
-        try:
-            count = sum(map(self._recover, find_left(Path(self.database.path))))
-        except OSError as error:
-            raise fault_of(error) or error from None
+        count = 0
+        for left in find_left(Path(self.database.path)):
+            try:
+                count += self._recover(left)
+            except OSError as error:
+                _log.warning("sessions: the journal %s cannot be read or emptied: %s", left.name, error.strerror)
         if count:
             _log.info("sessions: turns that a process left when it was killed, written now: %d", count)
         return count

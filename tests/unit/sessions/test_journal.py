@@ -17,7 +17,6 @@ from deepseek_cursor_proxy.sessions.journal import Journal, find_left
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 
 ME = b"\x00me"
@@ -205,6 +204,11 @@ class TestJournal(JournalTestCase):
         made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True)
         self.leave(made)
 
+    def test_the_folder_is_made(self) -> None:
+        self.path = self.path.parent / "new" / self.path.name
+        self.leave_one()
+        self.assertEqual(1, len(self.left()))
+
     def test_a_journal_is_found_whatever_the_path_of_the_store_is(self) -> None:
         self.path = self.path.with_name("[a]") / "my[1]*.sqlite3"
         self.path.parent.mkdir()
@@ -295,15 +299,20 @@ class TestRecover(JournalTestCase):
             self.assertEqual(250, store.recover())
         self.assertEqual(3, record.call_count)
 
-    def test_a_file_that_cannot_be_read_makes_the_store_unusable_and_no_bug(self) -> None:
+    def test_a_journal_that_cannot_be_read_or_emptied_fails_nothing_and_nothing_is_recorded_twice(self) -> None:
         made, store = self.make_journal(), self.open()
-        made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True)
+        made.add([turn(Message("user", "q"), ANSWERS[0], session=SESSIONS[2])], is_store_idle=True)
         self.leave(made)
-        with (
-            mock.patch.object(journal.LeftJournal, "turns", side_effect=OSError(errno.EIO, "input/output error")),
-            self.assertRaises(Unusable),
-        ):
-            store.recover()
+        for method in ("turns", "clear", "clear"):
+            with (
+                self.subTest(method),
+                mock.patch.object(journal.LeftJournal, method, side_effect=OSError(errno.EIO, "input/output error")),
+                self.assertLogs("deepseek_cursor_proxy.sessions.store", "WARNING"),
+            ):
+                self.assertEqual(0, store.recover())
+        self.assertEqual(0, store.recover())
+        self.assertEqual([1], [each.requests for each in store.list(None)])
+        self.assertEqual([], self.sizes())
 
     def test_deleting_a_session_leaves_none_of_its_turns_in_the_journal_of_a_process_that_was_killed(self) -> None:
         service = SessionService(ProxyConfig(sessions_path=self.path), self.path)
