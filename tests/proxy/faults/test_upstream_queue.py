@@ -21,8 +21,8 @@ APIS: dict[str, dict[str, Any]] = {
 }
 # What a client hears of a silent stream, by path.
 SIGNS = {"/v1/chat/completions": b'"content":""', "/v1/responses": b"response.in_progress", "/v1/messages": b"ping"}
-# Longer than the silence that is allowed, a few times over.
-SILENCE, QUEUED = 0.25, 0.6
+# How long no byte may come, which a busy machine must meet; and a queue that is longer, twice over.
+SILENCE, QUEUED = 0.5, 1.1
 PLAIN_HEAD = head("Content-Type: application/json", "Transfer-Encoding: chunked")
 
 

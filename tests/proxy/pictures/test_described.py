@@ -257,7 +257,7 @@ class TestAtOnce(DescribedTestCase):
         pending = self.post_on_thread(proxy, "chat", {"messages": [user(*map(part, names))]})
         for _ in range(picture_texts._MOST_AT_ONCE):
             self.assertTrue(gate.entered.acquire(timeout=10))
-        self.assertEqual(picture_texts._MOST_AT_ONCE, self.waiters(proxy))
+        wait_until(lambda: self.waiters(proxy) == picture_texts._MOST_AT_ONCE)
         gate.opened.set()
         self.assertEqual(200, pending.get().status)
         self.assertLessEqual(gate.most_waiting, picture_texts._MOST_AT_ONCE)
