@@ -61,8 +61,9 @@ class _File:
         self._file = FileIO(path, "r+")
         self.last = 0
         if not private_files.try_lock(self._file) or not path.exists():
-            self.remove()
-            raise OSError("there are no locks, or another process has taken it for one that was left")
+            # It stays: another process that has taken it for one that was left removes what has its name.
+            self.close()
+            raise OSError("another process has it, or there are no locks")
 
     def add(self, number: int, line: bytes) -> None:
         end = self._file.tell()
@@ -85,11 +86,6 @@ class _File:
 
     def close(self) -> None:
         self._file.close()
-
-    def remove(self) -> None:
-        self.close()
-        with suppress(OSError):
-            self.path.unlink()
 
 
 class Journal:
@@ -173,11 +169,11 @@ class Journal:
         """Leave the files to the next process, or remove them if they are empty."""
         is_empty = self.is_empty
         for file in self._files:
-            if is_empty:
-                file.remove()
-            else:
-                file.close()
+            file.close()
         self._files = []
+        for path in self._paths if is_empty else ():
+            with suppress(OSError):
+                path.unlink()
 
 
 class LeftJournal:

@@ -43,6 +43,11 @@ def turn(*messages: Message, session: str | UnnamedSession = "one", **details: A
     return TurnOfSession(ME, session, RecordedTurn(tuple(history), (), last, {"n": len(messages)}, **details))
 
 
+def private(path: Path) -> FileIO:
+    private_files.create(path)
+    return FileIO(path, "r+")
+
+
 class JournalTestCase(unittest.TestCase):
     def setUp(self) -> None:
         self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "sessions.sqlite3"
@@ -183,7 +188,18 @@ class TestJournal(JournalTestCase):
         made = self.make_journal()
         with mock.patch.object(private_files, "try_lock", return_value=False):
             self.assertFalse(made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True))
+        made.close()
         self.assertEqual([], self.sizes())
+
+    @needs_removable_open_files
+    def test_a_file_that_another_process_is_about_to_remove_is_not_begun_anew_under_its_name(self) -> None:
+        made = self.make_journal()
+        with private(made._paths[0]) as other:
+            self.assertTrue(private_files.try_lock(other))
+            self.assertFalse(made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True))
+            self.assertEqual(os.fstat(other.fileno()).st_ino, made._paths[0].stat().st_ino)
+            made._paths[0].unlink()
+        self.assertTrue(made.add([turn(Message("user", "q"), ANSWERS[0])], is_store_idle=True))
 
     def test_a_file_is_removed_before_another_process_can_lock_it(self) -> None:
         self.leave_one()
