@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.json_codec import as_object
 
 # More tokens than any request has. A number of thousands of digits would fill a terminal.
 _PLENTY = 10**15
+_NUMBERS = (int, float)
 
 
 class Tokens(NamedTuple):
@@ -41,6 +42,21 @@ def read_usage(usage: Mapping[str, Any]) -> Tokens:
         runs = as_object(usage["server_tool_use"])
         searches = _number(runs.get("web_search_requests")) + _number(runs.get("web_fetch_requests"))
     return Tokens(hit, prompt - hit, output, min(thinking, output), searches)
+
+
+def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The sum of two usages, number by number, however deep; of anything else the first."""
+    total = dict(one)
+    for name, value in other.items():
+        known = total.get(name)
+        # The exact types: a bool is an int, too.
+        if type(value) in _NUMBERS:
+            total[name] = value + known if type(known) in _NUMBERS else value
+        elif isinstance(value, dict):
+            total[name] = add_usage(as_object(known), value)
+        else:
+            total.setdefault(name, value)
+    return total
 
 
 def _number(value: object) -> int:

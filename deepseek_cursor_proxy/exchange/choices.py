@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run
-from deepseek_cursor_proxy.deepseek.usage import read_usage
+from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
@@ -24,7 +24,6 @@ from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams.failover import first_limit
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
@@ -133,7 +132,7 @@ class ChoicesExchange:
                 has_heartbeats = choice == min(unfinished)
                 for item in items:
                     if isinstance(item, Delta):
-                        total = _add_usage(total, item.usage or {})
+                        total = add_usage(total, item.usage or {})
                         first = first or {**(item.chunk or {})}
                 if batch := [
                     numbered
@@ -254,7 +253,7 @@ class _Outcome:
             decided = decided._replace(end=end)
         usage: dict[str, Any] = {}
         for each in self.finished:
-            usage = _add_usage(usage, each.usage or {})
+            usage = add_usage(usage, each.usage or {})
         first = [each.timing.first_delta for each in self.finished if each.timing.first_delta is not None]
         messages = [each.message for each in self.finished if each.message is not None]
         timing = decided.timing._replace(first_delta=min(first, default=None), queue=self.queue_seconds)
@@ -327,17 +326,3 @@ def _number(item: Delta | Heartbeat, choice: int, first: Mapping[str, Any]) -> D
         return None
     chunk["choices"] = [{**each, "index": choice} for each in chunk["choices"]]
     return item._replace(choice=choice, usage=None, chunk=chunk)
-
-
-def _add_usage(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two usages, number by number, however deep."""
-    result = dict(one)
-    for name, value in two.items():
-        if isinstance(value, dict):
-            result[name] = _add_usage(as_object(result.get(name)), value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            known = result.get(name)
-            result[name] = value + (known if isinstance(known, int) else 0)
-        else:
-            result.setdefault(name, value)
-    return result

@@ -59,6 +59,7 @@ class _File:
         private_files.create(path)
         self.path = path
         self._file = FileIO(path, "r+")
+        self._size = 0
         self.last = 0
         if not private_files.try_lock(self._file) or not path.exists():
             # It stays: another process that has taken it for one that was left removes what has its name.
@@ -66,23 +67,23 @@ class _File:
             raise OSError("another process has it, or there are no locks")
 
     def add(self, number: int, line: bytes) -> None:
-        end = self._file.tell()
-        if end + len(line) > _MOST_BYTES_OF_FILE:
+        if self._size + len(line) > _MOST_BYTES_OF_FILE:
             raise OSError("it is long enough")
         try:
             if self._file.write(line) != len(line):
                 raise OSError("the disk is full")
         except OSError:
             # Half a line would spoil the next one.
-            self._file.seek(end)
+            self._file.seek(self._size)
             self._file.truncate()
             raise
+        self._size += len(line)
         self.last = number
 
     def clear(self) -> None:
         self._file.seek(0)
         self._file.truncate()
-        self.last = 0
+        self._size = self.last = 0
 
     def close(self) -> None:
         self._file.close()

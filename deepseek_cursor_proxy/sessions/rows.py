@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.compression import compress
 
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+# What is encoded came from JSON, so that nothing contains itself.
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 # The row of a link and its entries in three indexes.
 _BYTES_PER_LINK = 120
 # Rows per statement, largest first. Three sizes make three statements, which SQLite keeps prepared.

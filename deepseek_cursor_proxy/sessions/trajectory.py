@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, is_blank
+from deepseek_cursor_proxy.deepseek.usage import add_usage
 from deepseek_cursor_proxy.json_codec import as_object
 
 Json = Mapping[str, Any]
@@ -105,7 +106,7 @@ def merge_info(before: Json, after: Json) -> dict[str, Any]:
     earlier, later = as_object(before.get("metadata")), as_object(after.get("metadata"))
     return {
         **after,
-        "usage": _add_usage(as_object(before.get("usage")), as_object(after.get("usage"))) or None,
+        "usage": add_usage(as_object(before.get("usage")), as_object(after.get("usage"))) or None,
         "cost": sum(costs) if costs else None,
         "started": before.get("started"),
         "metadata": {
@@ -114,18 +115,6 @@ def merge_info(before: Json, after: Json) -> dict[str, Any]:
             "recovered": earlier.get("recovered", 0) + later.get("recovered", 0),
         },
     }
-
-
-def _add_usage(one: Json, other: Json) -> dict[str, Any]:
-    """The sums of the numbers of two usages, also of those inside objects."""
-    total = dict(one)
-    for name, value in other.items():
-        if isinstance(value, dict):
-            total[name] = _add_usage(as_object(total.get(name)), value)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            known = total.get(name)
-            total[name] = value + known if isinstance(known, (int, float)) else value
-    return total
 
 
 def reasoning_of(message: object) -> str:

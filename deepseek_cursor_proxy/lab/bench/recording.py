@@ -3,6 +3,7 @@
 import itertools
 import json
 import tempfile
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
 
 _TURNS = 30
+# Turns of a session wait a quarter of a second for others.
+_SECONDS_UNTIL_WRITTEN = 0.3
 _WORDS = "of the words that a chat has " * 20
 # As long as what agents read.
 _RESULT = "    return [line for line in lines if not line.startswith('#')]\n" * 30
@@ -50,6 +53,7 @@ def _cpu_of_chat(proxy: Target, client: Client, base: str, number: int) -> list[
         answer = client.fetch(post(base, body))["choices"][0]["message"]
         messages.append({"role": "assistant", "content": answer["content"]})
     # What is written after the last answer counts.
+    threading.Event().wait(_SECONDS_UNTIL_WRITTEN)
     proxy.settle()
     after = proxy.cpu_seconds()
     return [after - before] if before is not None and after is not None else []

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from deepseek_cursor_proxy.exchange import choices
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
@@ -125,8 +124,3 @@ class TestChoices(SocketTestCase):
                     self.assertIn(b"no room for that many answers", read_reply(sock)[2])
                     limits = proxy.server.services().upstream.call_limits
                     self.assertEqual(0, limits.of("deepseek-v4-pro").running_calls)
-
-    def test_usage_of_several_choices_is_added_up_however_deep(self) -> None:
-        one = {"a": 1, "b": {"c": 2}, "d": None}
-        added = choices._add_usage(one, {"a": 2, "b": {"c": 3, "e": 1}})
-        self.assertEqual({"a": 3, "b": {"c": 5, "e": 1}, "d": None}, added)

@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
+from deepseek_cursor_proxy.deepseek.usage import Tokens, add_usage, read_usage
 
 
 class TestUsage(unittest.TestCase):
@@ -34,3 +34,10 @@ class TestUsage(unittest.TestCase):
         usage = {"prompt_tokens": 5, "prompt_cache_hit_tokens": 9, "completion_tokens": 2}
         tokens = read_usage({**usage, "completion_tokens_details": {"reasoning_tokens": 9}})
         self.assertEqual(Tokens(5, 0, 2, 2), tokens)
+
+    def test_usages_are_added_up_however_deep(self) -> None:
+        one = {"a": 1, "b": {"c": 2}, "d": None, "e": "x", "f": True}
+        other = {"a": 2, "b": {"c": 3, "e": 1.5}, "d": 4, "e": 5, "f": True, "g": {"h": 1}}
+        self.assertEqual(
+            {"a": 3, "b": {"c": 5, "e": 1.5}, "d": 4, "e": 5, "f": True, "g": {"h": 1}}, add_usage(one, other)
+        )
