@@ -21,6 +21,8 @@ from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
 
 _TURNS = 30
+# What a short answer of an agent has.
+_CHUNKS = 200
 # Turns of a session wait a quarter of a second for others.
 _SECONDS_UNTIL_WRITTEN = 0.3
 _WORDS = "of the words that a chat has " * 20
@@ -32,26 +34,33 @@ def recorded_costs(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
     with contest.proxy(home) as proxy, closing(Client(proxy.url)) as client:
         root = proxy.url.removesuffix("/v1")
         session = client.fetch(post(root, b"{}", "/sessions/create"))["base_url"]
-        plain: list[float] = []
-        recorded: list[float] = []
         numbers = itertools.count()
-        for _ in range(scale.recorded_chats):
-            for base, spent in ((proxy.url, plain), (session, recorded)):
-                spent += _cpu_of_chat(proxy, client, base, next(numbers))
-        ratio = Figure.single(sum(recorded) / sum(plain)) if plain and sum(plain) else None
-        yield Row(f"recorded chat of {_TURNS} turns, against not: CPU per request", "", {OURS: ratio})
+        for command, measure in (
+            ("bench:plain", f"recorded chat of {_TURNS} turns, against not: CPU per request"),
+            (f"bench:stream {_CHUNKS}", f"  with answers of {_CHUNKS} chunks"),
+        ):
+            plain: list[float] = []
+            recorded: list[float] = []
+            for _ in range(scale.recorded_chats):
+                for base, spent in ((proxy.url, plain), (session, recorded)):
+                    spent += _cpu_of_chat(proxy, client, base, f"Chat {next(numbers)}. {_RESULT} {command}")
+            ratio = Figure.single(sum(recorded) / sum(plain)) if plain and sum(plain) else None
+            yield Row(measure, "", {OURS: ratio})
     yield from _export_rows(scale.exported_nodes)
 
 
-def _cpu_of_chat(proxy: Target, client: Client, base: str, number: int) -> list[float]:
+def _cpu_of_chat(proxy: Target, client: Client, base: str, question: str) -> list[float]:
     """The CPU seconds of a whole chat; nothing where the system does not tell."""
     before = proxy.cpu_seconds()
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You are brief. " * 20}]
     for _ in range(_TURNS):
-        messages.append({"role": "user", "content": f"Chat {number}. {_RESULT} bench:plain"})
-        body = json.dumps({"model": "deepseek-v4-pro", "messages": messages}).encode()
-        answer = client.fetch(post(base, body))["choices"][0]["message"]
-        messages.append({"role": "assistant", "content": answer["content"]})
+        messages.append({"role": "user", "content": question})
+        is_stream = "bench:stream" in question
+        request = post(
+            base, json.dumps({"model": "deepseek-v4-pro", "stream": is_stream, "messages": messages}).encode()
+        )
+        text = client.read_stream(request) if is_stream else client.fetch(request)["choices"][0]["message"]["content"]
+        messages.append({"role": "assistant", "content": text})
     # What is written after the last answer counts.
     threading.Event().wait(_SECONDS_UNTIL_WRITTEN)
     proxy.settle()

@@ -38,6 +38,5 @@ class TestUsage(unittest.TestCase):
     def test_usages_are_added_up_however_deep(self) -> None:
         one = {"a": 1, "b": {"c": 2}, "d": None, "e": "x", "f": True}
         other = {"a": 2, "b": {"c": 3, "e": 1.5}, "d": 4, "e": 5, "f": True, "g": {"h": 1}}
-        self.assertEqual(
-            {"a": 3, "b": {"c": 5, "e": 1.5}, "d": 4, "e": 5, "f": True, "g": {"h": 1}}, add_usage(one, other)
-        )
+        total = {"a": 3, "b": {"c": 5, "e": 1.5}, "d": 4, "e": 5, "f": True, "g": {"h": 1}}
+        self.assertEqual(total, add_usage(one, other))
