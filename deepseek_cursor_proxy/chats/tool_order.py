@@ -26,6 +26,8 @@ def order(tools: Sequence[Mapping[str, Any]], last_sent: Sequence[str] | None, m
     if mode == "client" or len(sent) < 2 or len(set(sent)) < len(sent):
         # Two tools of one name differ by their positions alone.
         return tuple(tools)
+    if mode == "sticky" and last_sent is not None and sent == tuple(last_sent):
+        return tuple(tools)
     positions = {name: at for at, name in enumerate(last_sent or ())} if mode == "sticky" else {}
     return tuple(sorted(tools, key=lambda tool: (positions.get(name_of(tool), len(positions)), name_of(tool))))
 
@@ -36,7 +38,7 @@ def order_server_tools(tools: Tools, mode: str) -> Tools:
 
 
 def names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(name_of(tool) for tool in tools)
+    return tuple([name_of(tool) for tool in tools])
 
 
 def name_of(tool: Mapping[str, Any]) -> str:

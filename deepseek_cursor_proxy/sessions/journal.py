@@ -158,7 +158,7 @@ class Journal:
                 with suppress(OSError):
                     file.clear()
                 if not file.path.exists():
-                    # Deleted by somebody: a new one is opened for the next turn.
+                    # It was deleted: a new one is opened for the next turn.
                     self._files.remove(file)
                     file.close()
 

@@ -58,7 +58,7 @@ class SessionRecorder:
         self._written_at = float("-inf")
         # Since the beginning: the requests that were queued, and those of them that are written.
         self._queued, self._written = 0, 0
-        # Whether the last write met a fault of the file, and nobody has asked for another since.
+        # Whether the last write met a fault of the file, and no flush has asked for another since.
         self._has_fault = False
         self._is_urgent = self._is_closed = False
         self._last_tries = _LAST_TRIES
