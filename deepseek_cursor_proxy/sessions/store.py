@@ -272,15 +272,18 @@ class SessionStore:
 
     def nodes(self, session: str, caller: bytes | None = None) -> Iterator[Node]:
         """The nodes of a session, oldest first, one at a time; None as the caller is the owner."""
-        with self.database.reader() as connection:
-            rows = connection.execute(
-                "SELECT nodes.id FROM nodes JOIN sessions ON sessions.id = session "
-                "WHERE uuid = ? AND (? IS NULL OR caller = ?) ORDER BY nodes.id",
-                (session, caller, caller),
-            ).fetchall()
-        for (number,) in rows:
+        last = 0
+        while True:
             with self.database.reader() as connection:
-                node = _read_node(connection, number)
+                row = connection.execute(
+                    "SELECT nodes.id FROM nodes JOIN sessions ON sessions.id = session "
+                    "WHERE uuid = ? AND (? IS NULL OR caller = ?) AND nodes.id > ? ORDER BY nodes.id LIMIT 1",
+                    (session, caller, caller, last),
+                ).fetchone()
+                if row is None:
+                    return
+                (last,) = row
+                node = _read_node(connection, last)
             if node is not None:
                 yield node
 
