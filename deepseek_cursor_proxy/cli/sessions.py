@@ -47,7 +47,7 @@ def show_session(config: ProxyConfig, session: str) -> None:
     with _open(config) as store:
         found = _find(store, session)
         print(f"session {found.uuid}  {safe_text(found.options.name, 200)}")
-        print(f"created {_time(found.created_at)}, last used {_time(found.used_at)}, {found.requests:,} requests")
+        print(f"created {_time(found.created_at)}, last used {_time(found.used_at)}, requests: {found.requests:,}")
         for node in store.nodes(found.uuid):
             _show_node(node)
 
@@ -66,7 +66,7 @@ def export_sessions(config: ProxyConfig, options: dict[str, Any]) -> None:
             written = sum(1 for line in export.lines(nodes, form, chosen, tokenizer) if file.write(line))
             file.flush()
             progress.end()
-    print(f"{written:,} trajectories written.", file=sys.stderr)
+    print(f"Trajectories written: {written:,}", file=sys.stderr)
 
 
 class _Progress:

@@ -93,7 +93,7 @@ class TestSessionsCommand(unittest.TestCase):
         target = self.folder / "out.jsonl"
         code, out, error = self.run_command("export", "-o", str(target))
         self.assertEqual((0, ""), (code, out))
-        self.assertIn("1 trajectories written", error)
+        self.assertIn("Trajectories written: 1", error)
         self.assertEqual(1, len(target.read_text(encoding="utf-8").splitlines()))
         if os.name == "posix":
             self.assertEqual(0o600, target.stat().st_mode & 0o777)
