@@ -2,8 +2,8 @@
 
 A line of JSON for each turn; one that continues the last turn of its session in the same file has only its new
 messages. Two files take turns: while the turns of one are written to the store, others go to the second. A process
-locks its own; `recover` reads those of processes that are gone. Each turn has a number, and the store has the number up
-to which it has written, so that no turn is written twice.
+locks its own; the store's `recover` reads those of processes that are gone. Each turn has a number, and the store has
+the number up to which it has written, so that no turn is written twice.
 """
 
 import glob

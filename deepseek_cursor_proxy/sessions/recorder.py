@@ -113,7 +113,7 @@ class SessionRecorder:
 
     def _close_journal(self, journal: Journal) -> None:
         if journal.is_empty:
-            # Before its files are gone: nobody would know its name.
+            # Before its files are gone: nothing else has its name.
             with self._faults.guard("forget the journal"), suppress(Unusable):
                 self._store().forget_journal(journal.name)
         journal.close()
@@ -121,12 +121,12 @@ class SessionRecorder:
     def _run(self) -> None:
         while requests := self._take():
             try:
-                self._write(requests)
+                done = self._write(requests)
             except Unusable as fault:
                 self._put_back(requests, fault)
             else:
-                self._prune_now_and_then(len(requests))
-                self._count_written(requests)
+                self._prune_now_and_then(done)
+                self._count_written(requests[:done], requests[done:])
             del requests
 
     def _take(self) -> "list[_Request]":
@@ -147,21 +147,29 @@ class SessionRecorder:
         is_much = self._is_closed or len(self._waiting) >= _MOST_TOGETHER
         return self._is_urgent or (is_much and not self._has_fault)
 
-    def _write(self, requests: "Sequence[_Request]") -> None:
-        """Write turns; raises Unusable, and has written none of them then."""
+    def _write(self, requests: "Sequence[_Request]") -> int:
+        """Write turns; how many of the requests are done. Raises Unusable if none is."""
         journal = None if self._journal is None else (self._journal.name, requests[-1].number)
         try:
             self._store().record((turn for request in requests for turn in request.turns), journal)
         except Exception as error:
             if (fault := fault_of(error)) is not None:
                 raise fault from None
-            if len(requests) == 1:
-                self._faults.warn("record a turn", RuntimeError(f"{type(error).__name__}: {error}"))
-                return
-            # A bug of ours costs its own turn.
-            for request in requests:
-                with suppress(Unusable):
-                    self._write([request])
+            if len(requests) > 1:
+                return self._write_each(requests)
+            self._faults.warn("record a turn", RuntimeError(f"{type(error).__name__}: {error}"))
+        return len(requests)
+
+    def _write_each(self, requests: "Sequence[_Request]") -> int:
+        """The same one by one: a bug of ours costs its own turn."""
+        for done, request in enumerate(requests):
+            try:
+                self._write([request])
+            except Unusable:
+                if not done:
+                    raise
+                return done
+        return len(requests)
 
     def _put_back(self, requests: "Sequence[_Request]", fault: Unusable) -> None:
         """Have turns wait for the file, unless the recorder is closed and has tried often enough."""
@@ -192,9 +200,12 @@ class SessionRecorder:
             except Exception as error:
                 self._faults.warn("prune", error)
 
-    def _count_written(self, requests: "Sequence[_Request]") -> None:
+    def _count_written(self, requests: "Sequence[_Request]", left: "Sequence[_Request]") -> None:
+        """Count requests that are written; those that are left are tried again at once."""
         self._outage.count(len(requests))
         with self._lock:
+            self._waiting[:0] = left
+            self._is_urgent |= bool(left)
             if self._journal is not None:
                 self._journal.clear(requests[-1].number)
             self._written += len(requests)

@@ -120,7 +120,8 @@ class SessionService:
 
     def delete(self, caller: bytes, session: str) -> bool:
         """Delete a session; whether there was one. Raises Unusable."""
-        # What waits may have turns of it. Once that is written, later turns may keep its file from being emptied.
+        # What waits may have turns of it. After the first flush, later turns may keep them in the journal; not after
+        # the second.
         for _ in range(2):
             self.flush()
         store = self.store()

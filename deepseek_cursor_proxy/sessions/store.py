@@ -160,7 +160,7 @@ class SessionStore:
                 for writer in self._write(connection, turns):
                     self._remember(writer)
         except BaseException:
-            # What was to be gone on from is not in the file.
+            # Some of them may not be in the file.
             self._last_turns.clear()
             raise
 

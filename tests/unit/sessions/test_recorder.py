@@ -195,6 +195,24 @@ class TestSessionRecorder(unittest.TestCase):
         self.assertEqual(["a", "b", "c", "d"], self.store.answers)
         self.assertEqual(1, len(logged.output))
 
+    def test_a_bug_and_a_fault_at_once_cost_the_turn_with_the_bug_alone(self) -> None:
+        write = self.store.record
+
+        def fail_after_the_bug(turns: Iterable[TurnOfSession], journal: tuple[str, int] | None = None) -> None:
+            # All together, then "a", "a bug", and "c".
+            self.store.fault = Unusable("the disk is full", "free some space") if self.store.tries == 3 else None
+            write(turns, journal)
+
+        with (
+            mock.patch.object(self.store, "record", fail_after_the_bug),
+            self.assertLogs(recorder.__name__, "WARNING"),
+        ):
+            self.record("a", "a bug", "c", "d")
+            self.recorder.flush()
+            self.recorder.flush()
+        self.assertEqual([["a"], ["c", "d"]], self.store.batches)
+        self.assertEqual([0, 0], [path.stat().st_size for path in self.folder.iterdir()])
+
     def test_turns_wait_for_a_file_that_cannot_be_written(self) -> None:
         self.store.fault = Unusable("the disk is full", "free some space")
         with self.assertLogs(recorder.__name__, "WARNING") as logged:
