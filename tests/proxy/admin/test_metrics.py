@@ -103,8 +103,10 @@ class MetricsTest(AdminCase):
         locked = sqlite3.connect(path)
         self.addCleanup(locked.close)
         locked.execute("BEGIN EXCLUSIVE")
-        with self.assertLogs("deepseek_cursor_proxy.storage", "WARNING"):
+        with self.assertLogs("deepseek_cursor_proxy.storage", "WARNING") as logged:
             self.round_trip(proxy, chat_body("second"))
+            # The reopener's thread warns after its first try.
+            wait_until(lambda: logged.records)
         self.assertNotIn(b"\ndcp_store_faults_total 0\n", self.get(admin, "/metrics").body)
         store = self.get(admin, "/api/stats").value["store"]
         self.assertIn("another process holds it locked", store["state"])
@@ -112,6 +114,6 @@ class MetricsTest(AdminCase):
         reply = self.get(admin, "/readyz")
         self.assertEqual(503, reply.status)
         self.assertIn("the store cannot be used: another process holds it locked", reply.value["reasons"][0])
-        with self.assertLogs("deepseek_cursor_proxy.storage", "WARNING"):
+        with self.assertLogs("deepseek_cursor_proxy.storage", "WARNING") as logged:
             locked.rollback()
-            wait_until(lambda: proxy.store.database.fault is None)
+            wait_until(lambda: proxy.store.database.fault is None and logged.records)
