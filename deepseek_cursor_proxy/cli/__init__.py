@@ -12,7 +12,6 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     service           the proxy as a service of the system
     doctor            what is wrong with the set-up, and the remedy
     dashboard         the link to the dashboard, printed and opened
-    bench             the benchmark and the soak
     sessions          recorded trajectories: listed, shown and exported
     local_address     the host to print for a wildcard address
 

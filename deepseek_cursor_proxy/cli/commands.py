@@ -122,12 +122,6 @@ def _demo(options: dict[str, Any]) -> int:
     return demo.run(program_name())
 
 
-def _bench(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.cli import bench
-
-    return bench.run(options)
-
-
 # Flags …
 
 
@@ -147,12 +141,6 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     from deepseek_cursor_proxy.cli import doctor
 
     doctor.add_flags(parser)
-
-
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    from deepseek_cursor_proxy.cli import bench
-
-    bench.add_flags(parser)
 
 
 def _add_usage(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +205,6 @@ COMMANDS = (
     Command("doctor", "find out what is wrong, and what to do about it", _doctor, (add_settings, _add_doctor)),
     Command("dashboard", "open the dashboard of the running proxy in a browser", _dashboard, (add_settings,)),
     Command("demo", "try it without a key, against a DeepSeek made up here", _demo),
-    Command("bench", "measure it against a DeepSeek made up here", _bench, (_add_bench,)),
     Command("config", "look at the settings", commands=_CONFIG_COMMANDS),
     Command("usage", "print what was used and what it cost, an estimate", _usage, (add_config, _add_usage)),
     Command("balance", "ask DeepSeek what is left on the account", _balance, (add_config,)),

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.lab import processes
+from tests.support import processes
 from tests.support.harness import chat_body, read_reply, request_bytes
 from tests.support.raw_replies import ANSWER, EVENTS, STREAM_HEAD, TEXT, chunk, delta, event, head
 from tests.support.raw_upstream import RawUpstream, ScriptedReply

@@ -18,7 +18,6 @@ from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS
-from deepseek_cursor_proxy.lab import bench
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.engine import database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -92,7 +91,7 @@ class HelpTest(CliTest):
     def test_help_lists_all_commands(self) -> None:
         for flag in ("--help", "-h"):
             text = self.output_of(flag)
-            for command in ("serve", "demo", "bench", "explain", "config", "access-key", "store"):
+            for command in ("serve", "demo", "explain", "config", "access-key", "store"):
                 self.assertRegex(text, rf"\n    {command}\s+\w")
 
     def test_serve_help_lists_every_setting(self) -> None:
@@ -117,57 +116,6 @@ class HelpTest(CliTest):
         for line in (["--version"], ["--help"], ["config", "show"], ["config", "path"], ["serve", "--help"]):
             self.run_command(*line)
         self.assertEqual(list(self.home.iterdir()), [])
-
-
-class BenchCommandTest(CliTest):
-    def bench_options(self, *flags: str) -> bench.Options:
-        """What the command makes of its flags."""
-        with mock.patch("deepseek_cursor_proxy.lab.bench.run", return_value=1) as run:
-            self.assertEqual(1, cli.main(["bench", *flags]))
-        [options] = run.call_args.args
-        assert isinstance(options, bench.Options)
-        return options
-
-    def test_bench_measures_only_this_proxy_by_default(self) -> None:
-        self.assertEqual(self.bench_options(), bench.Options())
-        self.assertEqual(self.bench_options("--quick", "--json"), bench.Options(quick=True, as_json=True))
-
-    def test_bench_against_takes_names_with_urls(self) -> None:
-        others = ("--against", "a=http://127.0.0.1:1", "--against", "b=http://localhost:2/v1?x=y")
-        expected = (("a", "http://127.0.0.1:1"), ("b", "http://localhost:2/v1?x=y"))
-        options = self.bench_options("--upstream-port", "8001", *others)
-        self.assertEqual(options, bench.Options(others=expected, upstream_port=8001))
-
-    def test_bench_against_refuses_a_bad_value_with_an_example(self) -> None:
-        one = "http://127.0.0.1:1"
-        for text in (one, "a", "a=", f"={one}", "a=https://h:1", "a=http://", "a=http://h:x"):
-            with self.subTest(text):
-                refusal = self.refusal("bench", "--upstream-port=1", f"--against={text}")
-                self.assertIn(f"'{text}' is not NAME=URL, such as other=http://127.0.0.1:9001", refusal)
-
-    def test_bench_against_needs_an_upstream_port(self) -> None:
-        self.assertIn("--against needs --upstream-port N", self.refusal("bench", "--against=a=http://127.0.0.1:1"))
-        for port in ("0", "65536", "any"):
-            self.assertIn(f"'{port}' is no port", self.refusal("bench", f"--upstream-port={port}"))
-
-    def test_bench_refuses_two_columns_of_the_same_name(self) -> None:
-        for names in (("a", "a"), ("direct",), ("this proxy",)):
-            others = [f"--against={name}=http://127.0.0.1:{port}" for port, name in enumerate(names, 1)]
-            self.assertIn("the same name", self.refusal("bench", "--upstream-port=1", *others), names)
-
-    def test_bench_soak_refuses_other_columns(self) -> None:
-        for flag in ("--json", "--upstream-port=1", "--against=a=http://127.0.0.1:1"):
-            self.assertIn("--soak looks at this proxy alone", self.refusal("bench", "--soak=1", flag))
-
-    def test_bench_soak_takes_minutes_and_quick(self) -> None:
-        with mock.patch("deepseek_cursor_proxy.lab.soak.run", return_value=1) as run:
-            self.assertEqual(1, cli.main(["bench", "--soak", "0.5", "--quick"]))
-        run.assert_called_once_with(0.5, quick=True)
-
-    def test_bench_soak_refuses_a_bad_number_of_minutes(self) -> None:
-        for minutes in ("0", "-1", "nan", "inf", "long"):
-            with self.subTest(minutes):
-                self.assertIn(f"'{minutes}' is no number of minutes", self.refusal("bench", f"--soak={minutes}"))
 
 
 class ConfigCommandTest(CliTest):
@@ -353,7 +301,6 @@ class RefusalTest(CliTest):
             (["--acess-keys", KEY], "--access-keys", "serve"),
             (["config", "show", "--prot", "1"], "--port", "config show"),
             (["store", "stats", "--config-file=x"], "--config", "store stats"),
-            (["bench", "--quik"], "--quick", "bench"),
             (["access-key", "--neww"], "--new", "access-key"),
         ):
             with self.subTest(line):

@@ -12,12 +12,12 @@ from unittest.mock import Mock, patch
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.bench import load_upstream
-from deepseek_cursor_proxy.lab.bench.load_answers import MARK, Command
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post
-from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
-from deepseek_cursor_proxy.lab.bench.requests import question
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from tests.bench import load_upstream
+from tests.bench.load_answers import MARK, Command
+from tests.bench.load_clients import Client, get, post
+from tests.bench.load_upstream import LoadUpstream
+from tests.bench.requests import question
+from tests.support.processes import BenchmarkFailed
 
 
 class UpstreamTest(unittest.TestCase):

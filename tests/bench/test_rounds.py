@@ -4,9 +4,9 @@ import os
 import sys
 import unittest
 
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added_times, intervals, means, medians
-from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
+from tests.bench.rounds import Contest, Target, added_times, intervals, means, medians
+from tests.bench.table import DIRECT, OURS
+from tests.support.processes import BenchmarkFailed, Server
 
 ME = Server("", os.getpid())
 # Beyond the largest process number there is.

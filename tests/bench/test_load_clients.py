@@ -7,12 +7,12 @@ import unittest
 from contextlib import closing
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab.bench.load_answers import marked_chunk
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, Crowd, get, post, requests_per_second, run_crowd
-from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
-from deepseek_cursor_proxy.lab.bench.requests import question
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from tests.bench.load_answers import marked_chunk
+from tests.bench.load_clients import Client, Crowd, get, post, requests_per_second, run_crowd
+from tests.bench.load_upstream import LoadUpstream
+from tests.bench.requests import question
+from tests.support.processes import BenchmarkFailed
 
 PLAIN, STREAM = question("hello"), question("hello", stream=True)
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

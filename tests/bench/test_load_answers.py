@@ -4,8 +4,8 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.bench import http_reader, load_answers
-from deepseek_cursor_proxy.lab.bench.load_answers import MARK, Command, parse_command
+from tests.bench import http_reader, load_answers
+from tests.bench.load_answers import MARK, Command, parse_command
 
 
 def events(answer: bytes) -> list[Any]:

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.lab import bench
-from deepseek_cursor_proxy.lab.bench import Options, apis, chats, observation, requests
-from deepseek_cursor_proxy.lab.bench import streams as benchmark_streams
-from deepseek_cursor_proxy.lab.bench.chats import Chat
-from deepseek_cursor_proxy.lab.bench.load_clients import Client
-from deepseek_cursor_proxy.lab.bench.load_upstream import LoadUpstream
-from deepseek_cursor_proxy.lab.bench.machine import CpuPinning
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, start_proxy
-from deepseek_cursor_proxy.lab.bench.scale import QUICK, Scale
-from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
+from tests import bench
+from tests.bench import Options, apis, chats, observation, requests
+from tests.bench import streams as benchmark_streams
+from tests.bench.chats import Chat
+from tests.bench.load_clients import Client
+from tests.bench.load_upstream import LoadUpstream
+from tests.bench.machine import CpuPinning
+from tests.bench.rounds import Contest, Target, start_proxy
+from tests.bench.scale import QUICK, Scale
+from tests.bench.table import DIRECT, OURS, Figure, Row
+from tests.support.processes import BenchmarkFailed, Server
 
 ONCE = dict.fromkeys(("paced_rounds", "crowd_rounds", "turns_measured", "chats", "first_seen", "starts"), 1)
 TWICE = dict.fromkeys(("streams", "stored_turn_count", "clients", "bursts"), 2)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.bench.load_clients import CHAT, Client, post
-from deepseek_cursor_proxy.lab.bench.requests import question
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, intervals
-from deepseek_cursor_proxy.lab.bench.scale import Scale
-from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row, exponent
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
+from tests.bench.load_clients import CHAT, Client, post
+from tests.bench.requests import question
+from tests.bench.rounds import Contest, intervals
+from tests.bench.scale import Scale
+from tests.bench.table import OURS, Figure, Row, exponent
+from tests.support.processes import BenchmarkFailed
 
 _MODEL = "deepseek-v4-pro"
 _PATIENCE_SECONDS = 20.0

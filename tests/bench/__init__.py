@@ -22,20 +22,20 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab.bench import load_upstream
-from deepseek_cursor_proxy.lab.bench.apis import other_apis
-from deepseek_cursor_proxy.lab.bench.chats import growing_chats, stored_turns
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, post
-from deepseek_cursor_proxy.lab.bench.machine import CpuPinning, find_listeners
-from deepseek_cursor_proxy.lab.bench.observation import observed_costs
-from deepseek_cursor_proxy.lab.bench.recording import recorded_costs
-from deepseek_cursor_proxy.lab.bench.requests import first_events, question, small_requests, startup, throughput
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, start_proxy
-from deepseek_cursor_proxy.lab.bench.scale import QUICK, Scale
-from deepseek_cursor_proxy.lab.bench.streams import crowds, paced_stream, unpaced_stream
-from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Row, Table
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, running_deepseek
 from deepseek_cursor_proxy.resource_limits import raise_descriptors
+from tests.bench import load_upstream
+from tests.bench.apis import other_apis
+from tests.bench.chats import growing_chats, stored_turns
+from tests.bench.load_clients import Client, post
+from tests.bench.machine import CpuPinning, find_listeners
+from tests.bench.observation import observed_costs
+from tests.bench.recording import recorded_costs
+from tests.bench.requests import first_events, question, small_requests, startup, throughput
+from tests.bench.rounds import Contest, Target, start_proxy
+from tests.bench.scale import QUICK, Scale
+from tests.bench.streams import crowds, paced_stream, unpaced_stream
+from tests.bench.table import DIRECT, OURS, Row, Table
+from tests.support.processes import BenchmarkFailed, Server, running_deepseek
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure, Row, Table, exponent, format_value, quantile
+from tests.bench.table import DIRECT, OURS, Figure, Row, Table, exponent, format_value, quantile
 
 
 class TestStatistics(unittest.TestCase):

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added_times, intervals, medians
-from deepseek_cursor_proxy.lab.bench.scale import Scale
-from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row, exponent, quantile
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.bench.load_clients import Client, get, post
+from tests.bench.rounds import Contest, Target, added_times, intervals, medians
+from tests.bench.scale import Scale
+from tests.bench.table import OURS, Figure, Row, exponent, quantile
+from tests.support.processes import BenchmarkFailed
 
 
 class Chat:

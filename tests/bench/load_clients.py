@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab.bench import http_reader
-from deepseek_cursor_proxy.lab.bench.http_reader import ResponseReader
-from deepseek_cursor_proxy.lab.bench.load_answers import MARK
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from tests.bench import http_reader
+from tests.bench.http_reader import ResponseReader
+from tests.bench.load_answers import MARK
+from tests.support.processes import BenchmarkFailed
 
 # Longer than any answer takes to begin.
 PATIENCE_SECONDS = 30.0

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from deepseek_cursor_proxy.lab.bench.load_clients import Crowd, post, run_crowd
-from deepseek_cursor_proxy.lab.bench.requests import question
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Rounds, Target, intervals, means, medians
-from deepseek_cursor_proxy.lab.bench.scale import Scale
-from deepseek_cursor_proxy.lab.bench.table import DIRECT, Figure, Row, quantile
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from tests.bench.load_clients import Crowd, post, run_crowd
+from tests.bench.requests import question
+from tests.bench.rounds import Contest, Rounds, Target, intervals, means, medians
+from tests.bench.scale import Scale
+from tests.bench.table import DIRECT, Figure, Row, quantile
+from tests.support.processes import BenchmarkFailed
 
 _RATE = 200
 # What a model usually writes per second, in one of many streams.

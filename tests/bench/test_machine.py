@@ -6,7 +6,7 @@ import sys
 import threading
 import unittest
 
-from deepseek_cursor_proxy.lab.bench.machine import CpuPinning, find_listeners
+from tests.bench.machine import CpuPinning, find_listeners
 
 ON_LINUX = unittest.skipUnless(sys.platform == "linux", "only Linux tells")
 

@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from deepseek_cursor_proxy.lab.bench.load_clients import Client
-from deepseek_cursor_proxy.lab.bench.machine import CpuPinning
-from deepseek_cursor_proxy.lab.bench.table import DIRECT, OURS, Figure
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, running_proxy
+from tests.bench.load_clients import Client
+from tests.bench.machine import CpuPinning
+from tests.bench.table import DIRECT, OURS, Figure
+from tests.support.processes import BenchmarkFailed, Server, running_proxy
 
 T = TypeVar("T")
 

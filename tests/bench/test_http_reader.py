@@ -2,9 +2,9 @@
 
 import unittest
 
-from deepseek_cursor_proxy.lab.bench import http_reader
-from deepseek_cursor_proxy.lab.bench.http_reader import ResponseReader
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from tests.bench import http_reader
+from tests.bench.http_reader import ResponseReader
+from tests.support.processes import BenchmarkFailed
 
 SIZED = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\ne\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, post
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target
-from deepseek_cursor_proxy.lab.bench.scale import Scale
-from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
 from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
+from tests.bench.load_clients import Client, post
+from tests.bench.rounds import Contest, Target
+from tests.bench.scale import Scale
+from tests.bench.table import OURS, Figure, Row
 
 _TURNS = 30
 # What a short answer of an agent has.

@@ -8,10 +8,10 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.lab import soak
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
-from deepseek_cursor_proxy.lab.soak import Figures, Finding, Scale, Tally
-from deepseek_cursor_proxy.lab.soak.clients import ClientRun, ClientRunFailed
+from tests import soak
+from tests.soak import Figures, Finding, Scale, Tally
+from tests.soak.clients import ClientRun, ClientRunFailed
+from tests.support.processes import BenchmarkFailed
 from tests.support.width import width
 
 CALM = Figures(2, 8, 40.0)
@@ -82,7 +82,7 @@ class TestRun(unittest.TestCase):
         failing = mock.patch.object(soak, "soak", side_effect=BenchmarkFailed("the proxy did not start"))
         with failing, contextlib.redirect_stderr(io.StringIO()) as errors:
             self.assertEqual(1, soak.run(1, out=io.StringIO()))
-        self.assertEqual("bench: the proxy did not start\n", errors.getvalue())
+        self.assertEqual("soak: the proxy did not start\n", errors.getvalue())
 
     def test_a_failure_of_a_client_is_counted_and_the_soak_goes_on(self) -> None:
         def broken(run: ClientRun) -> None:

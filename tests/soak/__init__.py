@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server, running_deepseek, running_proxy
-from deepseek_cursor_proxy.lab.soak import clients
-from deepseek_cursor_proxy.lab.soak.clients import CLIENTS, IDLE_SECONDS, PROXY_FLAGS, ClientRun
+from tests.soak import clients
+from tests.soak.clients import CLIENTS, IDLE_SECONDS, PROXY_FLAGS, ClientRun
+from tests.support.processes import BenchmarkFailed, Server, running_deepseek, running_proxy
 
 # After the last client the proxy has this long to release threads and descriptors.
 _SETTLING_SECONDS = 15.0
@@ -98,7 +98,7 @@ def run(minutes: float, quick: bool = False, out: TextIO | None = None) -> int:
         with tempfile.TemporaryDirectory() as place:
             findings = soak(60 * minutes, scale, Path(place), lambda line: print(line, file=out, flush=True))
     except (BenchmarkFailed, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
+        print(f"soak: {error}", file=sys.stderr)
         return 1
     print("", *findings, sep="\n", file=out, flush=True)
     return 1 if any(finding.is_met is False for finding in findings) else 0

@@ -6,8 +6,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
-from deepseek_cursor_proxy.lab.soak import clients
-from deepseek_cursor_proxy.lab.soak.clients import CLIENTS, ClientRun, ClientRunFailed
+from tests.soak import clients
+from tests.soak.clients import CLIENTS, ClientRun, ClientRunFailed
 from tests.support.harness import SocketTestCase
 
 QUESTION = {"role": "user", "content": "loop: do I need an umbrella?"}

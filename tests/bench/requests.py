@@ -6,10 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post, requests_per_second
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, added_times, means, medians
-from deepseek_cursor_proxy.lab.bench.scale import Scale
-from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
+from tests.bench.load_clients import Client, get, post, requests_per_second
+from tests.bench.rounds import Contest, Target, added_times, means, medians
+from tests.bench.scale import Scale
+from tests.bench.table import OURS, Figure, Row
 
 
 def question(command: str, *, stream: bool = False) -> bytes:

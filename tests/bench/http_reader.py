@@ -5,7 +5,7 @@ Pure: bytes of a socket come in, and only a short tail of them is kept.
 
 import re
 
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from tests.support.processes import BenchmarkFailed
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d+)")
 _CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding:[ \t]*chunked")

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, FeedClient, get, post, requests_per_second, run_crowd
-from deepseek_cursor_proxy.lab.bench.requests import question
-from deepseek_cursor_proxy.lab.bench.rounds import Contest, Target, intervals
-from deepseek_cursor_proxy.lab.bench.scale import Scale
-from deepseek_cursor_proxy.lab.bench.streams import CROWD_RATE, crowd
-from deepseek_cursor_proxy.lab.bench.table import OURS, Figure, Row
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed
+from tests.bench.load_clients import Client, FeedClient, get, post, requests_per_second, run_crowd
+from tests.bench.requests import question
+from tests.bench.rounds import Contest, Target, intervals
+from tests.bench.scale import Scale
+from tests.bench.streams import CROWD_RATE, crowd
+from tests.bench.table import OURS, Figure, Row
+from tests.support.processes import BenchmarkFailed
 
 _UNOBSERVED = "unobserved"
 _DASHBOARDS = 3

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
-from deepseek_cursor_proxy.lab.processes import wait_for_end_of_stdin
+from tests.support.processes import wait_for_end_of_stdin
 
 # Longer than anything takes that works.
 _PATIENCE_SECONDS = 30.0

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.lab import processes
-from deepseek_cursor_proxy.lab.bench import load_upstream
-from deepseek_cursor_proxy.lab.bench.load_clients import Client, get, post
-from deepseek_cursor_proxy.lab.bench.requests import question
-from deepseek_cursor_proxy.lab.processes import BenchmarkFailed, Server
-from deepseek_cursor_proxy.lab.soak import clients
+from tests.bench import load_upstream
+from tests.bench.load_clients import Client, get, post
+from tests.bench.requests import question
+from tests.soak import clients
+from tests.support import processes
+from tests.support.processes import BenchmarkFailed, Server
 
 made_up = partial(processes.running_deepseek, module=load_upstream.__name__)
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 
-from deepseek_cursor_proxy.lab.bench import load_answers
-from deepseek_cursor_proxy.lab.bench.http_reader import content_length
-from deepseek_cursor_proxy.lab.bench.load_answers import Command
-from deepseek_cursor_proxy.lab.processes import wait_for_end_of_stdin
+from tests.bench import load_answers
+from tests.bench.http_reader import content_length
+from tests.bench.load_answers import Command
+from tests.support.processes import wait_for_end_of_stdin
 
 # A long chat has a few megabytes.
 _RECEIVED_AT_ONCE = 1 << 20

@@ -1,0 +1,61 @@
+"""The command `python -m tests.bench`: its flags, and which of them go together."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from tests import bench
+from tests.bench.table import DIRECT, OURS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit code."""
+    parser = argparse.ArgumentParser("python -m tests.bench", description="Measure the proxy from outside.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument(
+        "--against",
+        type=_named_url,
+        action="append",
+        default=[],
+        metavar="NAME=URL",
+        help="measure another proxy as well, such as other=http://127.0.0.1:9001; again for one more",
+    )
+    parser.add_argument(
+        "--upstream-port",
+        type=_port,
+        default=0,
+        metavar="N",
+        help="the port of the made-up DeepSeek (default: any free one); another proxy is started with "
+        "http://127.0.0.1:N for DeepSeek's address before it is measured",
+    )
+    options = parser.parse_args(arguments)
+    others, port = dict(options.against), options.upstream_port
+    if len({DIRECT, OURS, *others}) < 2 + len(options.against):
+        parser.error("two columns have the same name; give each proxy of --against one of its own")
+    if others and not port:
+        parser.error("--against needs --upstream-port N: the port at which the other proxy looks for DeepSeek")
+    return bench.run(bench.Options(options.quick, options.json, tuple(others.items()), port))
+
+
+def _named_url(text: str) -> tuple[str, str]:
+    """A column of the table and its base URL, which is plain http."""
+    name, _, url = text.partition("=")
+    with contextlib.suppress(ValueError):
+        address = urlsplit(url)
+        if name.strip() and address.scheme == "http" and address.hostname and address.port != 0:
+            return name.strip(), url
+    raise argparse.ArgumentTypeError(f"{text!r} is not NAME=URL, such as other=http://127.0.0.1:9001")
+
+
+def _port(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        if 0 < int(text) < 65536:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port: a whole number from 1 to 65535")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
