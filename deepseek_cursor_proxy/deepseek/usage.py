@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.json_codec import as_object
 
-# More tokens than any request has. A number of thousands of digits would fill a terminal.
-_PLENTY = 10**15
-_NUMBERS = (int, float)
+# A thousand times the longest prompt. Sums of such counts fit the 64 bits of a column for billions of requests, and
+# none is infinite or has the thousands of digits that Python refuses to write.
+_PLENTY = 10**9
+_MOST_OF_SUM = 10**18
 
 
 class Tokens(NamedTuple):
@@ -31,27 +32,32 @@ class Tokens(NamedTuple):
 
 
 def read_usage(usage: Mapping[str, Any]) -> Tokens:
-    prompt, output = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
+    prompt, output = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     cached = usage.get("prompt_cache_hit_tokens")
     if not isinstance(cached, int):
         cached = as_object(usage.get("prompt_tokens_details")).get("cached_tokens")
-    hit = min(_number(cached), prompt)
-    thinking = _number(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
+    hit = min(_count(cached), prompt)
+    thinking = count_of(as_object(usage.get("completion_tokens_details")), "reasoning_tokens")
     searches = 0
     if "server_tool_use" in usage:
         runs = as_object(usage["server_tool_use"])
-        searches = _number(runs.get("web_search_requests")) + _number(runs.get("web_fetch_requests"))
+        searches = count_of(runs, "web_search_requests") + count_of(runs, "web_fetch_requests")
     return Tokens(hit, prompt - hit, output, min(thinking, output), searches)
 
 
+def count_of(usage: Mapping[str, Any], name: str) -> int:
+    """A count of the usage; 0 if it is absent or not sensible."""
+    return _count(usage.get(name))
+
+
 def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two usages, number by number, however deep; of anything else the first."""
+    """The sum of the usages of earlier answers and of another one, number by number; of anything else the first."""
     total = dict(one)
     for name, value in other.items():
         known = total.get(name)
         # The exact types: a bool is an int, too.
-        if type(value) in _NUMBERS:
-            total[name] = value + known if type(known) in _NUMBERS else value
+        if type(value) in (int, float):
+            total[name] = _sensible(value, _PLENTY) + _sensible(known, _MOST_OF_SUM)
         elif isinstance(value, dict):
             total[name] = add_usage(as_object(known), value)
         else:
@@ -59,6 +65,10 @@ def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any
     return total
 
 
-def _number(value: object) -> int:
-    # The exact type: a bool is an int, too.
+def _count(value: object) -> int:
     return value if type(value) is int and 0 <= value < _PLENTY else 0
+
+
+def _sensible(value: Any, bound: int) -> Any:
+    """The number; 0 for one that is negative, too large or none at all."""
+    return value if type(value) in (int, float) and 0 <= value < bound else 0

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.deepseek.usage import add_usage
 from deepseek_cursor_proxy.observers.events import Finished, Result
 from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.store import SessionStore
@@ -261,7 +262,7 @@ def _info(event: Finished, cost: float | None) -> dict[str, object]:
     assert event.prepared is not None
     facts = event.facts
     return {
-        "usage": event.usage,
+        "usage": add_usage({}, event.usage) if event.usage is not None else None,
         "cost": cost,
         "model": facts.model,
         "started": facts.started_at,

@@ -140,4 +140,5 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    return json.loads(zlib.decompress(packed).decode("utf-8", "surrogatepass"))
+    # A file that an earlier version wrote may have sums that are infinite.
+    return json.loads(zlib.decompress(packed).decode("utf-8", "surrogatepass"), parse_constant=lambda _: None)

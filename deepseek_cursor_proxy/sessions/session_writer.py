@@ -97,7 +97,8 @@ class SessionWriter:
         self._connection.executemany("UPDATE nodes SET info = ? WHERE id = ?", rows)
         costs = [turn.cost for turn in self._turns if turn.cost is not None]
         self._connection.execute(
-            "UPDATE sessions SET used_at = ?, requests = requests + ?, tokens = tokens + ?, model = ?, "
+            # A sum that does not fit its column would lose the turn.
+            "UPDATE sessions SET used_at = ?, requests = requests + ?, tokens = min(tokens + ?, 1 << 62), model = ?, "
             "cost = CASE WHEN ? THEN coalesce(cost, 0) + ? ELSE cost END, bytes = bytes + ? WHERE id = ?",
             (
                 now, len(self._turns), sum(turn.tokens for turn in self._turns), storable(self._turns[-1].model),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
@@ -66,9 +67,9 @@ class TokenCounter:
 
     def learn(self, request: ChatRequest, usage: Mapping[str, Any] | None) -> None:
         """Compare the estimate with the usage that DeepSeek reported for this request. Returns at once."""
-        count = usage.get("prompt_tokens") if usage is not None else None
+        count = count_of(usage, "prompt_tokens") if usage is not None else 0
         # With a tokenizer there is nothing to learn, and a search adds to the prompt what it finds.
-        if type(count) is not int or self._path is not None or request.server_tools:
+        if not count or self._path is not None or request.server_tools:
             return
         with self._lock:
             if self._stop.is_set() or self._sampler is not None or not self._is_due(request.model):

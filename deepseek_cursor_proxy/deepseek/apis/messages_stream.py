@@ -14,6 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 
@@ -209,9 +210,9 @@ def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
     """
     if not isinstance(found, dict):
         return None
-    cached = _count(found, "cache_read_input_tokens")
-    missed = _count(found, "input_tokens") + _count(found, "cache_creation_input_tokens")
-    output = _count(found, "output_tokens")
+    cached = count_of(found, "cache_read_input_tokens")
+    missed = count_of(found, "input_tokens") + count_of(found, "cache_creation_input_tokens")
+    output = count_of(found, "output_tokens")
     counted: dict[str, Any] = {
         "prompt_tokens": cached + missed,
         "completion_tokens": output,
@@ -224,11 +225,6 @@ def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
     if not runs and searches:
         runs = {"web_search_requests": searches}
     return {**counted, "server_tool_use": runs} if runs else counted
-
-
-def _count(found: Mapping[str, Any], name: str) -> int:
-    value = found.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _string(value: object) -> str:

@@ -11,6 +11,7 @@ from deepseek_cursor_proxy.conversation import CallPiece, Delta, ServerDelta, Se
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_server_item
+from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 
@@ -197,7 +198,9 @@ def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
     """Usage under its names in chat completions; with the searches, as Messages have them, if there were any."""
     if not isinstance(found, dict):
         return None
-    prompt, cached = found.get("input_tokens"), as_object(found.get("input_tokens_details")).get("cached_tokens")
+    details = as_object(found.get("input_tokens_details"))
+    prompt, cached = found.get("input_tokens"), details.get("cached_tokens")
+    missed = max(0, count_of(found, "input_tokens") - count_of(details, "cached_tokens"))
     counted = {
         "prompt_tokens": prompt,
         "completion_tokens": found.get("output_tokens"),
@@ -205,7 +208,7 @@ def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
         "prompt_tokens_details": {"cached_tokens": cached} if isinstance(cached, int) else None,
         "completion_tokens_details": as_object(found.get("output_tokens_details")) or None,
         "prompt_cache_hit_tokens": cached,
-        "prompt_cache_miss_tokens": prompt - cached if isinstance(prompt, int) and isinstance(cached, int) else None,
+        "prompt_cache_miss_tokens": missed if isinstance(prompt, int) and isinstance(cached, int) else None,
         "server_tool_use": found.get("server_tool_use") or ({"web_search_requests": searches} if searches else None),
     }
     return {name: value for name, value in counted.items() if isinstance(value, (int, dict))}

@@ -22,6 +22,7 @@ from deepseek_cursor_proxy.conversation import (
     join_pieces,
 )
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
+from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json, encode_json
@@ -317,18 +318,13 @@ class _PendingToolUse:
 def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, Any]:
     """DeepSeek's usage in the fields of this API, where tokens from the cache are not part of the input."""
     counted = found or {}
-    cached = _count(as_object(counted.get("prompt_tokens_details")), "cached_tokens")
+    cached = count_of(as_object(counted.get("prompt_tokens_details")), "cached_tokens")
     return {
-        "input_tokens": estimate if found is None else max(0, _count(counted, "prompt_tokens") - cached),
+        "input_tokens": estimate if found is None else max(0, count_of(counted, "prompt_tokens") - cached),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
-        "output_tokens": _count(counted, "completion_tokens"),
+        "output_tokens": count_of(counted, "completion_tokens"),
     }
-
-
-def _count(found: Mapping[str, Any], name: str) -> int:
-    value = found.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _is_object(arguments: str) -> bool:

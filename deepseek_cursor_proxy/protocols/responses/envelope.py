@@ -15,6 +15,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.conversation import is_blank
+from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
 from deepseek_cursor_proxy.protocols.request.field_checks import (
@@ -329,19 +330,14 @@ def state(status: str, **known: Any) -> dict[str, Any]:
 def usage(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    prompt, completion = _count(found, "prompt_tokens"), _count(found, "completion_tokens")
-    cached = _count(as_object(found.get("prompt_tokens_details")), "cached_tokens")
-    reasoning = _count(as_object(found.get("completion_tokens_details")), "reasoning_tokens")
+    prompt, completion = count_of(found, "prompt_tokens"), count_of(found, "completion_tokens")
+    cached = count_of(as_object(found.get("prompt_tokens_details")), "cached_tokens")
+    reasoning = count_of(as_object(found.get("completion_tokens_details")), "reasoning_tokens")
     return {
         "input_tokens": prompt,
         # DeepSeek charges nothing for filling its cache, and does not count it.
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": reasoning},
-        "total_tokens": _count(found, "total_tokens") or prompt + completion,
+        "total_tokens": count_of(found, "total_tokens") or prompt + completion,
     }
-
-
-def _count(found: Mapping[str, Any], name: str) -> int:
-    value = found.get(name)
-    return value if isinstance(value, int) and value > 0 else 0

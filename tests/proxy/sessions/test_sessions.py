@@ -72,6 +72,25 @@ class TestSessions(SessionsTestCase):
         self.chat(session, QUESTION)
         self.assertEqual(1, len(self.nodes(session)))
 
+    def test_usage_that_adds_up_to_infinity_breaks_neither_nodes_nor_exports(self) -> None:
+        for odd in (1.7e308, 9 * 10**4298, -(10**20)):
+            with self.subTest(str(odd)[:8]):
+                session = self.create()["uuid"]
+                history = [QUESTION]
+                for _ in range(3):
+                    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
+                    usage = {"prompt_tokens": odd, "cost": odd, "prompt_tokens_details": {"x": odd}}
+                    body = json.dumps({"choices": [choice], "usage": usage})
+                    self.fake.answer(Raw(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{body}".encode()))
+                    self.chat(session, *history)
+                    history += [choice["message"], QUESTION]
+                (node,) = self.nodes(session)
+                self.assertEqual({"prompt_tokens": 0, "cost": 0, "prompt_tokens_details": {"x": 0}}, node["usage"])
+                for form in ("openai", "sharegpt", "hermes", "nodes"):
+                    exported = self.call("GET", f"/s/{session}/export?format={form}").body
+                    self.assertNotIn(b"Infinity", exported)
+                    json.loads(exported)
+
     def test_a_session_belongs_to_its_key(self) -> None:
         session = self.create()["uuid"]
         self.chat(session, QUESTION)

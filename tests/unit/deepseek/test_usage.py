@@ -1,5 +1,6 @@
 """The usage of an answer, of any shape, as numbers that make sense."""
 
+import json
 import unittest
 from typing import Any
 
@@ -23,7 +24,7 @@ class TestUsage(unittest.TestCase):
         self.assertEqual(100, read_usage(cases["DeepSeek"][0]).prompt)
 
     def test_what_is_no_sensible_number_counts_as_0(self) -> None:
-        for odd in (-1, 10**15, 10**5000, 1.5, True, "7", None, [7], {"a": 7}):
+        for odd in (-1, 10**9, 10**15, 10**5000, 1e308, float("nan"), 1.5, True, "7", None, [7], {"a": 7}):
             fields = ("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens")
             usage: dict[str, Any] = dict.fromkeys(fields, odd)
             usage["prompt_tokens_details"] = usage["completion_tokens_details"] = usage["server_tool_use"] = odd
@@ -40,3 +41,16 @@ class TestUsage(unittest.TestCase):
         other = {"a": 2, "b": {"c": 3, "e": 1.5}, "d": 4, "e": 5, "f": True, "g": {"h": 1}}
         total = {"a": 3, "b": {"c": 5, "e": 1.5}, "d": 4, "e": 5, "f": True, "g": {"h": 1}}
         self.assertEqual(total, add_usage(one, other))
+
+    def test_a_sum_of_absurd_numbers_stays_a_number_that_json_has(self) -> None:
+        for odd in (1e308, 10**4299, -5, -1e308, float("inf"), float("nan"), 9 * 10**17):
+            with self.subTest(str(odd)[:10]):
+                total: dict[str, Any] = {"prompt_tokens": odd, "details": {"cost": odd}}
+                for one in ({"prompt_tokens": odd, "details": {"cost": 1.5}}, {"prompt_tokens": 3, "details": {}}):
+                    total = add_usage(total, one)
+                json.loads(json.dumps(total, allow_nan=False))
+                self.assertTrue(0 <= total["prompt_tokens"] <= 10**18, total)
+                self.assertGreaterEqual(total["details"]["cost"], 1.5)
+
+    def test_the_sum_of_a_long_session_goes_on(self) -> None:
+        self.assertEqual({"a": 5 * 10**12 + 7}, add_usage({"a": 5 * 10**12}, {"a": 7}))

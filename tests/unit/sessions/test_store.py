@@ -74,6 +74,19 @@ class TestSessions(StoreTestCase):
         assert found is not None
         self.assertEqual((2, 2, 15, 0.5, "m"), (found.requests, found.nodes, found.tokens, found.cost, found.model))
 
+    def test_a_full_sum_of_tokens_costs_no_turn(self) -> None:
+        session = self.create()
+        for number in range(3):
+            self.record(session, turn(user(str(number)), answer("b"), tokens=2**62))
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual((3, 2**62), (found.nodes, found.tokens))
+
+    def test_an_infinite_sum_of_an_earlier_version_is_read_as_null(self) -> None:
+        session = self.create()
+        self.record(session, turn(user("a"), answer("b"))._replace(info={"usage": {"x": float("inf")}}))
+        self.assertEqual([{"usage": {"x": None}}], [node.info for node in self.nodes(session)])
+
     def test_a_deleted_session_leaves_no_byte_in_the_file(self) -> None:
         secret = "".join(random.Random(1).choices("abcdefghijklmnop", k=400))
         session, kept = self.create(), self.create()
