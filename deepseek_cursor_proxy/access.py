@@ -19,7 +19,6 @@ import ipaddress
 import logging
 import math
 import os
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -27,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
+from deepseek_cursor_proxy.config.access_keys import AccessKey, is_anthropic_key, is_credential
 from deepseek_cursor_proxy.errors import BadRequest, Forbidden, StartupError, TooManyAttempts, Unauthorized, WrongKey
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.own_hosts import Address, OwnHosts
@@ -316,33 +315,29 @@ def _network(client_ip: str) -> bytes:
 def _credential(request: HttpRequest) -> str | None:
     """The key of a request; BadRequest when api-key, Azure's header, holds another one.
 
-    Authorization and x-api-key may differ: clients with two variables set send both. Each API's own header wins.
+    Authorization and x-api-key may differ: Claude Code sends both when both of its variables are set. The bearer token
+    wins, as at DeepSeek. A key of Anthropic never counts, so that it is never sent on; WrongKey if there is no other.
     """
     headers = request.headers
     scheme, _, token = headers.get("authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
-    api_key = headers.get("x-api-key", "").strip()
-    key = api_key or bearer if _is_anthropic(request) else bearer or api_key
+    given = [key for key in (bearer, headers.get("x-api-key", "").strip(), headers.get("api-key", "").strip()) if key]
+    own = [key for key in given if not is_anthropic_key(key)]
+    if given and not own:
+        raise WrongKey(
+            "This is a key of Anthropic (sk-ant-…), which is never sent to DeepSeek. Set ANTHROPIC_AUTH_TOKEN to the "
+            "key for this proxy, and unset ANTHROPIC_API_KEY."
+        )
     azure = headers.get("api-key", "").strip()
-    if key and azure and key != azure:
+    if azure in own and own[0] != azure:
         raise BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")
-    key = key or azure
-    return key if is_credential(key) else None
-
-
-_ANTHROPIC_PATH = re.compile(r"(?:/+v1)*/+messages(?:/|\Z)")
-_SHARED_PATH = re.compile(r"(?:/+v1)*/+models(?:/|\Z)")
-
-
-def _is_anthropic(request: HttpRequest) -> bool:
-    """Whether a request uses Anthropic's API, whose key is in x-api-key."""
-    if _ANTHROPIC_PATH.match(request.path):
-        return True
-    return "anthropic-version" in request.headers and bool(_SHARED_PATH.match(request.path))
+    return own[0] if own and is_credential(own[0]) else None
 
 
 def _held_key(environment: Mapping[str, str]) -> str | None:
     key = environment.get(HELD_KEY, "").strip()
     if key and not is_credential(key):
         raise StartupError(f"{HELD_KEY} has a blank or a character that is no visible ASCII; set it anew, or unset it")
+    if is_anthropic_key(key):
+        raise StartupError(f"{HELD_KEY} holds a key of Anthropic (sk-ant-…); set it to a DeepSeek key, or unset it")
     return key or None

@@ -6,8 +6,8 @@
     reply         the exchange as the Writer writes it, streamed or plain; see `reply`
 
 A new API is a Writer in `protocols`, a GenerationEndpoint in `endpoints` and a line in `routes._TABLE`. If its errors
-have another shape, change `routes._error_reply`; if its key has another header, `access._is_anthropic`
-and `key_settings`; if its list of messages has another name, `incremental_json._LISTS`.
+have another shape, change `routes._error_reply`; if its key has another header, `access._credential` and
+`key_settings`; if its list of messages has another name, `incremental_json._LISTS`.
 """
 
 from collections.abc import Callable, Mapping

@@ -9,9 +9,9 @@ from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 _CURSOR = "In Cursor: Settings, Models, OpenAI API Key."
 _CURSOR_AZURE = "In Cursor: Settings, Models, Azure OpenAI, API Key."
-_CLAUDE_CODE = "Claude Code sends ANTHROPIC_AUTH_TOKEN, or else ANTHROPIC_API_KEY."
+_CLAUDE_CODE = "Claude Code sends ANTHROPIC_AUTH_TOKEN, which counts here, and ANTHROPIC_API_KEY; unset the second."
 _CODEX = "Codex sends the environment variable that env_key of its model provider names (in ~/.codex/config.toml)."
-_ANTHROPIC = "Anthropic's SDKs send ANTHROPIC_API_KEY as x-api-key and ANTHROPIC_AUTH_TOKEN as a bearer token."
+_ANTHROPIC = "Anthropic's SDKs send ANTHROPIC_AUTH_TOKEN as a bearer token, which counts, and ANTHROPIC_API_KEY."
 _OPENAI = "OpenAI's SDKs send OPENAI_API_KEY."
 _ANY = "It is one of your client's settings."
 

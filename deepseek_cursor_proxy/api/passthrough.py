@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.api.reply import internal_error
+from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
+from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
@@ -78,6 +80,8 @@ def relay(
             f"{safe_text(request.model, 60)} goes to {_host(route.base_url)} by {setting}, but the environment "
             f"variable {route.key_env} holds no key. Set it where the proxy is started."
         )
+    if is_anthropic_key(credential) and hosts.choose("auto", route.base_url) is hosts.DEEPSEEK:
+        raise Unauthorized(f"{route.key_env} of {setting} holds a key of Anthropic, which is never sent to DeepSeek.")
     destination = Destination(route.base_url + request.api.path, _host(route.base_url), f"base_url of {setting}")
     outcome = _Outcome(report, destination.name)
     try:

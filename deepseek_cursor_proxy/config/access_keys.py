@@ -53,6 +53,11 @@ def is_credential(text: str) -> bool:
     return _CREDENTIAL.fullmatch(text) is not None
 
 
+def is_anthropic_key(text: str) -> bool:
+    """Whether a key is one of Anthropic's: it must not reach another company because a variable was left set."""
+    return text[:7].lower() == "sk-ant-"
+
+
 def access_key(key: str, value: Any, origin: str) -> AccessKey:
     """Parse an entry of access_keys, a key or its digest. No error repeats it."""
     if isinstance(value, AccessKey):

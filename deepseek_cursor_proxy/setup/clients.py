@@ -4,7 +4,8 @@ Each was run with exactly these settings (the versions are in tests/interop), bu
 documentation. Cursor keeps its settings in a database of its own, which nothing here touches.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.prices import rates
+from deepseek_cursor_proxy.setup import files
 from deepseek_cursor_proxy.setup.codex_catalogue import FILE_NAME, catalogue
-from deepseek_cursor_proxy.setup.editors.documents import Editor
+from deepseek_cursor_proxy.setup.editors.documents import Editor, Unreadable, decode
 from deepseek_cursor_proxy.setup.editors.json_text import JsonEdit
 from deepseek_cursor_proxy.setup.editors.toml_text import TomlEdit
 from deepseek_cursor_proxy.setup.editors.whole_file import WholeFile
@@ -93,6 +95,31 @@ def _claude_code(machine: Machine, endpoint: Endpoint) -> list[Target]:
     return [Target(place / "settings.json", JsonEdit({("env", name): value for name, value in variables.items()}))]
 
 
+def _claude_code_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
+    name = "ANTHROPIC_API_KEY"
+    for found in _other_keys(machine, endpoint, [name], [(place / "settings.json", name)]):
+        yield f"Warning: {found} is sent to the proxy as well, where ANTHROPIC_AUTH_TOKEN counts. Unset it."
+
+
+def _other_keys(
+    machine: Machine, endpoint: Endpoint, variables: Iterable[str], places: Iterable[tuple[Path, str]]
+) -> Iterator[str]:
+    """Where the environment or a file has another key than the one for the proxy, which the client would send."""
+    own = machine.environment.get(endpoint.key_variable)
+    for name in variables:
+        if machine.environment.get(name) not in ("", None, own):
+            yield f"{name} of the environment"
+    for path, name in places:
+        try:
+            text = decode(files.read(path) or b"").text
+        except Unreadable:
+            continue
+        found = re.search(rf"""(?m)^(?![ \t]*#).*?\b{name}["']?[ \t]*[:=][ \t]*["']?([^\s"'#]+)""", text)
+        if found is not None and found[1] != own:
+            yield f"{name} in {path}"
+
+
 def _opencode(machine: Machine, endpoint: Endpoint) -> list[Target]:
     place = machine.config_home / "opencode"
     names = [place / "opencode.json", place / "opencode.jsonc"]
@@ -137,6 +164,11 @@ def _qwen_code(machine: Machine, endpoint: Endpoint) -> list[Target]:
     values: JsonValues = {("security", "auth", name): value for name, value in auth.items()}
     values[("model", "name")] = MODEL
     return [Target(machine.home / ".qwen" / "settings.json", JsonEdit(values, has_comments=True))]
+
+
+def _qwen_code_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    for found in _other_keys(machine, endpoint, ["OPENAI_API_KEY"], []):
+        yield f"Warning: Qwen Code sends {found}, not the key of its file. Unset it, or set it to {endpoint.key_word}."
 
 
 def _continue(machine: Machine, endpoint: Endpoint) -> list[Target]:
@@ -190,6 +222,14 @@ def _aider(machine: Machine, endpoint: Endpoint) -> list[Target]:
         Target(machine.home / ".aider.conf.yml", YamlKeys("aider", keys)),
         Target(machine.home / ".aider.model.metadata.json", JsonEdit(models)),
     ]
+
+
+def _aider_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    # The second variable and both files win over the first one.
+    variables = ["OPENAI_API_KEY", "AIDER_OPENAI_API_KEY"]
+    places = [(machine.home / ".aider.conf.yml", "openai-api-key"), (machine.home / ".env", "OPENAI_API_KEY")]
+    for found in _other_keys(machine, endpoint, variables, places):
+        yield f"Warning: aider sends {found} to the proxy. Unset it, or set it to {endpoint.key_word}."
 
 
 def _aider_model(slug: str) -> dict[str, Any]:
@@ -255,12 +295,12 @@ CLIENTS = {
     client.name: client
     for client in (
         Client("codex", "Codex", "codex", _codex),
-        Client("claude-code", "Claude Code", "claude", _claude_code, "ANTHROPIC_AUTH_TOKEN"),
+        Client("claude-code", "Claude Code", "claude", _claude_code, "ANTHROPIC_AUTH_TOKEN", notes=_claude_code_notes),
         Client("opencode", "opencode", "opencode", _opencode),
-        Client("qwen-code", "Qwen Code", "qwen", _qwen_code),
+        Client("qwen-code", "Qwen Code", "qwen", _qwen_code, notes=_qwen_code_notes),
         Client("continue", "Continue", "cn", _continue, rival="config.json", notes=_continue_notes),
         Client("cline", "Cline", "cline", _cline, needs_key=True, notes=_cline_notes),
-        Client("aider", "aider", "aider", _aider, "OPENAI_API_KEY"),
+        Client("aider", "aider", "aider", _aider, "OPENAI_API_KEY", notes=_aider_notes),
         Client("zed", "Zed", "zed", _zed, ACCESS_KEY_VARIABLE, notes=_zed_notes),
         Client("llm", "llm", "llm", _llm, key_variable="", notes=_llm_notes),
     )

@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.http1.messages import HttpRequest
 from tests.support.threads import run_at_once
 
 OWNER, FRIEND, STRANGER = "sk-the-key-of-the-owner", "sk-the-key-of-a-friend", "sk-the-key-of-a-stranger"
+ANTHROPIC = "sk-ant-api03-the-key-of-the-owner-at-another-company"
 CHAT = "/v1/chat/completions"
 ROUTE: Any = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
 FOREIGN: tuple[dict[str, str], ...] = (
@@ -128,28 +129,38 @@ class TestCredentials(AccessTest):
             self.assertEqual("two_keys", caught.exception.code)
             self.assertNotIn("sk-", caught.exception.message)
 
-    def test_of_two_key_headers_the_one_of_the_called_api_wins(self) -> None:
+    def test_of_two_key_headers_the_bearer_token_wins_on_every_api(self) -> None:
         version = {"anthropic_version": "2023-06-01"}
-        for path, headers, expected in (
-            (CHAT, {}, OWNER),
-            ("/chat/completions", {}, OWNER),
-            ("/openai/deployments/m/chat/completions", {}, OWNER),
-            ("/v1/responses", {}, OWNER),
-            ("/v1/responses/resp_messages", {}, OWNER),
-            ("/v1/messagesx", {}, OWNER),
-            ("/v1/models", {}, OWNER),
-            ("/v1/messages", {}, FRIEND),
-            ("/messages/", {}, FRIEND),
-            ("//v1//messages/count_tokens", {}, FRIEND),
-            ("/v1/v1/messages", {}, FRIEND),
-            # The list of models is Anthropic's with its header, which makes no message of a chat.
-            ("/v1/models", version, FRIEND),
-            ("/models/deepseek-v4-pro", version, FRIEND),
-            (CHAT, version, OWNER),
-        ):
-            with self.subTest(path, **headers):
-                request = self.request(OWNER, x_api_key=FRIEND, **headers)._replace(path=path)
-                self.assertEqual(expected, self.access().admit(request).credential)
+        for path in (CHAT, "/v1/responses", "/v1/models", "/v1/messages", "//v1//messages/count_tokens"):
+            for headers in ({}, version):
+                with self.subTest(path, **headers):
+                    request = self.request(OWNER, x_api_key=FRIEND, **headers)._replace(path=path)
+                    self.assertEqual(OWNER, self.access().admit(request).credential)
+
+    def test_a_key_of_anthropic_gives_way_to_any_other(self) -> None:
+        for path in (CHAT, "/v1/responses", "/v1/messages"):
+            for headers in (
+                {"authorization": f"Bearer {ANTHROPIC}", "x_api_key": OWNER},
+                {"authorization": f"Bearer {OWNER}", "x_api_key": ANTHROPIC},
+                {"authorization": f"Bearer {OWNER}", "api_key": ANTHROPIC},
+                {"x_api_key": ANTHROPIC.upper(), "api_key": OWNER},
+            ):
+                with self.subTest(path, **headers):
+                    request = self.request(None, **headers)._replace(path=path)
+                    self.assertEqual(OWNER, self.access().admit(request).credential)
+
+    def test_a_key_of_anthropic_alone_is_refused_with_what_to_unset(self) -> None:
+        for headers in ({"authorization": f"Bearer {ANTHROPIC}"}, {"x_api_key": ANTHROPIC}, {"api_key": ANTHROPIC}):
+            for settings in ({}, {"access_keys": [ANTHROPIC]}):
+                with self.assertRaises(Unauthorized) as caught:
+                    self.access(**settings).admit(self.request(None, **headers))
+                self.assertIn("Set ANTHROPIC_AUTH_TOKEN", caught.exception.message)
+                self.assertIn("unset ANTHROPIC_API_KEY", caught.exception.message)
+                self.assertNotIn(ANTHROPIC, caught.exception.message)
+
+    def test_a_key_of_anthropic_is_not_held_for_deepseek(self) -> None:
+        with self.assertRaisesRegex(StartupError, "key of Anthropic"):
+            self.access(access_keys=[OWNER], environment={HELD_KEY: ANTHROPIC})
 
     def test_every_api_accepts_a_key_in_either_header(self) -> None:
         for path in (CHAT, "/v1/responses", "/v1/messages"):
@@ -159,7 +170,7 @@ class TestCredentials(AccessTest):
 
     def test_the_losing_key_of_two_headers_gives_no_access(self) -> None:
         access = self.access(access_keys=[OWNER])
-        message = self.request(OWNER, x_api_key=STRANGER)._replace(path="/v1/messages")
+        message = self.request(STRANGER, x_api_key=OWNER)._replace(path="/v1/messages")
         for request in (self.request(STRANGER, x_api_key=OWNER), message):
             with self.assertRaisesRegex(Unauthorized, "not among the access keys"):
                 access.admit(request)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import is_credential
+from deepseek_cursor_proxy.config.access_keys import is_anthropic_key, is_credential
 from deepseek_cursor_proxy.config.upstreams import UpstreamTable, serving
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import hosts
@@ -275,7 +275,10 @@ def _keys(name: str, table: UpstreamTable, held_key: str | None, environment: Ma
     found = []
     for variable in table.key_env:
         keys = [each.strip() for each in environment.get(variable, "").split(",") if is_credential(each.strip())]
-        if not keys:
+        own = [each for each in keys if not is_anthropic_key(each)]
+        if len(own) < len(keys):
+            _log.warning("[upstreams.%s] does not get the key of Anthropic (sk-ant-…) in %s", name, variable)
+        elif not keys:
             _log.warning("[upstreams.%s] gets no key from %s: set it where the proxy is started", name, variable)
-        found += keys
+        found += own
     return KeyPool(found)

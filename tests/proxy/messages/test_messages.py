@@ -54,7 +54,7 @@ class TestMessages(MessagesTestCase):
         deltas = [event["delta"]["type"] for event in reply.events if event["type"] == "content_block_delta"]
         self.assertEqual(["thinking_delta", "signature_delta", "text_delta", "input_json_delta"], deltas)
 
-    def test_either_header_brings_the_key_and_the_one_of_this_api_wins(self) -> None:
+    def test_either_header_brings_the_key_and_a_bearer_token_wins(self) -> None:
         body = {"max_tokens": 10, "messages": [user("q")]}
         bearer, named = {"Authorization": "Bearer sk-a"}, {"x-api-key": "sk-a"}
         for headers in (bearer, named, {**bearer, **named}):
@@ -63,12 +63,31 @@ class TestMessages(MessagesTestCase):
             self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
         # Claude Code sends both when both of its variables are set.
         self.assertEqual(200, self.send(self.running, body, headers={"Authorization": "Bearer sk-b", **named}).status)
-        self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
+        self.assertEqual("Bearer sk-b", self.fake.seen[-1].headers["authorization"])
         reply = self.send(self.running, body, headers={"api-key": "sk-a", "x-api-key": "sk-b"})
         self.assertEqual((400, "invalid_request_error"), (reply.status, reply.error["type"]))
         reply = self.send(self.running, body, headers={})
         self.assertEqual((401, "authentication_error"), (reply.status, reply.error["type"]))
         self.assertEqual(4, len(self.fake.seen))
+
+    def test_a_key_of_anthropic_never_reaches_deepseek(self) -> None:
+        """Claude Code with ANTHROPIC_API_KEY left set sends it beside ANTHROPIC_AUTH_TOKEN."""
+        body, other = {"max_tokens": 10, "messages": [user("q")]}, "sk-ant-api03-0123456789"
+        for headers in (
+            {"Authorization": "Bearer sk-a", "x-api-key": other},
+            {"Authorization": f"Bearer {other}", "x-api-key": "sk-a"},
+        ):
+            self.assertEqual(200, self.send(self.running, body, headers=headers).status)
+            self.assertEqual("Bearer sk-a", self.fake.seen[-1].headers["authorization"])
+        count = len(self.fake.seen)
+        agent = {"User-Agent": "claude-cli/2.1.325 (external, sdk-cli)"}
+        for headers in ({"Authorization": f"Bearer {other}"}, {"x-api-key": other}, {"x-api-key": other, **agent}):
+            reply = self.send(self.running, body, headers=headers)
+            self.assertEqual((401, "authentication_error"), (reply.status, reply.error["type"]))
+            self.assertIn("unset ANTHROPIC_API_KEY", reply.error["message"])
+            self.assertIn("ANTHROPIC_AUTH_TOKEN", reply.error["message"])
+            self.assertNotIn(other.encode(), reply.body)
+        self.assertEqual(count, len(self.fake.seen))
 
     def test_query_strings_and_beta_headers_make_no_difference(self) -> None:
         for path in (PATH, f"{PATH}?beta=true", "/messages", f"{PATH}/"):

@@ -79,6 +79,16 @@ class TestRequest(PassthroughTestCase):
                 self.assertIn("ROUTE_KEY holds no key", error["message"])
         self.assertEqual([], self.other.seen + self.fake.seen)
 
+    def test_a_key_of_anthropic_is_not_sent_to_deepseek_by_a_route(self) -> None:
+        with mock.patch.dict(os.environ, ROUTE_KEY="sk-ant-api03-0123456789"):
+            reply = self.ask(proxy=self.passing("https://api.deepseek.com"))
+            self.assertEqual(401, reply.status)
+            self.assertIn("key of Anthropic", reply.value["error"]["message"])
+            # Any other host has the key that its owner named for it.
+            self.other.answer(Failure(400))
+            self.ask()
+        self.assertEqual("Bearer sk-ant-api03-0123456789", self.other.seen[-1].headers["authorization"])
+
     def test_a_client_without_a_key_is_refused_before_the_route(self) -> None:
         without_key = request_bytes(BODY).replace(b"Authorization", b"X-Nothing")
         self.assertEqual(401, self.round_trip(self.passing(), without_key).status)

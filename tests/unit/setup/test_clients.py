@@ -37,6 +37,44 @@ VARIABLES = {
 }
 
 
+class OtherKeysTest(FilesCase):
+    """A key that is left in the environment or in a file would reach the proxy in place of the right one."""
+
+    def notes(self, name: str, **environment: str) -> str:
+        return "\n".join(CLIENTS[name].notes(self.machine("linux", **environment), ENDPOINT))
+
+    def test_setup_warns_of_a_key_in_the_environment(self) -> None:
+        for name, variable in (
+            ("claude-code", "ANTHROPIC_API_KEY"),
+            ("aider", "OPENAI_API_KEY"),
+            ("aider", "AIDER_OPENAI_API_KEY"),
+            ("qwen-code", "OPENAI_API_KEY"),
+        ):
+            with self.subTest(name, variable=variable):
+                found = self.notes(name, **{variable: "sk-other-1234567"})
+                self.assertIn(f"{variable} of the environment", found)
+                self.assertIn("Unset it", found)
+                self.assertNotIn("sk-other", found)
+                same = {variable: "sk-own", ENDPOINT.key_variable: "sk-own"}
+                for none in ({}, {variable: ""}, same):
+                    self.assertNotIn("Warning", self.notes(name, **none))
+
+    def test_setup_warns_of_a_key_in_a_file_of_the_client(self) -> None:
+        for name, path, text, is_found in (
+            ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_API_KEY": "sk-ant-1"}}', True),
+            ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_API_KEY": ""}}', False),
+            ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', False),
+            ("aider", ".aider.conf.yml", "model: x\nopenai-api-key: sk-1\n", True),
+            ("aider", ".aider.conf.yml", "# openai-api-key: sk-1\nopenai-api-base: x\n", False),
+            ("aider", ".env", "export OPENAI_API_KEY='sk-1'\n", True),
+            ("aider", ".env", "OPENAI_API_KEY=\nX=y\n", False),
+        ):
+            with self.subTest(path, text=text):
+                self.write(self.home / path, text.encode())
+                self.assertEqual(is_found, f"in {self.home / path}" in self.notes(name))
+                (self.home / path).unlink()
+
+
 class PathsTest(FilesCase):
     def test_each_system_has_its_places(self) -> None:
         for system in SYSTEMS:

@@ -23,7 +23,7 @@ class TestUpstreams(DatabaseTestCase):
         config = ProxyConfig(upstreams=given)  # type: ignore[arg-type]
         self.limits = CallLimits(config.most_calls, 0, config.calls_setting)
         self.clock = 1000.0
-        keys = {"A": "sk-a", "NONE": ""}
+        keys = {"A": "sk-a", "NONE": "", "ANTHROPIC": "sk-ant-x, sk-b"}
         forms = ReasoningForms(self.database)
         return Upstreams(config, forms, self.limits, None, former, environment=keys, now=lambda: self.clock)
 
@@ -69,6 +69,13 @@ class TestUpstreams(DatabaseTestCase):
         self.assertEqual(["b", "a"], self.names(again, b"4999"))
         without = self.upstreams(upstreams, a={}, c={"priority": 2})
         self.assertEqual(["a", "c"], self.names(without, b"4999"))
+
+    def test_a_key_of_anthropic_is_no_key_of_an_upstream(self) -> None:
+        with self.assertLogs("deepseek_cursor_proxy.exchange.upstreams.upstreams", "WARNING") as logged:
+            (upstream,) = self.upstreams(a={"key_env": "ANTHROPIC"}).all
+        self.assertIn("does not get the key of Anthropic (sk-ant-…) in ANTHROPIC", logged.output[0])
+        assert upstream.keys is not None
+        self.assertEqual(["sk-b"], [key.credential for key in upstream.keys._keys])
 
     def test_an_upstream_that_is_not_ready_comes_last(self) -> None:
         with self.assertLogs("deepseek_cursor_proxy.exchange.upstreams.upstreams", "WARNING"):
