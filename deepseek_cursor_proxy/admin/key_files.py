@@ -71,4 +71,8 @@ def addresses(store: Path) -> list[str]:
 
 
 def _folder(store: Path) -> Path:
-    return store.expanduser().absolute().parent
+    """The folder of a store; OSError if it is in the home directory of a user who has none."""
+    try:
+        return store.expanduser().absolute().parent
+    except RuntimeError as error:
+        raise FileNotFoundError(str(error)) from None

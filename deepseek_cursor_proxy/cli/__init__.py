@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     store             how much is stored; all of it deleted
     usage             what was used and what it cost; the balance of the account
     access_key        a new key for access_keys, or the digest of one
+    questions         what a person at the terminal is asked
     setup             the configuration of clients: shown, changed and put back
     service           the proxy as a service of the system
     doctor            what is wrong with the set-up, and the remedy
@@ -41,16 +42,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     try:
         options = parse(words, COMMANDS)
-        code = options.pop("command")(options) or 0
-        # Here, where an error can be reported, rather than at exit.
-        sys.stdout.flush()
-        return int(code)
+        return _end(int(options.pop("command")(options) or 0))
     except StartupError as error:
-        print(f"deepseek-cursor-proxy: {safe_text(error, 1000)}", file=sys.stderr)
-        return 2
+        return _end(2, str(error))
     except KeyboardInterrupt:
-        return 130
+        return _end(130)
+    except SystemExit as end:
+        # The parser has printed the help or the version.
+        raise SystemExit(_end(int(end.code or 0))) from None
     except BrokenPipeError:
         # `… | head` has closed the pipe.
+        return _end(0)
+    except OSError as error:
+        return _end(1, f"{error.filename or 'cannot read or write'}: {error.strerror or error}")
+
+
+def _end(code: int, problem: str = "") -> int:
+    """Write what is left of the output, and the problem; the exit code."""
+    try:
+        # Here, where an error can be reported, rather than at exit.
+        sys.stdout.flush()
+    except OSError as error:
         redirect_to_null([sys.stdout.fileno()])
-        return 0
+        if not isinstance(error, BrokenPipeError):
+            code, problem = 1, f"cannot write to standard output: {error.strerror}"
+    if problem:
+        print(f"deepseek-cursor-proxy: {safe_text(problem, 1000)}", file=sys.stderr)
+    return code

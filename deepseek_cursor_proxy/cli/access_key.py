@@ -2,6 +2,7 @@
 
 import sys
 
+from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.errors import StartupError
 
@@ -13,14 +14,8 @@ def print_new() -> None:
 
 
 def print_digest() -> None:
-    from getpass import getpass
-
-    try:
-        # Typed without echo or piped, so that no shell history keeps it.
-        text = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
-    except EOFError:
-        text = ""
-    if not is_credential(key := text.strip()):
+    # Not an argument, so that no shell history keeps it.
+    if not is_credential(key := questions.read_secret("Key: ")):
         raise StartupError("that is not a key: one line of visible ASCII without blanks, typed or piped in")
     access_key = AccessKey.of(key)
     print(access_key.line)

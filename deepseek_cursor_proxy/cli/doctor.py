@@ -13,6 +13,7 @@ from typing import Any
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import is_credential
 from deepseek_cursor_proxy.doctor import checks, page, privacy, running_proxy, settings_file, upstreams
@@ -62,16 +63,11 @@ def _key(config: ProxyConfig) -> NamedKey | None:
     # One that cannot be a key is reported with the others that are missing.
     key = NamedKey(HELD_KEY, held) if is_credential(held) else None
     is_enough = key is not None and upstreams.is_usable(key, config)
-    return key if is_enough or not named or not sys.stdin.isatty() else _typed_key(named) or key
+    return key if is_enough or not named or not questions.can_ask() else _typed_key(named) or key
 
 
 def _typed_key(named: Sequence[str]) -> NamedKey | None:
-    from getpass import getpass
-
-    try:
-        key = getpass(f"API key for {' and '.join(named)}, to check it too (Enter to go without): ").strip()
-    except EOFError:
-        return None
+    key = questions.ask_secret(f"API key for {' and '.join(named)}, to check it too (Enter to go without): ")
     if key and not is_credential(key):
         raise StartupError("that is not a key: one line of visible ASCII without blanks")
     return NamedKey("", key) if key else None

@@ -14,6 +14,7 @@ from typing import Any
 
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.cli.flags.parser import Command
 from deepseek_cursor_proxy.cli.flags.settings_flags import add_settings, load
 from deepseek_cursor_proxy.config.declaration import Setting
@@ -39,8 +40,10 @@ def _install(options: dict[str, Any]) -> int:
     for name in _VARIABLES:
         if os.environ.get(name):
             print(f"{name} is set in this shell, which the service does not see: {found.variables}.")
-    if is_print or not _is_agreed("Install it?", is_agreed):
+    if is_print:
         return 0
+    if not _is_agreed("Install it?", is_agreed):
+        return 1
     try:
         private_files.make_directory(found.path.parent)
         private_files.write(found.path, found.text)
@@ -66,7 +69,7 @@ def _uninstall(options: dict[str, Any]) -> int:
     print("To run:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in found.uninstall))
     print(f"To delete: {found.path}")
     if not _is_agreed("Remove it?", options["yes"]):
-        return 0
+        return 1
     for command in found.uninstall:
         _call(command, is_quiet=True)
     found.path.unlink(missing_ok=True)
@@ -128,9 +131,12 @@ def _flag(each: Setting, value: Any) -> list[str]:
 def _is_agreed(question: str, is_agreed: bool) -> bool:
     if is_agreed:
         return True
-    if not sys.stdin.isatty():
+    if not questions.can_ask():
         raise StartupError("service asks before it changes anything, and this is no terminal: add --yes")
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    if questions.is_agreed(question):
+        return True
+    print("Nothing is changed.")
+    return False
 
 
 def _call(command: tuple[str, ...], *, is_quiet: bool = False) -> int:
@@ -141,6 +147,8 @@ def _call(command: tuple[str, ...], *, is_quiet: bool = False) -> int:
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
     except FileNotFoundError:
         raise StartupError(f"`{command[0]}` is not found: this system has no such service manager") from None
+    except OSError as error:
+        raise StartupError(f"`{command[0]}` cannot be run: {error.strerror}") from None
 
 
 def _add_print(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,6 @@ Nothing is written without a yes, on a terminal or by --yes. Keys are hidden in 
 """
 
 import argparse
-import contextlib
 import difflib
 import os
 import shutil
@@ -15,7 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.cli import access_key
+from deepseek_cursor_proxy.cli import access_key, questions
 from deepseek_cursor_proxy.cli.flags import flag_types
 from deepseek_cursor_proxy.cli.local_address import reachable_hosts
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -64,18 +63,18 @@ def take_choice(options: dict[str, Any]) -> tuple[str | None, Choice]:
 def run(config: ProxyConfig, config_path: Path, name: str | None, choice: Choice) -> int:
     """Returns the exit code; raises StartupError."""
     endpoint, public_url = _endpoint(config, choice.url)
+    if name == CURSOR:
+        return _print_cursor(config, config_path, endpoint, public_url)
     machine = _machine()
     if name is None:
         return _list(machine, endpoint)
-    if name == CURSOR:
-        return _print_cursor(config, config_path, endpoint, public_url)
     client = CLIENTS[name]
     if choice.is_print:
         return _print_by_hand(client, machine, endpoint)
     history = History(expand_home(HOME) / "setup", date.today())
     if choice.is_undo:
         return _undo(client, machine, endpoint, (history, choice))
-    if not choice.is_agreed and not sys.stdin.isatty():
+    if not choice.is_agreed and not questions.can_ask():
         raise StartupError(
             "setup asks before it writes, and this is no terminal: add --yes, or look at the text with --print"
         )
@@ -106,10 +105,8 @@ def _with_key(client: Client, endpoint: Endpoint) -> Endpoint:
     if not client.needs_key:
         return endpoint
     key = os.environ.get(endpoint.key_variable, "").strip()
-    if not key and sys.stdin.isatty():
-        from getpass import getpass
-
-        key = getpass(f"{client.title} keeps the key in its file. {endpoint.key_word.capitalize()}: ").strip()
+    if not key:
+        key = questions.ask_secret(f"{client.title} keeps the key in its file. {endpoint.key_word.capitalize()}: ")
     if not is_credential(key):
         raise StartupError(
             f"{client.title} has to have the key itself in its file: set {endpoint.key_variable} for this command"
@@ -118,7 +115,9 @@ def _with_key(client: Client, endpoint: Endpoint) -> Endpoint:
 
 
 def _machine() -> Machine:
-    return Machine(sys.platform, Path.home(), os.environ, lambda name: shutil.which(name) is not None, Path.exists)
+    return Machine(
+        sys.platform, expand_home(Path("~")), os.environ, lambda name: shutil.which(name) is not None, Path.exists
+    )
 
 
 # What is done …
@@ -148,7 +147,7 @@ def _set_up(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Hist
 
 def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[History, Choice]) -> int:
     history, choice = by
-    if not choice.is_agreed and not sys.stdin.isatty():
+    if not choice.is_agreed and not questions.can_ask():
         raise StartupError("--undo asks before it writes, and this is no terminal: add --yes")
     try:
         plan = changes.plan_undo(client.name, client.targets(machine, endpoint), history)
@@ -172,11 +171,8 @@ def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Histor
 def _confirm(plan: Sequence[Change], endpoint: Endpoint, choice: Choice) -> bool:
     for change in plan:
         _print_diff(change, endpoint)
-    if choice.is_agreed:
+    if choice.is_agreed or questions.is_agreed("Make this change?"):
         return True
-    with contextlib.suppress(EOFError):
-        if input("Make this change? [y/N] ").strip().lower() in ("y", "yes"):
-            return True
     print("Nothing is changed.")
     return False
 
@@ -252,12 +248,11 @@ def _offer_access_key(config: ProxyConfig, variable: str) -> None:
     present = os.environ.get(variable, "") if variable else ""
     if present and any(AccessKey.of(present).digest == each.digest for each in config.access_keys):
         return
-    if not sys.stdin.isatty():
+    if not questions.can_ask():
         print("The proxy serves its access_keys only: `access-key --new` makes one.")
         return
-    with contextlib.suppress(EOFError):
-        if input("The proxy serves its access_keys only. Make a new one? [y/N] ").strip().lower() in ("y", "yes"):
-            access_key.print_new()
+    if questions.is_agreed("The proxy serves its access_keys only. Make a new one?"):
+        access_key.print_new()
 
 
 def _print_cursor(config: ProxyConfig, config_path: Path, endpoint: Endpoint, public_url: str | None) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import is_credential
 from deepseek_cursor_proxy.config.sources import expand_home
@@ -192,14 +193,9 @@ def _failure(error: Exception, host: str) -> str:
 def _key() -> str:
     key = os.environ.get(HELD_KEY, "").strip()
     if not key:
-        from getpass import getpass
-
-        if not sys.stdin.isatty():
+        if not questions.can_ask():
             raise StartupError(f"no key: set {HELD_KEY}, or run this in a terminal and type it")
-        try:
-            key = getpass("DeepSeek API key: ").strip()
-        except EOFError:
-            key = ""
+        key = questions.ask_secret("DeepSeek API key: ")
     if not is_credential(key):
         raise StartupError("that is not a key: one line of visible ASCII without blanks")
     return key

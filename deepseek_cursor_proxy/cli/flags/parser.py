@@ -87,6 +87,10 @@ class _Parser(argparse.ArgumentParser):
             hint = f"a command comes before its flags, as in `{program_name()} {command} …`; "
         self._refuse(f"unrecognized arguments: {' '.join(words)}", hint)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse ignores that a disk is full.
+        (file or sys.stderr).write(message)
+
     def error(self, message: str) -> NoReturn:
         self._refuse(message)
 

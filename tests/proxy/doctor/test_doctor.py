@@ -151,8 +151,8 @@ class HealthyTest(DoctorCase):
     def test_on_a_terminal_the_key_is_asked_for(self) -> None:
         self.skip_round()
         del os.environ["DEEPSEEK_API_KEY"]
-        with mock.patch("sys.stdin") as stdin, mock.patch("getpass.getpass", return_value=SECRET):
-            stdin.isatty.return_value = True
+        terminal = mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True)
+        with terminal, mock.patch("getpass.getpass", return_value=SECRET):
             ran = self.doctor("--json")
         self.assertEqual("the key is accepted", ran.checks()["key"]["text"])
 

@@ -193,11 +193,12 @@ class TestBalance(UsageTestCase):
         self.assertIn("The account can be used.", out)
 
     def test_a_key_can_be_typed_without_echo(self) -> None:
-        with mock.patch("sys.stdin.isatty", return_value=True), mock.patch("getpass.getpass", return_value="sk-typed "):
+        terminal = mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True)
+        with terminal, mock.patch("getpass.getpass", return_value="sk-typed "):
             self.assertEqual(0, self.run_command("balance")[0])
 
     def test_without_a_key_or_with_an_odd_one_nothing_is_asked(self) -> None:
-        with mock.patch("sys.stdin.isatty", return_value=False):
+        with mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=False):
             code, out, err = self.run_command("balance")
         self.assertEqual((2, ""), (code, out))
         self.assertIn("set DEEPSEEK_API_KEY, or run this in a terminal", err)

@@ -171,7 +171,7 @@ class AccessKeyTest(CliTest):
             self.assertEqual(self.piped(text), Result(0, f"sha256:{digest}\n", ""))
 
     def test_access_key_reads_a_typed_key_without_echo(self) -> None:
-        self.enterContext(mock.patch("sys.stdin.isatty", return_value=True))
+        self.enterContext(mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True))
         with mock.patch("getpass.getpass", return_value=KEY) as ask:
             self.assertEqual(self.output_of("access-key"), f"{AccessKey.of(KEY).line}\n")
         ask.assert_called_once_with("Key: ")

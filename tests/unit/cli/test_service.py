@@ -74,10 +74,11 @@ class ServiceTest(unittest.TestCase):
         self.enterContext(mock.patch("sys.stdin", io.StringIO()))
         code, _, errors = self.run_command("install")
         self.assertEqual((2, True), (code, "this is no terminal: add --yes" in errors))
-        terminal = SimpleNamespace(isatty=lambda: True)
+        terminal = mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True)
         for answer, is_written in (("n", False), ("", False), ("y", True)):
-            with mock.patch("sys.stdin", terminal), mock.patch("builtins.input", return_value=answer):
-                self.run_command("install")
+            with terminal, mock.patch("builtins.input", return_value=answer):
+                code, out, _ = self.run_command("install")
+            self.assertIs(not is_written, code == 1 and out.endswith("Nothing is changed.\n"))
             self.assertIs(is_written, self.path.exists())
 
     def test_keys_are_not_written_into_the_service(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy import cli
-from deepseek_cursor_proxy.cli import dashboard
+from deepseek_cursor_proxy.cli import dashboard, questions
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 
 KEY = "sk-abcdefghijklmnopqrstuvwxyz"
@@ -38,7 +38,7 @@ class SetupCase(unittest.TestCase):
     def run_setup(self, *arguments: str, answers: tuple[str, ...] | None = None) -> Result:
         """With answers there is a terminal to ask on."""
         out, err = io.StringIO(), io.StringIO()
-        terminal = mock.patch.object(sys.stdin, "isatty", return_value=answers is not None)
+        terminal = mock.patch.object(questions, "can_ask", return_value=answers is not None)
         asked = mock.patch("builtins.input", side_effect=answers or EOFError)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), terminal, asked as self.questions:
             code = cli.main(["setup", *arguments])

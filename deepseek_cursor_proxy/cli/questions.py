@@ -1,0 +1,66 @@
+"""Questions to the person at the terminal. Every command asks here, so none waits or fails where there is no person.
+
+Input that is closed, at its end or no terminal is an empty answer, and an empty answer is a no.
+"""
+
+import sys
+
+# Ctrl-D; a terminal that is gone; bytes that are no text.
+_NO_ANSWER = (EOFError, OSError, ValueError)
+
+
+def can_ask() -> bool:
+    """Whether standard input is a terminal at which a person can answer."""
+    try:
+        # None: closed (`<&-`), or Windows' pythonw.
+        is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    except ValueError:
+        return False
+    # Of Windows' null device isatty() says that it is a terminal, and a read of a key from it never ends.
+    return is_terminal and (sys.platform != "win32" or _is_console(sys.stdin.fileno()))
+
+
+def _is_console(descriptor: int) -> bool:
+    """Whether a descriptor is a console of Windows: only those have a mode."""
+    if sys.platform != "win32":
+        return True
+    import ctypes
+    import msvcrt
+
+    handle, mode = ctypes.c_void_p(msvcrt.get_osfhandle(descriptor)), ctypes.c_uint32()
+    return bool(ctypes.windll.kernel32.GetConsoleMode(handle, ctypes.byref(mode)))
+
+
+def is_agreed(question: str) -> bool:
+    """Ask a question that is answered with yes or no; anything but yes is a no."""
+    if not can_ask():
+        return False
+    print(f"{question} [y/N] ", end="", flush=True)
+    try:
+        return input().strip().lower() in ("y", "yes")
+    except _NO_ANSWER:
+        # Ctrl-D leaves the cursor behind the question.
+        print()
+        return False
+
+
+def ask_secret(prompt: str) -> str:
+    """A secret that is typed without echo, without blanks around it; empty if none is."""
+    if not can_ask():
+        return ""
+    from getpass import getpass
+
+    try:
+        return getpass(prompt).strip()
+    except _NO_ANSWER:
+        return ""
+
+
+def read_secret(prompt: str) -> str:
+    """A secret that is typed without echo or piped in; empty if none is."""
+    if sys.stdin is None or can_ask():
+        return ask_secret(prompt)
+    try:
+        return sys.stdin.readline().strip()
+    except _NO_ANSWER:
+        return ""
