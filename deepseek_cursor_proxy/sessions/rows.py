@@ -17,6 +17,8 @@ from deepseek_cursor_proxy.compression import compress
 
 # What is encoded came from JSON, so that nothing contains itself.
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+# A file that an earlier version wrote may have sums that are infinite.
+_from_json = json.JSONDecoder(parse_constant=lambda _: None).decode
 # The row of a link and its entries in three indexes.
 _BYTES_PER_LINK = 120
 # Rows per statement, largest first. Three sizes make three statements, which SQLite keeps prepared.
@@ -126,6 +128,20 @@ def _divide(items: Iterable[Any]) -> Iterable[list[Any]]:
         rest = [*rest[size:], *islice(left, size)]
 
 
+# Of a row of `messages`: whether no chat has it.
+UNUSED = (
+    "(NOT EXISTS (SELECT 1 FROM links WHERE message = messages.id) "
+    "AND NOT EXISTS (SELECT 1 FROM head_texts WHERE message = messages.id))"
+)
+
+
+def delete_unused(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
+    """Delete those of these messages that no chat has any more, and their bytes."""
+    connection.execute("PRAGMA secure_delete = ON")
+    for part in _divide(messages):
+        connection.execute(f"DELETE FROM messages WHERE id IN ({','.join('?' * len(part))}) AND {UNUSED}", part)
+
+
 def last_id(cursor: sqlite3.Cursor) -> int:
     assert cursor.lastrowid is not None
     return cursor.lastrowid
@@ -140,5 +156,4 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    # A file that an earlier version wrote may have sums that are infinite.
-    return json.loads(zlib.decompress(packed).decode("utf-8", "surrogatepass"), parse_constant=lambda _: None)
+    return _from_json(zlib.decompress(packed).decode("utf-8", "surrogatepass"))

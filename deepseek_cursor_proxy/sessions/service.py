@@ -119,7 +119,9 @@ class SessionService:
         return is_known
 
     def delete(self, caller: bytes, session: str) -> bool:
-        """Delete a session; whether there was one. Raises Unusable."""
+        """Delete a session; whether there was one, which a lookup decides. Raises Unusable."""
+        if not self.store().contains(caller, session):
+            return False
         # What waits may have turns of it. After the first flush, later turns may keep them in the journal; not after
         # the second.
         for _ in range(2):

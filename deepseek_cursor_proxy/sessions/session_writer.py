@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, is_blank
 from deepseek_cursor_proxy.reasoning.message_digest import digest_message
-from deepseek_cursor_proxy.sessions.rows import Link, Rows, last_id, pack, unpack
+from deepseek_cursor_proxy.sessions.rows import Link, Rows, delete_unused, last_id, pack, unpack
 from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, merge_info, message_json, reasoning_of
 
 # Links before the first message have this parent.
@@ -139,27 +139,30 @@ class SessionWriter:
         if self._rows.has_link_at(place):
             self._rows.write()
         row = self._connection.execute(
-            "SELECT links.id, is_own, body FROM links JOIN messages ON messages.id = message "
+            "SELECT links.id, is_own, body, message FROM links JOIN messages ON messages.id = message "
             "WHERE session = ? AND parent = ? AND identity = ?",
             place,
         ).fetchone()
         if row is None:
             return None
-        link, is_own, body = row
+        link, is_own, body, before = row
         # The answer as it came is true; of what a client sends, the first with a reasoning is.
         if not is_own and not is_blank(message.reasoning) and not reasoning_of(unpack(body)):
             value = self._rows.write_message(self.session.id, message_json(message))
             self._connection.execute("UPDATE links SET message = ? WHERE id = ?", (value, link))
+            delete_unused(self._connection, [before])
         return int(link)
 
     def _write_answer(self, path: Sequence[int], turn: RecordedTurn, node: int, link: int | None) -> int:
         logprobs = pack(turn.logprobs) if turn.logprobs else None
         if link is None:
             return self._insert(path, turn.answer, node, is_own=True, logprobs=logprobs)
+        before = self._connection.execute("SELECT message FROM links WHERE id = ?", (link,)).fetchone()
         self._connection.execute(
             "UPDATE links SET is_own = 1, message = ?, logprobs = ? WHERE id = ?",
             (self._rows.write_message(self.session.id, message_json(turn.answer)), logprobs, link),
         )
+        delete_unused(self._connection, before)
         return link
 
     def _insert(
@@ -222,19 +225,22 @@ class SessionWriter:
 
     def _write_texts(self, node: int, prompts: Sequence[Message], tools: Sequence[Json]) -> None:
         """Write the prompts and the tools of a node, in place of those it had."""
-        last, delete = self.last, "DELETE FROM head_texts WHERE node = ?"
+        last, delete = self.last, "DELETE FROM head_texts WHERE node = ? RETURNING message"
+        before: list[tuple[int]] = []
         if last is None or last.prompts != prompts or last.tools != tools:
             texts = [*map(message_json, prompts), {"tools": list(tools)}]
             rows = [
                 (node, position, self._rows.write_message(self.session.id, text)) for position, text in enumerate(texts)
             ]
-            self._connection.execute(delete, (node,))
+            before = self._connection.execute(delete, (node,)).fetchall()
             self._connection.executemany("INSERT INTO head_texts (node, position, message) VALUES (?,?,?)", rows)
         elif last.node != node:
-            self._connection.execute(delete, (node,))
+            before = self._connection.execute(delete, (node,)).fetchall()
             self._connection.execute(
                 "INSERT INTO head_texts SELECT ?, position, message FROM head_texts WHERE node = ?", (node, last.node)
             )
+        if before:
+            delete_unused(self._connection, [message for (message,) in before])
 
 
 # Few enough for one statement.

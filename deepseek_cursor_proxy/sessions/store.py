@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.sessions.journal import LeftJournal, find_left
-from deepseek_cursor_proxy.sessions.rows import Rows, last_id, unpack
+from deepseek_cursor_proxy.sessions.rows import UNUSED, Rows, delete_unused, last_id, unpack
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
 from deepseek_cursor_proxy.sessions.session_writer import SessionRow, SessionWriter, WrittenTurn, storable
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions, TurnOfSession, UnnamedSession
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 # Sessions that are recorded at the same time, as a rule a handful.
 _MOST_SESSIONS_KNOWN = 64
+# Messages in one read, which others that read wait for.
+_MOST_LOOKED_AT = 1000
 # Turns of a journal in one transaction, which others that write to the file wait for.
 _MOST_TOGETHER = 100
 _COLUMNS = "uuid, name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost"
@@ -63,6 +65,7 @@ class SessionStore:
         self._last_turns: dict[str, WrittenTurn] = {}
         # The connection they were written by, and its PRAGMA data_version, which changes with the writes of others.
         self._file_version: tuple[sqlite3.Connection | None, int] = None, 0
+        self._has_deleted_unused = False
         self.database = Database(path, on_fault=on_fault, tables=SESSIONS)
 
     def open(self, *, may_set_aside: bool = True) -> None:
@@ -113,34 +116,52 @@ class SessionStore:
             return int(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
 
     def delete(self, caller: bytes, session: str) -> bool:
-        """Whether there was one; none of its bytes is left in the file."""
+        """Whether there was one; none of its bytes is left in the file. An unknown one costs a lookup."""
+        if not self.contains(caller, session):
+            return False
         with self.database.transaction() as connection:
-            connection.execute("PRAGMA secure_delete = ON")
-            deleted = connection.execute(
-                "DELETE FROM sessions WHERE caller = ? AND uuid = ?", (caller, session)
-            ).rowcount
-            _delete_unused(connection)
+            deleted = _delete(connection, "caller = ? AND uuid = ?", (caller, session))
             self._last_turns.pop(session, None)
-        if deleted:
-            self.database.empty_log()
+        self._delete_unused()
+        self.database.empty_log()
         return deleted > 0
+
+    def contains(self, caller: bytes, session: str) -> bool:
+        """Whether the file has the session, expired or not."""
+        with self.database.reader() as connection:
+            found = connection.execute("SELECT 1 FROM sessions WHERE uuid = ? AND caller = ?", (session, caller))
+            return found.fetchone() is not None
+
+    def _delete_unused(self) -> None:
+        """Delete, once, the messages that earlier versions left when a chat's prompt or an answer was replaced.
+
+        They are looked for in parts and without a transaction: all of a large file takes seconds.
+        """
+        last: bytes | None = b"" if not self._has_deleted_unused else None
+        while last is not None:
+            with self.database.reader() as connection:
+                rows = connection.execute(
+                    f"SELECT digest, id, {UNUSED} FROM messages WHERE digest > ? ORDER BY digest LIMIT ?",
+                    (last, _MOST_LOOKED_AT),
+                ).fetchall()
+            if unused := [number for _, number, is_unused in rows if is_unused]:
+                with self.database.transaction() as connection:
+                    delete_unused(connection, unused)
+            last = rows[-1][0] if rows else None
+        self._has_deleted_unused = True
 
     def prune(self) -> int:
         """Delete expired, old and surplus sessions, longest unused first; how many."""
         now = self._clock()
         with self.database.transaction() as connection:
-            connection.execute("PRAGMA secure_delete = ON")
-            deleted = connection.execute(
-                "DELETE FROM sessions WHERE expires_at <= ? OR used_at < ?", (now, now - self._limits.age_seconds)
-            ).rowcount
-            deleted += connection.execute(
-                "DELETE FROM sessions WHERE id IN (SELECT id FROM (SELECT id, sum(bytes) OVER newest AS total, "
+            deleted = _delete(connection, "expires_at <= ? OR used_at < ?", (now, now - self._limits.age_seconds))
+            deleted += _delete(
+                connection,
+                "id IN (SELECT id FROM (SELECT id, sum(bytes) OVER newest AS total, "
                 "row_number() OVER newest AS rank FROM sessions WINDOW newest AS (ORDER BY used_at DESC, id DESC)) "
                 "WHERE total > ? OR rank > ?)",
                 (self._limits.bytes, self._limits.sessions),
-            ).rowcount
-            if deleted:
-                _delete_unused(connection)
+            )
         if deleted:
             self.database.empty_log()
         return deleted
@@ -309,12 +330,19 @@ def _session(row: tuple[Any, ...]) -> Session:
     return Session(row[0], options, model, created_at, used_at, requests, nodes, tokens, cost)
 
 
-def _delete_unused(connection: sqlite3.Connection) -> None:
-    """Delete the messages that no session has any more."""
-    connection.execute(
-        "DELETE FROM messages WHERE NOT EXISTS (SELECT 1 FROM links WHERE message = messages.id) "
-        "AND NOT EXISTS (SELECT 1 FROM head_texts WHERE message = messages.id)"
-    )
+def _delete(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> int:
+    """Delete sessions, with the messages that no other has; how many."""
+    sessions = connection.execute(f"SELECT id FROM sessions WHERE {condition}", values).fetchall()
+    for (session,) in sessions:
+        messages = connection.execute(
+            "SELECT message FROM links WHERE session = ? "
+            "UNION SELECT message FROM head_texts JOIN nodes ON nodes.id = node WHERE session = ?",
+            (session, session),
+        ).fetchall()
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
+        delete_unused(connection, [message for (message,) in messages])
+    return len(sessions)
 
 
 _CHAIN = """

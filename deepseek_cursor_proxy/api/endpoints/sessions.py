@@ -52,11 +52,11 @@ class SessionsEndpoint(GenerationEndpoint):
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
         caller = self._caller(request)
         # Turns that ended before go with it.
-        with self._store(with_flush=True):
+        with self._store():
             is_deleted = self._services.sessions.delete(caller, session)
         if not is_deleted:
             raise unknown_session(session)
-        return HttpReply.json({"status": "deleted"})
+        return HttpReply.json({"status": "deleted", "uuid": session})
 
     def nodes(self, request: HttpRequest, session: str) -> HttpReply:
         found = self._find(request, session)

@@ -56,7 +56,7 @@ class TestSessions(SessionsTestCase):
         for path in (f"/s/{session}", f"/{session}"):
             self.assertEqual(session, self.json("GET", path)["uuid"])
         self.assertEqual(1, self.json("GET", "/health")["sessions"])
-        self.assertEqual({"status": "deleted"}, self.json("DELETE", f"/{session}"))
+        self.assertEqual({"status": "deleted", "uuid": session}, self.json("DELETE", f"/{session}"))
         self.assertEqual([404, 404], [self.call(method, f"/s/{session}").status for method in ("GET", "DELETE")])
         self.assertEqual(0, self.json("GET", "/health")["sessions"])
 

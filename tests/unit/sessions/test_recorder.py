@@ -58,6 +58,9 @@ class Store:
     def answers(self) -> list[str]:
         return [answer for batch in self.batches for answer in batch]
 
+    def contains(self, caller: bytes, session: str) -> bool:
+        return session == "session"
+
     def prune(self) -> None:
         self.prunings += 1
 
@@ -147,6 +150,13 @@ class TestSessionRecorder(unittest.TestCase):
             self.store.may_write.set()
             self.assertTrue(service.delete(b"", "session"))
         self.assertEqual([], found)
+
+    def test_an_unknown_session_is_deleted_without_a_flush(self) -> None:
+        service = SessionService(ProxyConfig(), self.folder / "sessions.sqlite3")
+        service._recorder, service._store = self.recorder, self.store  # type: ignore[assignment]
+        self.record("a")
+        self.assertFalse(service.delete(b"", "another"))
+        self.assertEqual([], self.store.answers)
 
     def test_a_long_turn_is_in_the_journal_unless_it_is_written_at_once(self) -> None:
         def long(count: int) -> Finished:

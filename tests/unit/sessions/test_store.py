@@ -1,12 +1,16 @@
 import random
+import sqlite3
 import tracemalloc
 import unittest
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import export
+from deepseek_cursor_proxy.sessions.rows import unpack
 from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
@@ -105,6 +109,53 @@ class TestSessions(StoreTestCase):
     def _rows(self, statement: str) -> list[bytes]:
         with self.store.database.reader() as connection:
             return [row[0] for row in connection.execute(statement)]
+
+    def test_an_unknown_session_is_not_waited_for_while_another_process_writes(self) -> None:
+        session = self.create()
+        with closing(sqlite3.connect(self.path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            self.assertFalse(self.store.delete(ME, "none"))
+            self.assertFalse(self.store.delete(OTHER, session))
+            self.assertRaises(Unusable, self.store.delete, ME, session)
+
+    def test_deleting_a_session_takes_no_more_steps_in_a_larger_file(self) -> None:
+        steps = []
+        for _ in range(2):
+            deleted, kept = self.create(), self.create()
+            self.record(deleted, turn(user("a"), answer("b", "c")))
+            self.record(kept, *[turn(user(f"{kept} {each}"), answer("d")) for each in range(200)])
+            writer, ticks = self.store.database._writer, Counter[None]()
+            assert writer is not None
+            writer.set_progress_handler(lambda ticks=ticks: ticks.update([None]), 10)
+            self.assertTrue(self.store.delete(ME, deleted))
+            writer.set_progress_handler(None, 0)
+            steps.append(ticks[None])
+        self.assertLess(steps[1], 2 * steps[0] + 10, steps)
+
+    def test_a_text_that_is_replaced_leaves_no_byte_in_the_file(self) -> None:
+        session = self.create()
+        old = turn(Message("system", "the first prompt"), user("a"), answer("b"))
+        self.record(session, old)
+        self.record(
+            session, turn(Message("system", "the second prompt"), user("a"), answer("b"), user("c"), answer("d"))
+        )
+        self.record(
+            session, turn(user("a"), answer("b", "thought later"), user("c"), answer("d"), user("e"), answer("f"))
+        )
+        with self.store.database.reader() as connection:
+            texts = [unpack(body) for (body,) in connection.execute("SELECT body FROM messages")]
+        self.assertNotIn("prompt", str(texts))
+        self.assertEqual(len(texts), len({each.get("content") for each in texts}), texts)
+
+    def test_what_an_earlier_version_left_goes_with_the_first_session_that_is_deleted(self) -> None:
+        session = self.create()
+        with self.store.database.transaction() as connection:
+            rows = [(bytes([number // 256, number % 256]), b"left") for number in range(2500)]
+            connection.executemany("INSERT INTO messages (digest, body) VALUES (?, ?)", rows)
+        self.record(self.create(), turn(user("a"), answer("b")))
+        self.store.delete(ME, session)
+        with self.store.database.reader() as connection:
+            self.assertEqual((3,), connection.execute("SELECT count(*) FROM messages").fetchone())
 
     def test_old_surplus_and_expired_sessions_are_pruned(self) -> None:
         for limits, ages, options, kept in (
