@@ -4,9 +4,10 @@
     <|im_start|>assistant     <think>…</think>, the text, one <tool_call>…</tool_call> with a JSON object per call
     <|im_start|>tool          <tool_response>…</tool_response>
 
-Each piece of the text says which message the model wrote it in, if it wrote it: everything from <think> to
-<|im_end|>. A text of a message that contains such a tag stays as it is: the rendering is for training, not for parsing
-back. Messages are in the form of chat completions, with `reasoning_content`. This file knows no tokens and no store.
+Each piece of the text says which message the model wrote it in, if it wrote it: everything from <think> to the end mark
+<|im_end|>, which is a piece by itself: it is the template's unless the upstream sent one. A text of a message that
+contains such a tag stays as it is: the rendering is for training, not for parsing back. Messages are in the form of
+chat completions, with `reasoning_content`. This file knows no tokens and no store.
 """
 
 import json
@@ -17,6 +18,7 @@ from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object, object_in
 
 HERMES = "hermes"
+END_MARK = "<|im_end|>"
 _TOOLS_BEFORE = "You can call these functions; each line describes one:\n<tools>\n"
 _TOOLS_AFTER = (
     '\n</tools>\nTo call one, write {"name": its name, "arguments": an object} between <tool_call> and </tool_call>.'
@@ -30,6 +32,8 @@ class Piece(NamedTuple):
 
     text: str
     author: int | None = None
+    # The end mark of an answer.
+    is_end: bool = False
 
 
 def check_parser(name: str) -> str:
@@ -75,7 +79,8 @@ def _message(message: Json, index: int) -> Iterator[Piece]:
     role, content = message.get("role"), _text(message.get("content"))
     if role == "assistant":
         yield Piece("<|im_start|>assistant\n")
-        yield Piece(f"{_answer(message, content)}<|im_end|>", index)
+        yield Piece(_answer(message, content), index)
+        yield Piece(END_MARK, index, is_end=True)
         yield Piece("\n")
     elif role == "tool":
         yield Piece(f"<|im_start|>tool\n<tool_response>\n{content}\n</tool_response><|im_end|>\n")

@@ -6,17 +6,20 @@ Three lists of one length:
     masked_tokens    the same, with MASKED for every token that the model did not write alone, in this session
     logprobs         1.0 where masked; a number only if the upstream sent one for exactly these bytes; None otherwise
 
-A token that is partly template counts as template. Nothing is interpolated: a value without evidence is None.
+A token that is partly template counts as template, and so does the end mark of an answer, unless the upstream sent one
+with its tokens: as the model's own <|im_end|>, or as the mark of DeepSeek's models. Nothing is interpolated: a value
+without evidence is None.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from deepseek_cursor_proxy.sessions.rendering import Piece, text_of
+from deepseek_cursor_proxy.sessions.rendering import END_MARK, Piece, text_of
 
 MASKED = -100
 _MASKED_LOGPROB = 1.0
+_ENDS = (END_MARK.encode(), "<｜end▁of▁sentence｜>".encode())
 
 
 class Encoder(Protocol):
@@ -37,6 +40,8 @@ Evidence = Mapping[int, Sequence[Sequence[Mapping[str, Any]]]]
 
 def mask(pieces: Sequence[Piece], own: Collection[int], encoder: Encoder, evidence: Evidence) -> TokenLists:
     """The lists for a rendering; `own` are the indexes of the messages that were written in this session."""
+    ended = {author for author, parts in evidence.items() if any(map(_end_of, parts))}
+    pieces = [piece._replace(author=None) if piece.is_end and piece.author not in ended else piece for piece in pieces]
     spans = encoder.spans(text_of(pieces))
     ends = list(accumulate(length for _, length in spans))
     authors = _authors(pieces, own)
@@ -69,11 +74,14 @@ class _Ranges:
 
 def _authors(pieces: Sequence[Piece], own: Collection[int]) -> _Ranges:
     """The bytes that the model wrote in this session."""
-    ranges, at = [], 0
+    ranges: list[tuple[int, int]] = []
+    at = 0
     for piece in pieces:
         end = at + _size(piece.text)
         if piece.author is not None and piece.author in own:
-            ranges.append((at, end))
+            # An answer and its end mark are one range.
+            begin = ranges.pop()[0] if ranges and ranges[-1][1] == at else at
+            ranges.append((begin, end))
         at = end
     return _Ranges(ranges)
 
@@ -85,9 +93,16 @@ def _known_logprobs(pieces: Sequence[Piece], own: Collection[int], evidence: Evi
     for piece in pieces:
         parts = evidence.get(piece.author, ()) if piece.author is not None and piece.author in own else ()
         for tokens in parts:
-            _add_part(known, piece.text.encode("utf-8", "replace"), at, tokens)
+            end = _end_of(tokens)
+            part = (tokens[-1:] if piece.is_end else tokens[:-1]) if end else tokens
+            _add_part(known, piece.text.encode("utf-8", "replace"), at, part)
         at += _size(piece.text)
     return known
+
+
+def _end_of(tokens: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last token that was sent is an end mark."""
+    return bool(tokens) and bytes(tokens[-1]["bytes"]) in _ENDS
 
 
 def _add_part(known: dict[tuple[int, int], float], text: bytes, at: int, tokens: Sequence[Mapping[str, Any]]) -> None:

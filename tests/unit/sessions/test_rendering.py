@@ -1,5 +1,7 @@
 import json
+import re
 import unittest
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,21 @@ CHAT: list[dict[str, Any]] = [
 WIRE = Path(__file__).parents[2] / "wire"
 
 
+MARKS = ("<|im_end|>", "<｜end▁of▁sentence｜>")
+
+
+class Letters:
+    """An encoder with a token for each of some texts and for each other character."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._pattern = re.compile("|".join([*map(re.escape, texts), "(?s:.)"]))
+        self.texts: list[str] = []
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        self.texts = self._pattern.findall(text)
+        return [(number, len(each.encode())) for number, each in enumerate(self.texts)]
+
+
 class TestRendering(unittest.TestCase):
     def test_a_chat_with_tools_is_written_in_chatml_with_the_tags_of_open_models(self) -> None:
         text = rendering.text_of(rendering.render(CHAT, [TOOL]))
@@ -35,9 +52,10 @@ class TestRendering(unittest.TestCase):
         )
 
     def test_the_model_wrote_everything_from_its_thoughts_to_the_end_mark(self) -> None:
-        written = {piece.author: piece.text for piece in rendering.render(CHAT, [TOOL]) if piece.author is not None}
-        self.assertEqual({2, 4}, set(written))
-        self.assertTrue(all(text.startswith("<think>") and text.endswith("<|im_end|>") for text in written.values()))
+        written = [piece for piece in rendering.render(CHAT, [TOOL]) if piece.author is not None]
+        self.assertEqual([2, 2, 4, 4], [piece.author for piece in written])
+        self.assertTrue(all(piece.text.startswith("<think>") for piece in written[::2]))
+        self.assertEqual(["<|im_end|>"] * 2, [piece.text for piece in written if piece.is_end])
 
     def test_a_prompt_ends_where_the_model_goes_on(self) -> None:
         text = rendering.text_of(rendering.render(CHAT[:2], for_answer=True))
@@ -46,10 +64,10 @@ class TestRendering(unittest.TestCase):
     def test_text_and_several_calls_are_lines_of_one_answer(self) -> None:
         odd = {"id": "c2", "type": "function", "function": {"name": "shell", "arguments": "not json"}}
         message = {"role": "assistant", "content": "Both.", "tool_calls": [CALL, odd]}
-        (_, piece, _) = rendering.render([message])
+        (_, piece, _, _) = rendering.render([message])
         self.assertEqual(
             'Both.\n<tool_call>\n{"name": "read", "arguments": {"path": "a"}}\n</tool_call>\n'
-            '<tool_call>\n{"name": "shell", "arguments": "not json"}\n</tool_call><|im_end|>',
+            '<tool_call>\n{"name": "shell", "arguments": "not json"}\n</tool_call>',
             piece.text,
         )
 
@@ -83,7 +101,7 @@ class TestMasks(unittest.TestCase):
         for own in ({2, 4}, {4}, set[int]()):
             with self.subTest(own):
                 lists = token_masks.mask(self.pieces, own, self.tokenizer, {})
-                written = "".join(piece.text for piece in self.pieces if piece.author in own)
+                written = "".join(piece.text for piece in self.pieces if piece.author in own and not piece.is_end)
                 free = [token for token in lists.masked_tokens if token != token_masks.MASKED]
                 self.assertLessEqual(len(free), self.tokenizer.count(written) + 2)
                 self.assertGreaterEqual(len(free), self.tokenizer.count(written) - 4 if own else 0)
@@ -103,6 +121,28 @@ class TestMasks(unittest.TestCase):
         whole = [{"bytes": list(b"A one."), "logprob": -0.5, "token": ""}]
         lists = token_masks.mask(self.pieces, {2, 4}, self.tokenizer, {4: [whole]})
         self.assertEqual([], [value for value in lists.logprobs if value not in (None, 1.0)])
+
+    def test_the_end_mark_is_the_templates_unless_the_upstream_sent_one(self) -> None:
+        chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
+        text = [{"bytes": list(b"Yes"), "logprob": -0.5, "token": "Yes"}]
+        ends = {mark: [{"bytes": list(mark.encode()), "logprob": -0.25, "token": mark}] for mark in MARKS}
+        # A token per letter, but for the marks of the template.
+        template = (*MARKS, "<|im_start|>", "Yes")
+        for sent, expected in (
+            (text, [("Yes", -0.5)]),
+            ([*text, *ends["<|im_end|>"]], [("Yes", -0.5), ("<|im_end|>", -0.25)]),
+            ([*text, *ends["<｜end▁of▁sentence｜>"]], [("Yes", -0.5), ("<|im_end|>", None)]),
+            ([], [("Yes", None)]),
+        ):
+            with self.subTest(sent[-1:]):
+                encoder = Letters(template)
+                lists = token_masks.mask(rendering.render(chat), {1}, encoder, {1: [sent]} if sent else {})
+                own = [
+                    (encoder.texts[token], logprob)
+                    for token, logprob in zip(lists.masked_tokens, lists.logprobs, strict=True)
+                    if token != token_masks.MASKED
+                ]
+                self.assertEqual(expected, own)
 
     def test_words_that_come_twice_get_no_log_probability(self) -> None:
         twice = rendering.render([{"role": "assistant", "content": "Yes", "reasoning_content": "Yes"}])
