@@ -5,6 +5,7 @@ Any other turn is looked up link by link. Nodes and the row of the session are w
 """
 
 import sqlite3
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,10 +19,10 @@ _ROOT = 0
 
 
 class WrittenTurn(NamedTuple):
-    """A turn as it was written: what the next one of the chat begins with."""
+    """A turn as it was written, without its texts: what the next one of the chat begins with."""
 
-    # Without the prompts before them.
-    messages: Sequence[Message]
+    # Hashes of the messages after the prompts.
+    messages: "array[int]"
     links: Sequence[int]
     answer: bytes
     head: int
@@ -29,20 +30,30 @@ class WrittenTurn(NamedTuple):
     is_new: bool
     node: int
     info: Mapping[str, Any]
-    prompts: Sequence[Message]
+    prompts: "array[int]"
     tools: Sequence[Json]
 
-    def is_continued_by(self, messages: Sequence[Message]) -> bool:
+    def is_continued_by(self, messages: Sequence[Message], hashes: "array[int]") -> bool:
         """Whether these messages are those of the turn, its answer, and more."""
         count = len(self.messages)
-        if tuple(messages[:count]) != tuple(self.messages) or len(messages) == count:
+        if len(messages) <= count or hashes[:count] != self.messages:
             return False
         return digest_message(messages[count]).digest == self.answer
 
-    def common(self, messages: Sequence[Message]) -> int:
+    def common(self, hashes: "array[int]") -> int:
         """How many messages a history has in common with the turn."""
-        pairs = enumerate(zip(self.messages, messages, strict=False))
-        return next((at for at, (one, other) in pairs if one != other), min(len(self.messages), len(messages)))
+        pairs = enumerate(zip(self.messages, hashes, strict=False))
+        return next((at for at, (one, other) in pairs if one != other), min(len(self.messages), len(hashes)))
+
+
+def _hash(messages: Sequence[Message]) -> "array[int]":
+    """A hash of each whole message, for this process: 64 bits, so that an equal one is the same message."""
+    return array("q", [hash(each if isinstance(each.content, str) else _without_parts(each)) for each in messages])
+
+
+def _without_parts(message: Message) -> tuple[object, ...]:
+    # Parts have no hash. Their digest takes part in its place.
+    return (digest_message(message).digest, *message[2:])
 
 
 class _Place(NamedTuple):
@@ -79,14 +90,15 @@ class SessionWriter:
     def add(self, turn: RecordedTurn) -> None:
         prompts = _leading_prompts(turn.messages)
         messages = turn.messages[len(prompts) :]
-        path, answer, node, info = self._continue(messages, turn) or self._look_up(messages, turn)
+        hashes, prompt_hashes = _hash(messages), _hash(prompts)
+        path, answer, node, info = self._continue(messages, hashes, turn) or self._look_up(messages, hashes, turn)
         for message in messages[len(path) :]:
             path.append(self._insert(path, message, node))
         head = self._write_answer(path, turn, node, answer)
         self._heads[node], self._infos[node] = head, info
-        self._write_texts(node, prompts, turn.tools)
+        self._write_texts(node, prompts, prompt_hashes, turn.tools)
         digest = digest_message(turn.answer).digest
-        self.last = WrittenTurn(messages, path, digest, head, answer is None, node, info, prompts, turn.tools)
+        self.last = WrittenTurn(hashes, path, digest, head, answer is None, node, info, prompt_hashes, turn.tools)
         self._turns.append(turn)
 
     def finish(self, now: float) -> None:
@@ -111,24 +123,24 @@ class SessionWriter:
         self._connection.executemany("UPDATE nodes SET head = ? WHERE id = ?", rows)
         self._heads.clear()
 
-    def _continue(self, messages: Sequence[Message], turn: RecordedTurn) -> _Place | None:
+    def _continue(self, messages: Sequence[Message], hashes: "array[int]", turn: RecordedTurn) -> _Place | None:
         """The place of a turn that goes on where the last one ended, if no other did so before."""
         last = self.last
-        if last is None or self.session.track_tree or not last.is_continued_by(messages):
+        if last is None or self.session.track_tree or not last.is_continued_by(messages, hashes):
             return None
         path = [*last.links, last.head]
         if not last.is_new and self._find(path, (*messages, turn.answer)[len(path)]) is not None:
             return None
         return _Place(path, None, last.node, merge_info(last.info, turn.info))
 
-    def _look_up(self, messages: Sequence[Message], turn: RecordedTurn) -> _Place:
-        path = self._find_path(messages)
+    def _look_up(self, messages: Sequence[Message], hashes: "array[int]", turn: RecordedTurn) -> _Place:
+        path = self._find_path(messages, hashes)
         answer = self._find(path, turn.answer) if len(path) == len(messages) else None
         return _Place(path, answer, *self._place(path, answer, turn.info))
 
-    def _find_path(self, messages: Sequence[Message]) -> list[int]:
+    def _find_path(self, messages: Sequence[Message], hashes: "array[int]") -> list[int]:
         """The links of the messages that are there."""
-        path = list(self.last.links[: self.last.common(messages)]) if self.last is not None else []
+        path = list(self.last.links[: self.last.common(hashes)]) if self.last is not None else []
         while len(path) < len(messages) and (link := self._find(path, messages[len(path)])) is not None:
             path.append(link)
         return path
@@ -223,11 +235,11 @@ class SessionWriter:
             )
         )
 
-    def _write_texts(self, node: int, prompts: Sequence[Message], tools: Sequence[Json]) -> None:
+    def _write_texts(self, node: int, prompts: Sequence[Message], hashes: "array[int]", tools: Sequence[Json]) -> None:
         """Write the prompts and the tools of a node, in place of those it had."""
         last, delete = self.last, "DELETE FROM head_texts WHERE node = ? RETURNING message"
         before: list[tuple[int]] = []
-        if last is None or last.prompts != prompts or last.tools != tools:
+        if last is None or last.prompts != hashes or last.tools != tools:
             texts = [*map(message_json, prompts), {"tools": list(tools)}]
             rows = [
                 (node, position, self._rows.write_message(self.session.id, text)) for position, text in enumerate(texts)

@@ -272,8 +272,10 @@ class SessionStore:
         self._last_turns.pop(writer.session.uuid, None)
         while len(self._last_turns) >= _MOST_SESSIONS_KNOWN:
             self._last_turns.pop(next(iter(self._last_turns)))
-        if writer.last is not None:
-            self._last_turns[writer.session.uuid] = writer.last
+        if (last := writer.last) is not None:
+            # Most sessions have the tools of another one, as its client does.
+            tools = next((each.tools for each in self._last_turns.values() if each.tools == last.tools), last.tools)
+            self._last_turns[writer.session.uuid] = last._replace(tools=tools)
 
     def node(self, session: str, number: int) -> Node | None:
         """One node of a session, for the owner."""

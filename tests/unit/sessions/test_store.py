@@ -12,7 +12,14 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.rows import unpack
 from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
-from deepseek_cursor_proxy.sessions.trajectory import Node, RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.sessions.trajectory import (
+    Node,
+    RecordedTurn,
+    SessionOptions,
+    TurnOfSession,
+    UnnamedSession,
+    message_json,
+)
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from tests.support.width import width
 
@@ -312,6 +319,26 @@ class TestNodes(StoreTestCase):
         self.store.close()
         size = sum(len(each.content) + len(each.reasoning or "") for each in chat)
         self.assertLess(self.path.stat().st_size, size)
+
+    def test_no_text_of_a_chat_is_held_between_its_turns(self) -> None:
+        session, chat = self.create(), [Message("system", "secret prompt")]
+        picture = ({"type": "text", "text": "secret text"}, {"type": "image_url", "image_url": {"url": "secret"}})
+        for content in ("secret question", picture, "secret again"):
+            chat += [Message("user", content), answer("secret answer", "secret thought")]
+            self.record(session, turn(*chat))
+        self.assertNotIn("secret", repr(self.store._last_turns))
+        self.assertEqual(1, len(self.nodes(session)))
+        self.assertEqual([message_json(each) for each in chat], list(self.nodes(session)[0].messages))
+        # Another picture is another history.
+        other = ({"type": "text", "text": "secret text"}, {"type": "image_url", "image_url": {"url": "other"}})
+        self.record(session, turn(*chat[:3], Message("user", other), answer("c")))
+        self.assertEqual(2, len(self.nodes(session)))
+
+    def test_sessions_share_the_tools_that_they_hold(self) -> None:
+        for number in range(3):
+            tools = ({"type": "function", "function": {"name": "read", "number": number // 2}},)
+            self.record(self.create(), turn(user("a"), answer("b"), tools=tools))
+        self.assertEqual(2, len({id(each.tools) for each in self.store._last_turns.values()}))
 
     def test_a_hundred_turns_are_written_together(self) -> None:
         session = self.create()
