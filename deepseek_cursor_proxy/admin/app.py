@@ -34,7 +34,6 @@ _HEADERS: Headers = (
 )
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 _METHODS = "GET, HEAD"
-_FEED = "/api/events"
 _REQUEST = re.compile(r"/api/requests/(-?[0-9]{1,15})")
 _SESSION = re.compile(r"/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?")
 _MOST_FIELDS = 20
@@ -60,7 +59,7 @@ class AdminApp:
             "/api/requests": lambda parameters: _json(self._pages().page(parameters)),
             "/api/usage": self._usage,
             "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
-            _FEED: lambda _: HttpReply.events(self._feeds.open()),
+            "/api/events": lambda _: HttpReply.events(self._feeds.open()),
             "/api/config": lambda _: _json(settings.settings(context.loaded, context.config_path)),
         }
 
@@ -87,8 +86,6 @@ class AdminApp:
         if self._files.has(request.path):
             return self._files.reply(request)
         self._access.check_key(request, is_for_metrics=request.path == "/metrics")
-        if request.path == _FEED and request.method != "GET":
-            raise MethodNotAllowed("The feed answers GET.", "GET")
         if (number := _REQUEST.fullmatch(request.path)) is not None:
             return self._request(int(number[1]))
         if (session := _SESSION.fullmatch(request.path)) is not None:

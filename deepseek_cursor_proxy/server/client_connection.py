@@ -75,6 +75,8 @@ class ClientConnection:
         self._server = server
         self._address = _peer_address(sock)
         self._rest = b""
+        # Whether the request that is read begins as HEAD does: no reply to it has a body, a refusal included.
+        self._is_head = False
         self._is_stopping = False
         self._is_ending = False
         # Protects `_is_idle`: closing an idle connection must not hit one that just became busy.
@@ -97,11 +99,12 @@ class ClientConnection:
             is_open = self._serve_one()
         if is_open and self._rest:
             # The client sent it in advance, after our reply kept the connection open.
+            self._is_head = _begins_as_head(self._rest)
             raise ProxyStopping
 
     def _refuse(self, error: ProxyError) -> None:
         """Send what is wrong and end the connection, leaving the client the time to read it."""
-        self.send(encode_refusal(error))
+        self.send(encode_refusal(error, with_body=not self._is_head))
         self._linger()
 
     # Stopping, from other threads …
@@ -158,7 +161,7 @@ class ClientConnection:
         reply = self._call_app(request)
         is_persistent = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
         if isinstance(reply.body, bytes):
-            self.send(_encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=head.method != "HEAD"))
+            self.send(_encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=not self._is_head))
         else:
             # HTTP/1.0 has no chunks: there the end of the connection is the end of the body.
             is_chunked = head.version >= (1, 1)
@@ -204,6 +207,7 @@ class ClientConnection:
         first = self._rest or self.receive(Deadline.after(config.idle_timeout))
         if not first:
             return None
+        self._is_head = _begins_as_head(first)
         deadline: Deadline | None = None
 
         def receive() -> bytes | None:
@@ -220,6 +224,7 @@ class ClientConnection:
             if error.is_empty:
                 return None
             raise self._incomplete_head(is_late=error.is_late) from None
+        self._is_head = head.method == "HEAD"
         return head
 
     def _incomplete_head(self, *, is_late: bool) -> ProxyError:
@@ -294,7 +299,11 @@ class ClientConnection:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
             head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(is_persistent))
-            StreamSender(self, body, head, is_chunked=is_chunked).run(self._server.stream_loop)
+            if self._is_head:
+                # The head alone, as it is for GET (RFC 9112, 6.1); nothing of the body is computed.
+                self.send(head)
+            else:
+                StreamSender(self, body, head, is_chunked=is_chunked).run(self._server.stream_loop)
         finally:
             body.close()
 
@@ -310,20 +319,26 @@ class ClientConnection:
             self._end_idle()
 
 
-def encode_refusal(error: ProxyError) -> bytes:
+def encode_refusal(error: ProxyError, *, with_body: bool = True) -> bytes:
     """The last reply of a connection."""
     headers = (("Retry-After", str(error.retry_after)),) if error.retry_after is not None else ()
     reply = HttpReply.json(error.payload(), error.status, headers)
     assert isinstance(reply.body, bytes)
-    return _encode_reply(reply, reply.body, is_persistent=False)
+    return _encode_reply(reply, reply.body, is_persistent=False, with_body=with_body)
 
 
 def _encode_reply(reply: HttpReply, body: bytes, *, is_persistent: bool, with_body: bool = True) -> bytes:
     headers = reply.headers
-    if reply.status not in (204, 304):
+    has_content = reply.status not in (204, 304)
+    if has_content:
         headers += (("Content-Length", str(len(body))),)
     head = heads.reply_head(reply.status, headers + _connection_header(is_persistent))
-    return head + body if with_body else head
+    return head + body if with_body and has_content else head
+
+
+def _begins_as_head(data: bytes) -> bool:
+    # Blank lines may precede a request (RFC 9112, 2.2).
+    return data.lstrip(b"\r\n").startswith(b"HEAD ")
 
 
 def _peer_address(sock: socket.socket) -> str:

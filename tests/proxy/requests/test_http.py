@@ -55,6 +55,23 @@ class TestEndpoints(HttpTestCase):
         self.assertEqual(2, answer.count(b"Content-Length: 11"))
         self.assertEqual(1, answer.count(b'{"ok":true}'))
 
+    def test_head_of_a_streamed_reply_leaves_the_connection_usable(self) -> None:
+        session = self.round_trip(self.running, request_bytes({}, path="/sessions/create")).value["uuid"]
+        chat = {**BODY, "stream": True}
+        self.round_trip(self.running, request_bytes(chat, path=f"/s/{session}/v1/chat/completions"))
+        created = {"model": "deepseek-v4-pro", "input": "hi", "background": True, "stream": True}
+        events = self.round_trip(self.running, request_bytes(created, path="/v1/responses")).body
+        response = json.loads(events.split(b"data: ")[1].split(b"\n")[0])["response"]["id"]
+        for path in (f"/s/{session}/nodes", f"/s/{session}/export", f"/v1/responses/{response}?stream=true"):
+            head = f"HEAD {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-test\r\n\r\n".encode()
+            with self.subTest(path):
+                answer = read_to_the_end(
+                    self.connect(self.running, head + HEALTH.replace(b"x\r\n", b"x\r\nConnection: close\r\n"))
+                )
+                first, second = (each.split(b"\r\n\r\n", 1) for each in answer.split(b"HTTP/1.1 200 OK\r\n")[1:])
+                self.assertEqual((b"", b'{"ok":true}'), (first[1], second[1]))
+                self.assertNotIn(b"Content-Length", first[0])
+
     def test_options_is_answered_everywhere_and_cors_only_when_wanted(self) -> None:
         for cors in (False, True):
             proxy = self.proxy(cors=cors)

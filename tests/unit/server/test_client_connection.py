@@ -5,19 +5,20 @@ import json
 import socket
 import threading
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, NotFound
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
-from tests.support.harness import PATIENCE, read_reply
+from tests.support.harness import PATIENCE, read_reply, read_to_the_end
 from tests.support.threads import in_background
 
 # More than the system buffers between the two.
@@ -32,6 +33,19 @@ def get(path: str = "/", *fields: str) -> bytes:
 
 def echo(request: HttpRequest) -> HttpReply:
     return HttpReply(200, request.path.encode() + request.read_body())
+
+
+class StreamedText:
+    """A streamed body that says whether it was read and closed."""
+
+    is_finished = is_read = is_closed = False
+
+    def __iter__(self) -> Iterator[bytes | Lull]:
+        self.is_read = True
+        yield b"words"
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class TestClientConnection(unittest.TestCase):
@@ -105,6 +119,45 @@ class TestClientConnection(unittest.TestCase):
             if status == 400:
                 client.shutdown(socket.SHUT_WR)
             self.assertEqual(status, read_reply(client)[0])
+
+    def test_no_reply_to_head_has_a_body_and_the_next_request_is_answered(self) -> None:
+        streams = [StreamedText(), StreamedText()]
+        replies = iter(
+            [
+                HttpReply(200, streams[0]),
+                HttpReply(200, b"seven b", (("Content-Type", "text/plain"),)),
+                HttpReply(404, b"nothing"),
+                HttpReply(200, streams[1]),
+            ]
+        )
+        _, client = self.serve(lambda _: next(replies))
+        head = get().replace(b"GET", b"HEAD")
+        client.sendall(head * 3 + get("/", "Connection: close"))
+        answers = read_to_the_end(client).split(b"HTTP/1.1 ")[1:]
+        self.assertEqual([b"", b"", b"", b"5\r\nwords\r\n0\r\n\r\n"], [each.split(b"\r\n\r\n", 1)[1] for each in answers])
+        for answer, header in zip(answers, (b"Transfer-Encoding: chunked", b"Content-Length: 7", b"404"), strict=False):
+            self.assertIn(header, answer)
+        self.assertEqual(([False, True], [True, True]), ([x.is_read for x in streams], [x.is_closed for x in streams]))
+
+    def test_a_refusal_of_head_has_no_body(self) -> None:
+        _, client = self.serve(mock.Mock(side_effect=NotFound("no such path")))
+        client.sendall(get().replace(b"GET", b"HEAD"))
+        self.assertTrue(read_to_the_end(client).endswith(b"\r\n\r\n"))
+        for data in (b"HEAD / HTTP/1.1\r\nHost x\r\n\r\n", b"\r\nHEAD / HTTP/1.1\r\nHost: x\r\n"):
+            _, client = self.serve()
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+            answer = read_to_the_end(client)
+            self.assertTrue(answer.startswith(b"HTTP/1.1 400 ") and answer.endswith(b"\r\n\r\n"), answer)
+
+    def test_a_reply_without_content_has_neither_body_nor_length(self) -> None:
+        for status in (204, 304):
+            replies = iter([HttpReply(status, b"lost"), HttpReply(200, b"next")])
+            _, client = self.serve(lambda _, replies=replies: next(replies))
+            client.sendall(get() + get("/", "Connection: close"))
+            first, second = read_to_the_end(client).split(b"HTTP/1.1 ")[1:]
+            self.assertTrue(first.endswith(b"\r\n\r\n") and b"Content-Length" not in first, first)
+            self.assertTrue(second.endswith(b"next"))
 
     def test_an_idle_client_is_closed_without_a_reply(self) -> None:
         for sent in (b"", b"\r\n"):
