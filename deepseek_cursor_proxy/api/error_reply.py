@@ -8,8 +8,10 @@ from deepseek_cursor_proxy.protocols.anthropic import errors as anthropic
 
 
 def openai_error(error: ProxyError) -> HttpReply:
-    challenge: Headers = (("WWW-Authenticate", "Bearer"),) if isinstance(error, Unauthorized) else ()
-    return HttpReply.json(error.payload(), error.status, (*_headers(error), *challenge))
+    headers: Headers = (("x-request-id", new_request_id()), *_headers(error))
+    if isinstance(error, Unauthorized):
+        headers += (("WWW-Authenticate", "Bearer"),)
+    return HttpReply.json(error.payload(), error.status, headers)
 
 
 def anthropic_error(error: ProxyError) -> HttpReply:
@@ -28,5 +30,5 @@ def _headers(error: ProxyError) -> Headers:
 
 
 def new_request_id() -> str:
-    """An id of a request, as Anthropic's clients quote it when they report a problem."""
+    """An id of a request, as clients quote it when they report a problem."""
     return f"req_{os.urandom(12).hex()}"

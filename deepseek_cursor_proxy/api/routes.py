@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.api.endpoints.models import list_models, retrieve_model
-from deepseek_cursor_proxy.api.error_reply import anthropic_error, openai_error
+from deepseek_cursor_proxy.api.error_reply import anthropic_error, new_request_id, openai_error
 from deepseek_cursor_proxy.api.key_settings import key_setting
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import (
@@ -159,6 +159,7 @@ class App:
                 endpoint_class, method = _load_endpoint(endpoint)
                 report = services.open_report(found.route.api, session)
                 reply = method(endpoint_class(services, report), request, found.group)
+                reply = _with_request_id(reply, found.route.api)
             else:
                 reply = endpoint(self._config, request, found.group)
         except ProxyError as error:
@@ -202,6 +203,17 @@ def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpRep
     module, class_name, method = name.split(".")
     endpoint_class = getattr(import_module(f"{__package__}.endpoints.{module}"), class_name)
     return endpoint_class, getattr(endpoint_class, method)
+
+
+# The header with the id that clients quote in a report, by API.
+_REQUEST_ID_HEADERS = {"chat": "x-request-id", "responses": "x-request-id", "messages": "request-id"}
+
+
+def _with_request_id(reply: HttpReply, api: str) -> HttpReply:
+    name = _REQUEST_ID_HEADERS.get(api)
+    if name is None or any(header[0] == name for header in reply.headers):
+        return reply
+    return HttpReply(reply.status, reply.body, (*reply.headers, (name, new_request_id())))
 
 
 def _error_reply(error: ProxyError, request: HttpRequest) -> HttpReply:

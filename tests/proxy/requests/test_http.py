@@ -12,7 +12,7 @@ from http.server import HTTPServer
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter
 from deepseek_cursor_proxy.server import client_connection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
@@ -71,6 +71,27 @@ class TestEndpoints(HttpTestCase):
                 first, second = (each.split(b"\r\n\r\n", 1) for each in answer.split(b"HTTP/1.1 200 OK\r\n")[1:])
                 self.assertEqual((b"", b'{"ok":true}'), (first[1], second[1]))
                 self.assertNotIn(b"Content-Length", first[0])
+
+    def test_every_reply_of_the_openai_apis_has_a_request_id_of_its_own(self) -> None:
+        stored = {"model": "deepseek-v4-pro", "input": "hi"}
+        broken: list[Any] = [{**BODY, "messages": 7}, b"no json"]
+        self.fake.answer(*[Answer(content="Hi.")] * 4, *[Failure(402, "Insufficient Balance")] * 2)
+        requests = [
+            *(request_bytes({**BODY, "stream": stream}) for stream in (True, False)),
+            *(request_bytes({**stored, "stream": stream}, path="/v1/responses") for stream in (True, False)),
+            *(request_bytes(body, path=path) for body in broken for path in ("/v1/chat/completions", "/responses")),
+            *(request_bytes({**BODY, "stream": stream}) for stream in (True, False)),
+            request_bytes(BODY).replace(b"Bearer sk-test", b""),
+            request_bytes(BODY, path="/v1/unknown"),
+            b"GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"GET /v1/responses/resp_x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-test\r\n\r\n",
+        ]
+        replies = [self.round_trip(self.running, each) for each in requests]
+        self.assertEqual([200] * 4 + [400] * 4 + [402, 402, 401, 404, 405, 404], [reply.status for reply in replies])
+        ids = [reply.headers["x-request-id"] for reply in replies]
+        self.assertEqual(len(ids), len(set(ids)))
+        for each in ids:
+            self.assertRegex(each, r"\Areq_[0-9a-f]{24}\Z")
 
     def test_options_is_answered_everywhere_and_cors_only_when_wanted(self) -> None:
         for cors in (False, True):

@@ -102,7 +102,8 @@ class TestAnswer(PassthroughTestCase):
             status, headers, body = self.ask(STREAMED)
             self.assertEqual((200, b"".join(pieces)), (status, body))
             self.assertEqual("text/event-stream; charset=utf-8", headers["content-type"])
-            self.assertFalse({"x-request-id", "set-cookie"} & set(headers))
+            self.assertNotIn("set-cookie", headers)
+            self.assertRegex(headers["x-request-id"], r"\Areq_[0-9a-f]{24}\Z")
 
     def test_a_routed_plain_answer_is_passed_on_with_its_status(self) -> None:
         answers = {200: b'{ "odd" : 1 }\n', 201: b"", 400: b'{"error":7}', 429: b"<html>", 503: b"x"}

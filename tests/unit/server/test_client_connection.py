@@ -134,7 +134,8 @@ class TestClientConnection(unittest.TestCase):
         head = get().replace(b"GET", b"HEAD")
         client.sendall(head * 3 + get("/", "Connection: close"))
         answers = read_to_the_end(client).split(b"HTTP/1.1 ")[1:]
-        self.assertEqual([b"", b"", b"", b"5\r\nwords\r\n0\r\n\r\n"], [each.split(b"\r\n\r\n", 1)[1] for each in answers])
+        bodies = [each.split(b"\r\n\r\n", 1)[1] for each in answers]
+        self.assertEqual([b"", b"", b"", b"5\r\nwords\r\n0\r\n\r\n"], bodies)
         for answer, header in zip(answers, (b"Transfer-Encoding: chunked", b"Content-Length: 7", b"404"), strict=False):
             self.assertIn(header, answer)
         self.assertEqual(([False, True], [True, True]), ([x.is_read for x in streams], [x.is_closed for x in streams]))
