@@ -14,7 +14,10 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.tunnel.local_api import get_json
 from deepseek_cursor_proxy.tunnel.program import Log, Program, RunningTunnel
 
-_QUICK_URL = re.compile(r"https://(?!api\.)[a-z0-9-]+\.trycloudflare\.com(?![\w./-])")
+_QUICK_URL = re.compile(r"https://(?!api\.)[a-z0-9-]+\.trycloudflare\.com")
+# Whole lines: other lines have the paths of requests, which strangers choose.
+_ANNOUNCEMENT = re.compile(rf"\S+Z INF \|\s+({_QUICK_URL.pattern})\s+\|\s*")
+_REGISTERED = re.compile(r"\S+Z INF Registered tunnel connection\b")
 # cloudflared takes the first free one of these ports for its metrics, which have the name of a quick tunnel.
 _METRICS = tuple(f"http://127.0.0.1:{port}" for port in range(20241, 20246))
 _NAME = "deepseek-cursor-proxy"
@@ -69,9 +72,9 @@ class Cloudflared(Program):
         return (*own, "--name", _NAME, "--hostname", urlsplit(self.url).hostname or "") if self.url else own
 
     def read(self, log: Log, line: str) -> Log:
-        if not self.url and (found := _QUICK_URL.search(line)):
-            return replace(log, pending_url=found[0])
-        if "Registered tunnel connection" in line and (url := self.url or log.pending_url):
+        if not self.url and (found := _ANNOUNCEMENT.fullmatch(line)):
+            return replace(log, pending_url=found[1])
+        if _REGISTERED.match(line) and (url := self.url or log.pending_url):
             return replace(log, url=url, error="")
         return self.note_error(log, line.partition(" ERR ")[2] or line)
 

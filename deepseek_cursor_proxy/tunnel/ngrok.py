@@ -1,6 +1,7 @@
-"""ngrok: its URL comes from its JSON log or from its API on this machine, whichever is first.
+"""ngrok: its URL comes from its JSON log or from the API that the log names, whichever is first.
 
-The API also lists what agents forward that the user started. Written for ngrok 3; a reserved URL needs 3.16.
+The usual address of the API also lists what agents forward that the user started. Any program can listen there, so
+such a URL has to lead to us before it is used. Written for ngrok 3; a reserved URL needs 3.16.
 """
 
 import json
@@ -60,7 +61,9 @@ class Ngrok(Program):
         match record:
             case {"msg": "starting web service", "addr": str(address)}:
                 return replace(log, api=f"http://{address}")
-            case {"msg": "started tunnel", "url": str(url)} if _PUBLIC_URL.fullmatch(url):
+            case {"msg": "started tunnel", "url": str(url), "addr": str(target)} if _PUBLIC_URL.fullmatch(
+                url
+            ) and leads_here(target, self.port):
                 return replace(log, url=url, error="")
             case {"lvl": "eror" | "error" | "crit", "err": str(error)} if _ERROR_CODE.search(error) or not has_code:
                 return replace(log, error=error)
@@ -69,13 +72,12 @@ class Ngrok(Program):
         return log
 
     def child_urls(self, log: Log) -> list[str]:
-        # A child with a URL but no API was configured so; the default API addresses are then other agents'.
-        apis = (log.api,) if log.api else () if log.url else self._api_urls
-        answers = self._forwarded(apis)
+        # A child without an API was configured so; the usual addresses are then those of other programs.
+        answers = self._forwarded((log.api,) if log.api else ())
         return super().child_urls(log) if answers is None else answers
 
     def running(self) -> list[RunningTunnel]:
-        known = [RunningTunnel(url, is_certain=True) for url in self._forwarded(self._api_urls) or ()]
+        known = [RunningTunnel(url, is_certain=False) for url in self._forwarded(self._api_urls) or ()]
         return known or super().running()
 
     def _forwarded(self, apis: Sequence[str]) -> list[str] | None:

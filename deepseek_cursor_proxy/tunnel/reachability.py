@@ -7,7 +7,7 @@ unable to reach its own public address, so what it did not learn is no proof tha
 from http.client import HTTPException
 from typing import NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, build_opener
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from deepseek_cursor_proxy.tunnel.program import one_line
 
@@ -15,6 +15,13 @@ _ASK_SECONDS = 5.0
 _MAX_ANSWER = 1000  # bytes; ours is shorter
 # Without the second, ngrok may show a page of its own.
 _HEADERS = {"User-Agent": "deepseek-cursor-proxy", "ngrok-skip-browser-warning": "1"}
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Another page that sends us to our own address is not that address."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
 class Reach(NamedTuple):
@@ -31,7 +38,7 @@ OURS = Reach(is_ours=True, is_answered=True)
 def ask(url: str, path: str, answer: str) -> Reach:
     """Ask for this path below the URL, where this proxy gives that answer. Takes seconds at most, but for DNS."""
     try:
-        with build_opener().open(Request(url + path, headers=_HEADERS), timeout=_ASK_SECONDS) as reply:
+        with build_opener(_NoRedirects).open(Request(url + path, headers=_HEADERS), timeout=_ASK_SECONDS) as reply:
             if reply.read(_MAX_ANSWER) == answer.encode():
                 return OURS
             return Reach(is_ours=False, is_answered=True, problem="something else answers there")

@@ -14,7 +14,8 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.tunnel.program import Log, Program
 
 _SERVICE = "localhost.run"
-_URL = re.compile(r"tunneled with tls termination, (https://[A-Za-z0-9.-]+(?::[0-9]+)?)")
+# A whole line: a banner or a request of a stranger may have any text in it.
+_URL = re.compile(r"([A-Za-z0-9.-]+(?::[0-9]+)?) tunneled with tls termination, (https://\1)")
 # A dead connection ends after a minute and a half.
 _OPTIONS = ("-T", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=30", "-o", "ServerAliveCountMax=3")
 
@@ -68,8 +69,8 @@ class Ssh(Program):
         return (*service, f"80:{local}", f"nokey@{_SERVICE}")
 
     def read(self, log: Log, line: str) -> Log:
-        if found := _URL.search(line):
-            return replace(log, url=found[1], error="")
+        if found := _URL.fullmatch(line.strip()):
+            return replace(log, url=found[2], error="")
         return self.note_error(log, line)
 
     def child_urls(self, log: Log) -> list[str]:

@@ -1,8 +1,9 @@
 """Tunnel: one tunnel program in front of the proxy's port, from its start to its end, whichever program it is.
 
 A tunnel that already leads to our port is reused and never ended: the user started it. Otherwise the program runs as
-our child. Its URL counts once it leads to us, or after some seconds without proof. A lost tunnel is opened again, with
-growing pauses, until stop().
+our child. The URL that it announces first counts once it leads to us, or after some seconds without proof: this machine
+may be unable to reach it. Any later one is neither printed nor used before it has led to us. A lost tunnel is opened
+again, with growing pauses, until stop().
 Rule: all that start() began is gone when stop() returns or start() raises, and when this process is killed; only a
 check that is under way may end some seconds later.
 """
@@ -96,7 +97,7 @@ class Tunnel:
     def _open(self) -> str:
         self._reused = self._find_running()
         if self._reused is not None:
-            self._problem, self._strays = "", 0
+            self._problem, self._strays, self._has_reached = "", 0, not self._reused.is_certain
             return self._reused.url
         self._child.run()
         url = self._await_url(Deadline.after(self._timing.start))
@@ -174,8 +175,7 @@ class Tunnel:
         while self._wait(self._timing.watch):
             if url := self._current_url():
                 misses = self._attempts = 0
-                self._change_url(url)
-                if not check.is_over:
+                if url == self._url and not check.is_over:
                     continue
                 is_lost = self._is_astray(url)
             else:
@@ -199,25 +199,25 @@ class Tunnel:
         """The URL that leads to us as far as this machine can see, or ""."""
         if self._child.is_started:
             return self._child_url()
-        if self._reused is not None and not self._reused.is_certain:
-            # Only a check can tell.
-            return self._reused.url
-        urls = [each.url for each in self._program.running() if each.is_certain]
+        urls = [each.url for each in self._program.running() if each.is_certain or each.url == self._url]
         return self._url if self._url in urls else next(iter(urls), "")
 
     def _is_astray(self, url: str) -> bool:
-        """Whether the URL led to us once and does not any more, at several checks in a row."""
+        """Whether the URL led to us once and does not any more, at several checks in a row. Announce a new one."""
         reach = self._check(url)
         if reach is None:
             return False
         if reach.is_ours:
             self._has_reached, self._strays = True, 0
+            if url != self._url:
+                self._problem = ""
+                self._change_url(url)
             if self._problem:
                 self._problem = ""
                 self._report(f"{self._program.name}: {url} leads to this proxy now")
             return False
         self._note_problem(url, reach.problem)
-        self._strays += self._is_stray(reach)
+        self._strays += url == self._url and self._is_stray(reach)
         return self._strays >= _PATIENCE
 
     def _is_stray(self, reach: Reach) -> bool:
@@ -241,20 +241,23 @@ class Tunnel:
                 self._report(f"{failure}; trying again")
             else:
                 self._report(f"{self._program.name}: the tunnel is back")
-                self._change_url(url)
+                if self._has_reached and url != self._url:
+                    self._change_url(url)
                 break
 
     def _change_url(self, url: str) -> None:
-        if url != self._url:
-            self._url = url
-            self._on_url(url)
-            name = self._program.name
-            self._report(f"{name}: the public URL has changed; paste this Base URL into Cursor: {url}/v1")
+        """Announce another URL, which has led to us."""
+        self._url = url
+        self._on_url(url)
+        name = self._program.name
+        self._report(f"{name}: the public URL has changed; paste this Base URL into Cursor: {url}/v1")
 
     def _note_problem(self, url: str, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
-            self._report(f"{self._program.name}: {url} does not lead to this proxy, as seen from here: {problem}")
+            # A URL that is not proven is not printed, but for the first.
+            what = url if self._url in ("", url) else "another URL, which is used once it leads here,"
+            self._report(f"{self._program.name}: {what} does not lead to this proxy, as seen from here: {problem}")
 
     def _report(self, text: str) -> None:
         if text != self._last_message and not self._stopping:  # a repeated failure is reported once

@@ -66,7 +66,7 @@ class Tailscale(Program):
             raise StartupError(self.explain(answer.stderr))
 
     def read(self, log: Log, line: str) -> Log:
-        if _AVAILABLE in line:
+        if line.startswith(_AVAILABLE):
             return replace(log, pending_url=_AVAILABLE)
         if log.pending_url and (found := _URL.match(line.strip())):
             return replace(log, url=found[0], error="")

@@ -6,7 +6,6 @@ import os
 import queue
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import unittest
@@ -15,8 +14,9 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.tunnel import child, child_process, local_api, ngrok
+from deepseek_cursor_proxy.tunnel import child, local_api, ngrok
 from deepseek_cursor_proxy.tunnel.ngrok import Ngrok
+from deepseek_cursor_proxy.tunnel.reachability import OURS, Reach
 from tests.proxy.tunnel.tunnel_case import TunnelCase, back, lost, moved
 from tests.support.ngrok_stand_in import (
     DIES,
@@ -35,6 +35,7 @@ from tests.support.ngrok_stand_in import (
     tunnels,
 )
 
+ELSEWHERE = Reach(is_ours=False, is_answered=True, problem="something else answers there, with 404")
 LOST, BACK, MOVED = lost("ngrok"), back("ngrok"), moved("ngrok", NEW)
 
 
@@ -73,17 +74,25 @@ class StartTest(NgrokCase):
                 tunnel.stop()
                 self.launches.write_text("")
 
-    def test_an_agent_that_does_not_log_its_api_is_found_at_a_known_address(self) -> None:
-        pages: dict[str, bytes] = {}
-        agent = self.agent(pages)
-
-        def launch(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
-            pages["/api/tunnels"] = tunnels()
-            return self.launch(*arguments, **options)
-
-        with mock.patch.object(child_process, "Popen", launch):
-            self.assertEqual(self.tunnel({"log": ["hello"], "stays": True}, api_urls=[agent.api]).start(), URL)
+    def test_a_program_at_the_usual_address_of_the_api_does_not_speak_for_our_agent(self) -> None:
+        self.reach = ELSEWHERE
+        agent = self.agent({"/api/tunnels": tunnels(url=NEW)})
+        part = {"log": ["hello"], "stays": True}
+        self.assertIn("ngrok: hello", self.failure(part, api_urls=[agent.api], start=0.3))
+        self.assertEqual([NEW], self.checked)
         self.assertEqual(len(self.children), 1)
+
+    def test_a_url_that_a_program_at_the_usual_address_names_is_used_only_if_it_leads_here(self) -> None:
+        used: list[str] = []
+        agent = self.agent({"/api/tunnels": tunnels(url=NEW)})
+        with mock.patch.object(self, "ask", lambda url: OURS if url == URL else ELSEWHERE):
+            self.assertEqual(URL, self.tunnel(OK, api_urls=[agent.api], on_url=used.append).start())
+        self.assertEqual([URL], used)
+        self.assertTrue(self.announced.empty())
+
+    def test_an_agent_that_forwards_to_another_port_has_no_url_for_us(self) -> None:
+        line = {"lvl": "info", "msg": "started tunnel", "url": NEW, "addr": "http://localhost:9001"}
+        self.assertEqual(URL, self.tunnel(logs(line)).start())
 
     def test_an_agent_without_an_api_is_not_confused_with_another_agent(self) -> None:
         agent = self.agent({"/api/tunnels": tunnels("http://localhost:1")})
@@ -222,6 +231,38 @@ class FailureTest(NgrokCase):
 
 
 class WatchTest(NgrokCase):
+    def test_a_new_url_is_neither_printed_nor_used_before_it_has_led_here(self) -> None:
+        used: list[str] = []
+        is_proven = threading.Event()
+
+        def ask(url: str) -> Reach:
+            return OURS if url == URL or is_proven.is_set() else ELSEWHERE
+
+        self.tunnel({"urls": [URL, NEW]}, ask=ask, on_url=used.append).start()
+        text = self.announced.get(timeout=20)
+        self.assertIn("another URL, which is used once it leads here, does not lead to this proxy", text)
+        self.assertNotIn(NEW, text)
+        self.assertEqual([URL], used)
+        is_proven.set()
+        self.expect_announced(MOVED)
+        self.assertEqual([URL, NEW], used)
+
+    def test_a_new_url_of_a_restarted_agent_waits_for_its_proof_too(self) -> None:
+        used: list[str] = []
+        is_proven = threading.Event()
+
+        def ask(url: str) -> Reach:
+            return OURS if url == URL or is_proven.is_set() else ELSEWHERE
+
+        self.tunnel(DIES, OK_ELSEWHERE, ask=ask, on_url=used.append).start()
+        self.expect_announced(LOST)
+        self.assertIn("another URL", self.announced.get(timeout=20))
+        self.expect_announced(BACK)
+        self.assertEqual([URL], used)
+        is_proven.set()
+        self.expect_announced(MOVED)
+        self.assertEqual([URL, NEW], used)
+
     def test_an_agent_that_died_or_lost_our_tunnel_is_replaced_and_its_new_url_announced(self) -> None:
         for part in (DIES, {"urls": [URL, ""]}):
             self.launches.write_text("")

@@ -283,6 +283,28 @@ class CloudflaredTest(CloudflaredCase, ProgramCase):
     def test_a_quick_tunnel_counts_once_its_connection_is_registered(self) -> None:
         self.assertIn("it gave no public URL", self.failure(prints(*first_lines()), start=0.3))
 
+    def test_the_path_of_a_strangers_request_in_the_log_is_not_the_url(self) -> None:
+        evil = "https://evil.trycloudflare.com"
+        asked = (
+            f'2026-08-20T10:00:04Z ERR  error="unable to reach the origin" cfRay=8f0 event=1 originService=http://x '
+            f"type=http dest={self.urls[0]}/{evil}",
+            f"2026-08-20T10:00:04Z DBG GET {self.urls[0]}/|  {evil}  | HTTP/1.1 connIndex=0",
+            f'2026-08-20T10:00:04Z ERR Request failed error="x" dest={evil} |',
+            f"2026-08-20T10:00:04Z ERR dest={evil}/ INF |  {evil}  |",
+            "2026-08-20T10:00:04Z ERR dest=/Registered tunnel connection",
+        )
+        for lines in ((*first_lines(), *asked, REGISTERED), (*first_lines(), REGISTERED, *asked, REGISTERED)):
+            used: list[str] = []
+            tunnel = self.tunnel(prints(*lines), on_url=used.append)
+            self.assertEqual(self.urls[0], tunnel.start())
+            enough = len(self.checked) + 3
+            wait_until(lambda enough=enough: len(self.checked) > enough)
+            tunnel.stop()
+            self.launches.write_text("")
+            self.assertEqual([self.urls[0]], used)
+            self.assertEqual({self.urls[0]}, set(self.checked))
+            self.assertTrue(self.announced.empty())
+
     def test_a_network_without_udp_has_a_remedy(self) -> None:
         error = "failed to dial to edge with quic: timeout: no recent network activity"
         line = f'2026-08-20T10:00:09Z ERR Failed to dial a quic connection error="{error}" connIndex=0'

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import threading
 from unittest import mock
 
 from deepseek_cursor_proxy.tunnel import reachability
@@ -51,6 +52,23 @@ class ReachabilityTest(SocketTestCase):
         path, answer = self.running.server.probe
         agent = self.enterContext(contextlib.closing(Agent({path: b"<html>"})))
         self.assertEqual("something else answers there", reachability.ask(agent.api, path, answer).problem)
+
+    def test_a_page_that_redirects_to_us_is_not_taken_for_us(self) -> None:
+        proxy = self.proxy()
+
+        def answer(listener: socket.socket) -> None:
+            connection, _ = listener.accept()
+            with connection:
+                path = connection.recv(10_000).split()[1].decode()
+                head = f"HTTP/1.1 302 Found\r\nLocation: {self.root(proxy)}{path}\r\nContent-Length: 0\r\n\r\n"
+                connection.sendall(head.encode())
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = threading.Thread(target=answer, args=(listener,))
+            thread.start()
+            reach = reachability.ask(f"http://127.0.0.1:{listener.getsockname()[1]}", *proxy.server.probe)
+            thread.join()
+        self.assertEqual((False, True, "something else answers there, with 302"), reach)
 
     def test_no_answer_is_told_apart_from_a_wrong_one(self) -> None:
         with socket.socket() as unused:
