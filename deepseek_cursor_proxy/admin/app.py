@@ -1,7 +1,8 @@
 """AdminApp: HttpRequest in, HttpReply out, for the admin listener: the table of paths and the headers of every reply.
 
 A request is checked in this order: Host and Origin, method, key, path. Only the files of the dashboard, which contain
-no data, need no key. Every reply forbids what the page does not need: other hosts, frames, guesses about types.
+no data, and the proof for commands (`running`) need no key. Every reply forbids what the page does not need: other
+hosts, frames, guesses about types.
 """
 
 import re
@@ -15,10 +16,12 @@ from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.health import Readiness
 from deepseek_cursor_proxy.admin.json_api import requests, sessions, settings, stats
 from deepseek_cursor_proxy.admin.json_api.request_pages import RequestPages
+from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
 from deepseek_cursor_proxy.admin.static_files import StaticFiles
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.errors import BadRequest, MethodNotAllowed, NotFound, ProxyError, Unauthorized
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
+from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -36,6 +39,7 @@ _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 _METHODS = "GET, HEAD"
 _REQUEST = re.compile(r"/api/requests/(-?[0-9]{1,15})")
 _SESSION = re.compile(r"/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?")
+_NONCE = re.compile(r"nonce=([0-9a-f]{32})")
 _MOST_FIELDS = 20
 
 Parameters = dict[str, str]
@@ -49,6 +53,7 @@ class AdminApp:
         self._context = context
         self._files = StaticFiles()
         self._readiness = Readiness()
+        self._secret = InstallationSecret(context.config.reasoning_content_path)
         self._feeds = Feeds(context)
         self._access = AdminAccess(context.config, _admin_key(context))
         self._endpoints: dict[str, Endpoint] = {
@@ -85,6 +90,8 @@ class AdminApp:
             raise MethodNotAllowed(f"The dashboard answers {_METHODS}.", _METHODS)
         if self._files.has(request.path):
             return self._files.reply(request)
+        if request.path == PROOF_PATH:
+            return self._prove(request.query)
         self._access.check_key(request, is_for_metrics=request.path == "/metrics")
         if (number := _REQUEST.fullmatch(request.path)) is not None:
             return self._request(int(number[1]))
@@ -94,6 +101,12 @@ class AdminApp:
         if endpoint is None:
             raise NotFound("There is nothing at this path of the dashboard's port; the API is at the proxy's own port.")
         return endpoint(_parameters(request.query))
+
+    def _prove(self, query: str) -> HttpReply:
+        if (nonce := _NONCE.fullmatch(query)) is None:
+            raise BadRequest("The proof wants a nonce of 32 hexadecimal digits.")
+        answer = proof(self._secret.read(), self._context.url, nonce[1])
+        return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"), *_NO_STORE))
 
     def _request(self, id: int) -> HttpReply:
         if id < 0 and (row := self._pages().find(id)) is not None:

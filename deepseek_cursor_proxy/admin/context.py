@@ -29,6 +29,8 @@ class AdminContext:
         # Of the tunnel that the proxy opened.
         self.public_url: str | None = None
         self.is_stopping = False
+        # Of the admin listener.
+        self.url = ""
         # The key in admin.key; None if the settings have one, of which we know the digest only.
         self.own_key = _own_key(loaded.config)
         self.store_states = StoreStates()

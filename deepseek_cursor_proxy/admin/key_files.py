@@ -50,14 +50,19 @@ def address_file(store: Path, url: str) -> Iterator[None]:
     if str(store) == ":memory:":
         yield
         return
-    path = _folder(store) / _ADDRESSES.replace("*", url.rpartition(":")[2])
+    path = _address_path(store, url)
     with contextlib.suppress(OSError):
         private_files.write(path, url.encode())
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        forget_address(store, url)
+
+
+def forget_address(store: Path, url: str) -> None:
+    """Delete the file of a proxy that no longer listens."""
+    with contextlib.suppress(OSError):
+        _address_path(store, url).unlink()
 
 
 def addresses(store: Path) -> list[str]:
@@ -68,6 +73,10 @@ def addresses(store: Path) -> list[str]:
             with contextlib.suppress(OSError, ValueError):
                 found.append((path.stat().st_mtime, path.read_text("ascii")))
     return [url for _, url in sorted(found, reverse=True)]
+
+
+def _address_path(store: Path, url: str) -> Path:
+    return _folder(store) / _ADDRESSES.replace("*", url.rpartition(":")[2])
 
 
 def _folder(store: Path) -> Path:

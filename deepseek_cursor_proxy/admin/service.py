@@ -32,7 +32,7 @@ class AdminService:
         self._build_lock = threading.Lock()
         self._app: AdminApp | None = None
         self._listener = AdminServer(listener, config, self.load_app)
-        self.url = self._listener.url
+        self.url = self.context.url = self._listener.url
         self._files = contextlib.ExitStack()
         self._files.enter_context(key_files.address_file(config.reasoning_content_path, self.url))
 

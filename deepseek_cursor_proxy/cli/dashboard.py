@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.admin import key_files
@@ -17,8 +16,6 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import is_loopback
 from deepseek_cursor_proxy.errors import StartupError
 
-# On this machine; one that takes longer is as good as stopped.
-_PROBE_SECONDS = 3.0
 _REDIRECT_NAME = "dashboard.html"
 _REDIRECT = """<!doctype html>
 <meta charset="utf-8">
@@ -43,8 +40,16 @@ def open_dashboard(config: ProxyConfig) -> None:
     # Imported late, as the others below: `serve` prints a line and needs none of them.
     import webbrowser
 
+    from deepseek_cursor_proxy.admin import running
+
     store = config.reasoning_content_path
-    found = next(_running(store, None if config.admin_key is not None else key_files.read_key(store)), None)
+    key = None if config.admin_key is not None else key_files.read_key(store)
+    answers = list(running.ask_all(store, "/healthz", key))
+    # 401: it was started with admin_key, and the page asks for it.
+    proven = [each for each in answers if each.is_proven and each.status in (200, 401)]
+    if answers and not proven:
+        raise StartupError(running.stranger_text(answers[0].url))
+    found = next((Dashboard(each.url, key if each.status == 200 else None) for each in proven), None)
     if found is None:
         raise StartupError(
             f"no proxy with a dashboard runs with the store {store}; start it with `serve`, or name its settings here "
@@ -54,7 +59,7 @@ def open_dashboard(config: ProxyConfig) -> None:
         print(f"If no browser opens: {found.link}")
     else:
         print(f"If no browser opens: {found.url}/ with the key in {key_files.NAME}")
-    page = _redirect_page(store, found) if found.key else found.link
+    page = _redirect_page(store, found.link) if found.key else found.link
     if not webbrowser.open(page):
         raise StartupError("there is no browser to open; open the link above in one, perhaps through `ssh -L`")
 
@@ -70,64 +75,30 @@ def find_addresses(config: ProxyConfig) -> Addresses | None:
     """The addresses of the proxy that runs with this store; None when none does, or its key is not known here."""
     import json
 
+    from deepseek_cursor_proxy.admin import running
+
     store = config.reasoning_content_path
     key = None if config.admin_key is not None else key_files.read_key(store)
-    for found in _running(store, key):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            stats = json.loads(_get(found.url, "/api/stats", found.key).body)
+    answers = list(running.ask_all(store, "/api/stats", key))
+    for answer in answers:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            stats = json.loads(answer.body)
             public = stats["public_url"]
             return Addresses(str(stats["base_url"]), str(public) if public else None)
+    if strangers := [each.url for each in answers if not each.is_proven]:
+        print(f"deepseek-cursor-proxy: {running.stranger_text(strangers[0])}", file=sys.stderr)
     return None
 
 
-def _running(store: Path, key: str | None) -> Iterator[Dashboard]:
-    if str(store) == ":memory:":
-        return
-    for url in key_files.addresses(store):
-        status = _probe(url, key)
-        if status == 200:
-            yield Dashboard(url, key)
-        elif status == 401:
-            # It was started with admin_key; the page asks for it.
-            yield Dashboard(url, None)
-
-
-def _probe(url: str, key: str | None) -> int | None:
-    """The status with which a dashboard answers; None when there is none."""
-    with contextlib.suppress(OSError):
-        return _get(url, "/healthz", key).status
-    return None
-
-
-class _Answer(NamedTuple):
-    status: int
-    body: bytes
-
-
-def _get(url: str, path: str, key: str | None) -> _Answer:
-    """Ask an admin listener; OSError if there is none."""
-    import http.client
-
-    address = urlsplit(url)
-    try:
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_PROBE_SECONDS)
-        with contextlib.closing(connection):
-            connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
-            answer = connection.getresponse()
-            return _Answer(answer.status, answer.read())
-    except (ValueError, http.client.HTTPException) as error:
-        raise OSError(str(error)) from None
-
-
-def _redirect_page(store: Path, dashboard: Dashboard) -> str:
+def _redirect_page(store: Path, link: str) -> str:
     """The address of a private file that leads to the link; the link itself if there is no place for the file."""
     from html import escape
 
     path = store.expanduser().absolute().with_name(_REDIRECT_NAME)
     try:
-        private_files.write(path, _REDIRECT.format(link=escape(dashboard.link)).encode())
+        private_files.write(path, _REDIRECT.format(link=escape(link)).encode())
     except OSError:
-        return dashboard.link
+        return link
     return path.as_uri()
 
 

@@ -13,5 +13,6 @@
     page, privacy             the results as text or JSON, also without anything private
 
 A check looks (I/O, facts as values) and then judges, which is a pure function of the facts. Nothing is changed: no
-file is written but an empty one beside the store, for a moment. `cli/doctor.py` is the command.
+file is written but an empty one beside the store, for a moment; the address that a dead proxy left is deleted.
+`cli/doctor.py` is the command.
 """

@@ -5,6 +5,7 @@ import socket
 from typing import NamedTuple
 
 from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import authority
 from deepseek_cursor_proxy.doctor import running_proxy
@@ -93,8 +94,11 @@ def judge_dashboard(config: ProxyConfig, facts: AdminFacts) -> Finding:
         return failed(DASHBOARD, text, "make it yours and private (chmod 600), or delete it: the next start makes one")
     if facts.key_state == "exposed":
         return warning(DASHBOARD, f"other users can read {facts.key_path}", f"chmod 600 {facts.key_path}")
-    if facts.status is None:
+    if not facts.url:
         return skipped(DASHBOARD, "no proxy runs with this store", "start the proxy, and open it with `dashboard`")
+    if not facts.is_proven:
+        problem, _, remedy = running.stranger_text(facts.url).partition("; ")
+        return failed(DASHBOARD, problem, remedy)
     if facts.status == 401 and facts.key_state == "set":
         return good(DASHBOARD, f"{facts.url} answers; its key is that of admin_key")
     if facts.proxy is None:

@@ -1,7 +1,7 @@
 """Finds the proxy that runs with a store, by the files that it leaves beside it, and asks it who it is.
 
-Requests go to this machine only. A listener is known as a proxy of ours by the page that it shows to browsers, which
-needs no key; its admin listener tells more, to who has the key in admin.key.
+Requests go to this machine only. The port of a proxy is known by the page that it shows to browsers, which needs no
+key. An admin listener first proves itself (`admin/running`), then gets the key in admin.key and tells the rest.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.admin import key_files
+from deepseek_cursor_proxy.admin import key_files, running
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.sources import lacks_home
 
@@ -63,10 +63,10 @@ class AdminFacts(NamedTuple):
 
     key_path: Path
     key_state: str
-    # The addresses that proxies left, and the first that answered with its status.
-    addresses: tuple[str, ...] = ()
+    # The listener that answered, if one did: whether it proved to be a proxy with this store, and its status.
     url: str = ""
-    status: int | None = None
+    is_proven: bool = False
+    status: int = 0
     proxy: RunningProxy | None = None
 
 
@@ -77,12 +77,11 @@ def look(config: ProxyConfig) -> AdminFacts:
     path = store.expanduser().absolute().with_name(key_files.NAME)
     state = "set" if config.admin_key is not None else _key_state(path, store)
     key = key_files.read_key(store) if state in ("private", "exposed") else None
-    addresses = tuple(key_files.addresses(store))
-    for url in addresses:
-        answer = get(url, "/api/stats", {"Authorization": f"Bearer {key}"} if key else {})
-        if answer is not None:
-            return AdminFacts(path, state, addresses, url, answer.status, _read_stats(answer))
-    return AdminFacts(path, state, addresses)
+    answers = list(running.ask_all(store, "/api/stats", key))
+    found = next((each for each in answers if each.is_proven), answers[0] if answers else None)
+    if found is None:
+        return AdminFacts(path, state)
+    return AdminFacts(path, state, found.url, found.is_proven, found.status, _read_stats(found.body))
 
 
 def own_key(config: ProxyConfig) -> str | None:
@@ -107,10 +106,10 @@ def _key_state(path: Path, store: Path) -> str:
     return "exposed" if os.name != "nt" and stat.S_IMODE(status.st_mode) & 0o077 else "private"
 
 
-def _read_stats(answer: Response) -> RunningProxy | None:
+def _read_stats(body: bytes) -> RunningProxy | None:
     """None for any other answer than that of our admin API."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        stats: dict[str, Any] = json.loads(answer.body)
+        stats: dict[str, Any] = json.loads(body)
         state, public_url = str(stats["store"]["state"]), stats["public_url"]
         return RunningProxy(
             str(stats["version"]),

@@ -4,6 +4,7 @@ The secret is not in the database, so that sealed items open again after the dat
 written, the proxy uses a secret in memory; items sealed with it do not open after a restart.
 """
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -32,11 +33,23 @@ class InstallationSecret:
         return self._secret
 
 
+def read_existing(store: Path) -> bytes | None:
+    """The secret beside a store, if a proxy has created one and it can be read."""
+    with contextlib.suppress(OSError, RuntimeError):
+        found = _path(store).read_bytes()
+        return found if len(found) == _BYTES else None
+    return None
+
+
+def _path(store: Path) -> Path:
+    return store.expanduser().absolute().with_name(NAME)
+
+
 def _load(store: Path) -> bytes:
     """The secret in the file, created if there is none; in memory for a store in memory or a file that fails."""
     if str(store) == ":memory:":
         return _new_secret()
-    path = store.expanduser().absolute().with_name(NAME)
+    path = _path(store)
     try:
         return private_files.read_or_create(path, _new_secret, lambda found: len(found) == _BYTES)
     except OSError as error:

@@ -487,7 +487,14 @@ BROKEN = [
     Broken(
         "unreadable admin key", T.unreadable_admin_key, "dashboard", "failed", "admin.key cannot be read", "chmod 600"
     ),
-    Broken("another program's dashboard", T.other_dashboard, "dashboard", "failed", "answers 404", "restart the proxy"),
+    Broken(
+        "another program's dashboard",
+        T.other_dashboard,
+        "dashboard",
+        "failed",
+        "does not prove",
+        "older version, restart",
+    ),
     Broken("lost tunnel", T.lost_tunnel, "tunnel", "failed", "something else answers, with 404", "paste the URL"),
     Broken("empty variable", T.empty_variable, "key spare", "failed", "SPARE_KEY holds no key", "set SPARE_KEY"),
     Broken("damaged client", T.damaged_client, "clients", "warning", "settings of Codex cannot be read", "of Codex"),

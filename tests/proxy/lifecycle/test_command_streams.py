@@ -96,7 +96,7 @@ class TestCommandStreams(unittest.TestCase):
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
-            "DEEPSEEK_PROXY_BASE_URL": "http://127.0.0.1:9",
+            "DEEPSEEK_CURSOR_PROXY_BASE_URL": "http://127.0.0.1:9",
         }
         runner = subprocess.Popen(
             [sys.executable, "-c", RUNNER],

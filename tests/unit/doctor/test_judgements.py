@@ -69,7 +69,7 @@ class ListenersTest(unittest.TestCase):
         self.assertIn("--port 9000", listeners.judge_port(PortFacts("x:65535", "taken"), 65535).remedy)
 
     def test_a_dashboard_with_a_key_of_the_settings_is_good(self) -> None:
-        facts = AdminFacts(Path("admin.key"), "set", ("http://127.0.0.1:1",), "http://127.0.0.1:1", 401)
+        facts = AdminFacts(Path("admin.key"), "set", "http://127.0.0.1:1", is_proven=True, status=401)
         self.assertEqual(Level.GOOD, listeners.judge_dashboard(ProxyConfig(), facts).level)
         self.assertEqual(
             Level.FAILED, listeners.judge_dashboard(ProxyConfig(), facts._replace(key_state="private")).level
