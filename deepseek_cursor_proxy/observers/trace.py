@@ -103,7 +103,7 @@ class Trace:
         stamp = trace["received_at"].replace(":", "").replace("-", "").partition("+")[0]
         private_files.make_directory(self._directory)
         path = self._directory / f"{stamp}-{trace['number']:06d}.json"
-        private_files.write(path, redact_keys(encode_json(trace).decode()).encode())
+        private_files.write(path, redact_keys(encode_json(trace).decode()).encode(), is_new_name=True)
 
 
 def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:

@@ -6,6 +6,7 @@ A file that is read-only, belongs to another user or is no file at all is refuse
 import contextlib
 import os
 import stat
+from functools import partial
 from pathlib import Path
 
 from deepseek_cursor_proxy import private_files
@@ -53,23 +54,19 @@ def replace(path: Path, data: bytes | None) -> None:
         real.unlink(missing_ok=True)
         return
     private_files.make_directory(real.parent)
-    draft = real.with_name(f"{real.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        private_files.create(draft)
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        _copy_owner(real, draft)
-        os.replace(draft, real)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
+    private_files.write(real, data, on_draft=partial(_finish, real))
 
 
-def _copy_owner(real: Path, draft: Path) -> None:
+def remove_drafts(path: Path) -> None:
+    """Delete what a killed setup left beside a file."""
+    real = Path(os.path.realpath(path))
+    private_files.remove_drafts(real.parent, real.name)
+
+
+def _finish(real: Path, draft: Path) -> None:
     """Give a draft the owner and mode of the file that it replaces; a new file is for its owner alone."""
+    with draft.open("rb+") as file:
+        os.fsync(file.fileno())
     with contextlib.suppress(FileNotFoundError):
         found = real.stat()
         if hasattr(os, "chown"):
