@@ -153,6 +153,7 @@ def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Histor
         plan = changes.plan_undo(client.name, client.targets(machine, endpoint), history)
         if not any(change.is_needed for change in plan):
             print(f"{client.title} has nothing of setup; nothing is changed.")
+            history.forget(client.name)
             return 0
         if not _confirm(plan, endpoint, choice):
             return 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from deepseek_cursor_proxy.setup import files
 from deepseek_cursor_proxy.setup.clients import Target
 from deepseek_cursor_proxy.setup.editors.documents import ChangedLines, Document, Record, Unreadable, decode
-from deepseek_cursor_proxy.setup.history import Entry, History, digest
+from deepseek_cursor_proxy.setup.history import Entry, History, State, digest
 
 
 class Refusal(Exception):
@@ -40,30 +40,34 @@ class Change:
 
 def plan_setup(client: str, targets: Sequence[Target], history: History) -> list[Change]:
     """Raises Refusal; so does `plan_undo`."""
-    return [_plan(target, history.entry(client, target.path), is_undo=False) for target in targets]
+    return _plan_all(client, targets, history, is_undo=False)
 
 
 def plan_undo(client: str, targets: Sequence[Target], history: History) -> list[Change]:
-    return [_plan(target, history.entry(client, target.path), is_undo=True) for target in targets]
+    return _plan_all(client, targets, history, is_undo=True)
 
 
 def make(client: str, changes: Sequence[Change], history: History) -> list[Path]:
     """Make the changes of a setup, all or none; the backups. Raises Refusal and OSError."""
+    _check(changes)
+    former = {change.path: entry for change in changes if (entry := history.entry(client, change.path)) is not None}
     entries = {
-        change.path: Entry(digest(change.after), change.before, change.record)
+        change.path: Entry(change.before, (State(digest(change.after), change.record),))
         for change in changes
         if change.after is not None
     }
-    _check(changes)
-    former = {change.path: entry for change in changes if (entry := history.entry(client, change.path)) is not None}
-    # First, so that there is no moment without a backup.
-    backups = history.write(client, entries)
+    # First, so that there is no moment without a record that fits the files and a backup.
+    history.write(client, {path: _with_former(entries[path], former.get(path)) for path in entries}, keeps_backups=True)
     try:
         _replace_all(changes)
     except OSError:
         history.write(client, former)
         raise
-    return backups
+    return history.write(client, entries)
+
+
+def _with_former(entry: Entry, former: Entry | None) -> Entry:
+    return entry._replace(states=(*entry.states, *former.states)) if former is not None else entry
 
 
 def undo(client: str, changes: Sequence[Change], history: History) -> None:
@@ -71,6 +75,13 @@ def undo(client: str, changes: Sequence[Change], history: History) -> None:
     _check(changes)
     _replace_all(changes)
     history.forget(client)
+
+
+def _plan_all(client: str, targets: Sequence[Target], history: History, *, is_undo: bool) -> list[Change]:
+    history.remove_drafts()
+    for target in targets:
+        files.remove_drafts(target.path)
+    return [_plan(target, history.entry(client, target.path), is_undo=is_undo) for target in targets]
 
 
 def _plan(target: Target, entry: Entry | None, *, is_undo: bool) -> Change:
@@ -108,14 +119,22 @@ def _before(target: Target, now: bytes | None, entry: Entry | None) -> bytes | N
     """The content without our part."""
     if now is None:
         return None
-    if entry is not None and digest(now) == entry.digest:
+    if entry is not None and (now == entry.before or digest(now) in [state.digest for state in entry.states]):
         return entry.before
     document: Document = decode(now)
-    text = target.editor.revert(document.text, entry.record if entry is not None else [])
+    text = _revert(target, document.text, [state.record for state in entry.states] if entry is not None else [[]])
     is_new = entry is None or entry.before is None
     if is_new and text != document.text and text.strip() in ("", "{}"):
         return None
     return document.encode(text)
+
+
+def _revert(target: Target, text: str, records: Sequence[Record]) -> str:
+    """The text without our part, by the first record that fits it. Raises ChangedLines."""
+    for record in records[:-1]:
+        with contextlib.suppress(ChangedLines):
+            return target.editor.revert(text, record)
+    return target.editor.revert(text, records[-1])
 
 
 def _check(changes: Sequence[Change]) -> None:

@@ -2,12 +2,16 @@
 
 The record has the digest of what was written, so that an undo can tell whether the file was changed since; if not,
 the backup is put back to the byte. It also has what JSON files held before, which their text cannot tell.
+
+The record is written before the files, and again after them. Between the two it also has what setup found in each
+file, so a setup that is killed at any moment leaves a record that fits the file, old or new.
 """
 
 import contextlib
 import hashlib
 import json
 from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +19,18 @@ from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.setup.editors.documents import Record
 
 
-class Entry(NamedTuple):
-    """One file: the digest of what setup wrote, its content before (None: there was no file), the recorded changes."""
+class State(NamedTuple):
+    """A content that setup wrote or found: its digest, and the recorded changes that led to it."""
 
     digest: str
-    before: bytes | None
     record: Record
+
+
+class Entry(NamedTuple):
+    """One file: its content before setup (None: there was no file), and the states in which it may be now."""
+
+    before: bytes | None
+    states: tuple[State, ...]
 
 
 class History:
@@ -36,32 +46,51 @@ class History:
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
             backup = found["backup"]
             before = None if backup is None else (self._folder / backup).read_bytes()
-            return Entry(str(found["digest"]), before, list(found["changes"]))
+            states = (found, *found.get("former", ()))
+            return Entry(before, tuple(State(str(each["digest"]), list(each["changes"])) for each in states))
         return None
 
-    def write(self, client: str, entries: dict[Path, Entry]) -> list[Path]:
+    def write(self, client: str, entries: dict[Path, Entry], *, keeps_backups: bool = False) -> list[Path]:
         """Replace the record of a client; the backups, one for each file that was there. Raises OSError."""
         private_files.make_directory(self._folder)
-        old = set(self.backups(client))
+        old = set() if keeps_backups else set(self.backups(client))
         record: dict[str, Any] = {}
         backups = []
         for path, entry in entries.items():
             backup = None
             if entry.before is not None:
-                backup = f"{client}.{self._today.isoformat()}.{path.name.lstrip('.')}"
-                private_files.write(self._folder / backup, entry.before)
+                backup = self._write_backup(f"{client}.{self._today.isoformat()}.{path.name.lstrip('.')}", entry.before)
                 backups.append(self._folder / backup)
-            record[str(path)] = {"digest": entry.digest, "backup": backup, "changes": entry.record}
+            state, *former = ({"digest": each.digest, "changes": each.record} for each in entry.states)
+            record[str(path)] = {**state, "backup": backup, **({"former": former} if former else {})}
         private_files.write(self._record(client), json.dumps(record, indent=1).encode())
         self._delete(old - set(backups))
         return backups
+
+    def _write_backup(self, name: str, data: bytes) -> str:
+        """Write a backup beside those that the present record names; its name."""
+        for number in count():
+            chosen = f"{name}.{number}" if number else name
+            try:
+                if (self._folder / chosen).read_bytes() == data:
+                    return chosen
+            except FileNotFoundError:
+                private_files.write(self._folder / chosen, data)
+                return chosen
+        raise AssertionError
 
     def backups(self, client: str) -> list[Path]:
         return sorted(self._folder.glob(f"{client}.[0-9][0-9][0-9][0-9]-*"))
 
     def forget(self, client: str) -> None:
         """Delete the record and the backups of a client."""
-        self._delete({*self.backups(client), self._record(client)})
+        # The record first: without a backup it would not fit the file.
+        self._delete({self._record(client)})
+        self._delete(set(self.backups(client)))
+
+    def remove_drafts(self) -> None:
+        """Delete what a killed setup left here."""
+        private_files.remove_drafts(self._folder)
 
     def _read(self, client: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):

@@ -58,12 +58,11 @@ class JsonEdit:
     def _revert(self, text: str, path: Path, change: dict[str, Any]) -> str:
         parents, found = _walk(self._parse(text), path)
         there = text[found.node.start : found.node.end] if found is not None else None
-        if there == change["old"]:
-            # Others put it back already.
+        if found is None or there == change["old"]:
+            # It was removed by hand, or put back already.
             return text
-        if found is None or _digest(found.node.value) != change["new"]:
-            state = "gone" if found is None else "no longer as setup wrote it"
-            raise ChangedLines(f"{'.'.join(path)} is {state}")
+        if _digest(found.node.value) != change["new"]:
+            raise ChangedLines(f"{'.'.join(path)} is no longer as setup wrote it")
         if change["old"] is not None:
             return f"{text[: found.node.start]}{change['old']}{text[found.node.end :]}"
         text = _remove(text, parents[-1], found)
