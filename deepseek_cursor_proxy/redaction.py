@@ -2,7 +2,11 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
+
+# A shorter key is a word, as EMPTY for a server without keys, which other texts contain as well.
+SHORTEST_SECRET = 8
 
 
 def redact_keys(text: str) -> str:
@@ -25,6 +29,37 @@ def readable_json(value: Any) -> str:
     """JSON for a log line or a terminal, with text of any language readable; without keys."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return redact_keys(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text))
+
+
+def hide_texts(value: Any) -> Any:
+    """The same JSON with every text hidden: a raw option of a host may be a key, in any form."""
+    if isinstance(value, Mapping):
+        return {name: hide_texts(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [hide_texts(inner) for inner in value]
+    return "…" if isinstance(value, str) else value
+
+
+class SecretFilter:
+    """Replaces a secret in a stream of bytes, also where it is cut into pieces. Used by one thread.
+
+    The end of a piece that may be the beginning of the secret is held back until the next one; events end in a line
+    break, which no key has, so no event waits.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+        self._held = b""
+
+    def feed(self, piece: bytes, *, is_last: bool) -> bytes:
+        data = (self._held + piece).replace(self._secret, b"***")
+        size = 0
+        if data and not is_last and data[-1] in self._secret:
+            sizes = range(min(len(self._secret) - 1, len(data)), 0, -1)
+            size = next((size for size in sizes if data.endswith(self._secret[:size])), 0)
+        cut = len(data) - size
+        self._held = data[cut:]
+        return data[:cut]
 
 
 # Characters that move the cursor, break a line, change the direction of writing, hide other text, or cannot be encoded.

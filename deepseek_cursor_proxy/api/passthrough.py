@@ -1,8 +1,9 @@
-"""Models of another upstream: the request goes there as it came, and its response comes back byte for byte.
+"""Models of another upstream: the request goes there as it came, and its response comes back as it is.
 
 Cursor's own GPT models keep working this way while its base URL points here. The key is the route's own, from the
 environment; the client's, which is for DeepSeek, is never sent there. `access` decides who may spend it. Nothing is
-restored, recorded or tried again. Of the response head only the status, Content-Type and Retry-After come back.
+restored, recorded or tried again. Of the response head only the status, Content-Type and Retry-After come back, and
+nothing of the response with that key in it.
 """
 
 import os
@@ -87,22 +88,21 @@ def relay(
     try:
         (slot,) = services.upstream.call_limits.of(setting).acquire(request.peer)
         response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
+        # The client does not have it.
+        response.hide(credential)
         if request.stream is not None and response.status == 200:
             headers = (*_headers(response), ("X-Accel-Buffering", "no"))
             return HttpReply(200, _Stream(response, outcome, request.stream), headers)
-        return _plain(response, credential, outcome)
+        return _plain(response, outcome)
     except BaseException as error:
         outcome.fail(error)
         raise
 
 
-def _plain(response: UpstreamResponse, credential: str, outcome: "_Outcome") -> HttpReply:
+def _plain(response: UpstreamResponse, outcome: "_Outcome") -> HttpReply:
     with closing(response):
         raise_for_redirect(response)
         body = response.read()
-    if response.status >= 400:
-        # An error may quote the key, which the client does not have.
-        body = body.replace(credential.encode(), b"***")
     outcome.end(response.status)
     return HttpReply(response.status, body, _headers(response))
 

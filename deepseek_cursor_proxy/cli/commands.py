@@ -12,7 +12,6 @@ from deepseek_cursor_proxy.cli import serve, store
 from deepseek_cursor_proxy.cli.flags import flag_types
 from deepseek_cursor_proxy.cli.flags.parser import Command, add_commands, program_name
 from deepseek_cursor_proxy.cli.flags.settings_flags import add_config, add_settings, config_path, load, load_alone
-from deepseek_cursor_proxy.config.declaration import to_toml
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.sources import expand_home
 
@@ -32,8 +31,7 @@ def _config_show(options: dict[str, Any]) -> None:
     loaded = load(options)
     width = max(len(each.key) for each in SETTINGS)
     for each in DECLARATIONS:
-        value = to_toml(getattr(loaded.config, each.field))
-        print(f"{each.key:<{width}} = {value:<42} # {loaded.origins[each.field]}")
+        print(f"{each.key:<{width}} = {loaded.shown_value(each):<42} # {loaded.origins[each.field]}")
 
 
 def _config_show_path(options: dict[str, Any]) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from deepseek_cursor_proxy.config import https_proxy, sources, upstreams
-from deepseek_cursor_proxy.config.declaration import Setting, Table, refusal
+from deepseek_cursor_proxy.config.declaration import Setting, Table, refusal, to_toml
 from deepseek_cursor_proxy.config.settings import ProxyConfig
 from deepseek_cursor_proxy.config.values import is_private
+from deepseek_cursor_proxy.redaction import hide_texts, redact_keys
 
 
 def _collect_settings() -> tuple[Setting, ...]:
@@ -60,6 +61,11 @@ class LoadedConfig(NamedTuple):
         if config.https_proxy == "environment":
             https_proxy.from_environment(environment)
         return cls(config, found.origins)
+
+    def shown_value(self, each: Setting | Table) -> str:
+        """A value in TOML, without anything that is or may be a key; keys themselves are digests already."""
+        value = getattr(self.config, each.field)
+        return redact_keys(to_toml(hide_texts(value) if each.field == "host_options" else value))
 
 
 def template() -> str:

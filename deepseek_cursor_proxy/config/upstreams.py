@@ -13,6 +13,7 @@ from typing import Any
 from deepseek_cursor_proxy.config.declaration import EntryParser, nearest, quote, refusal, to_toml_key
 from deepseek_cursor_proxy.config.values import is_base_url, is_private, is_variable, raw_field
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.redaction import hide_texts
 
 HOSTS = ("auto", "deepseek", "openrouter", "vllm", "sglang", "siliconflow", "fireworks", "ark", "together", "plain")
 
@@ -66,7 +67,8 @@ class UpstreamTable:
 
     def toml(self) -> dict[str, Any]:
         """What was set, for `config show`."""
-        return {name: value for name, value in vars(self).items() if value not in (None, (), {})}
+        shown = {**vars(self), "options": hide_texts(self.options)}
+        return {name: value for name, value in shown.items() if value not in (None, (), {})}
 
 
 def listed_models(tables: Mapping[str, UpstreamTable]) -> tuple[str, ...]:

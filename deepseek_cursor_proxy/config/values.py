@@ -53,7 +53,7 @@ def raw_field(key: str, value: Any, origin: str) -> Any:
     if key.rpartition(".")[2] in _OWN_FIELDS:
         raise refusal(key, "…", f"is not an option; the proxy writes {', '.join(_OWN_FIELDS)} itself", origin)
     if not _is_json(value):
-        raise refusal(key, str(value), "is not a text, number, true, false, list or table of these", origin)
+        raise refusal(key, "…", "is not a text, number, true, false, list or table of these", origin)
     return value
 
 

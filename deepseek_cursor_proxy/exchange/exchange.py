@@ -40,13 +40,10 @@ from deepseek_cursor_proxy.observers.events import (
 from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import look_up
-from deepseek_cursor_proxy.redaction import redact_keys
+from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.cached_call import CachedUpstreamCall
-
-# A shorter key may be a word that an error message contains anyway.
-_SHORTEST_SECRET = 8
 
 
 class Exchange:
@@ -220,7 +217,7 @@ class Exchange:
             name_upstream(error, self._upstream_call.upstream.name)
             credential = self._upstream_call.credential
             # Upstream's own words may quote the key it was called with.
-            if self._upstream_call.has_owner_key or len(credential) >= _SHORTEST_SECRET:
+            if self._upstream_call.has_owner_key or len(credential) >= SHORTEST_SECRET:
                 error.hide(credential)
             self._end = self._end._replace(message=redact_keys(error.message.replace(credential, "***")))
 

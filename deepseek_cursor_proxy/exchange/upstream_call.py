@@ -342,7 +342,10 @@ class UpstreamCall:
         while True:
             try:
                 slot, destination = self._acquire_slot(), self.upstream_request.destination
-                return self._services.upstream.send(destination, body, self.credential, self._context.peer, slot)
+                response = self._services.upstream.send(destination, body, self.credential, self._context.peer, slot)
+                if self.has_owner_key:
+                    response.hide(self.credential)
+                return response
             except (UpstreamRefused, UpstreamDropped) as error:
                 if not self._wait_for_retry(error):
                     if isinstance(error, UpstreamRefused) and self._failover is None:

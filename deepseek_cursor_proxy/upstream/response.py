@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, SecretFilter, safe_text
 from deepseek_cursor_proxy.upstream import response_head
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.destination import Destination
@@ -76,6 +76,8 @@ class UpstreamResponse:
         self._interruption: Exception | None = None
         self._is_closed = False
         self.slot: Slot | None = None
+        # Takes the owner's key out of the body, if the call was made with one; see hide.
+        self._filter: SecretFilter | None = None
         # How long the connection took; 0 if it was open already.
         self.connect_seconds = 0.0 if connection.is_reused else connection.connect_seconds
         # The rest was received, but not given to the decoder of the body yet.
@@ -86,6 +88,12 @@ class UpstreamResponse:
         self._keeps_alive = is_expected and heads.keeps_alive(head.version, head.headers)
         self._body = bodies.response_decoder(head)
         self._is_ended = self._body.is_complete
+
+    def hide(self, secret: str) -> None:
+        """Take a key of the owner out of what is read: an upstream may echo the headers it was called with."""
+        if len(secret) >= SHORTEST_SECRET:
+            self._filter = SecretFilter(secret)
+            self.headers = {name: value.replace(secret, "***") for name, value in self.headers.items()}
 
     @property
     def retry_after(self) -> int | None:
@@ -172,13 +180,14 @@ class UpstreamResponse:
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
         self._has_lulls, self._until = with_lulls, None
-        lull, connection, is_identity = Lull(self), self._connection, decoder.is_identity
+        lull, connection = Lull(self), self._connection
+        is_plain = decoder.is_identity and self._filter is None
         while not self._is_ended:
             is_blocking = not self._has_lulls or connection.tls_wants_write
             data = self._next(self.until if is_blocking else None)
-            if data and is_identity:
+            if data and is_plain:
                 yield self._count(decoder, data)
-            elif data:
+            elif data is not None and not is_plain:
                 yield from self._decode(decoder, data)
             # After a complete answer not even progress postpones the end.
             if (not self._has_progressed or self._end_by < math.inf) and time.monotonic() >= self.until:
@@ -304,9 +313,15 @@ class UpstreamResponse:
 
     def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterable[bytes]:
         """The content of these bytes, in pieces of which none is empty."""
-        if decoder.is_identity:
-            return (self._count(decoder, data),) if data else ()
-        return self._unpack(decoder, data)
+        plain = (self._count(decoder, data),) if data and decoder.is_identity else ()
+        pieces: Iterable[bytes] = plain if decoder.is_identity else self._unpack(decoder, data)
+        return pieces if self._filter is None else self._without_secret(self._filter, pieces)
+
+    def _without_secret(self, secret_filter: SecretFilter, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            yield from filter(None, (secret_filter.feed(piece, is_last=False),))
+        if self._is_ended:
+            yield from filter(None, (secret_filter.feed(b"", is_last=True),))
 
     def _unpack(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
         try:

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.config.declaration import Setting, to_toml
+from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
-from deepseek_cursor_proxy.redaction import redact_keys
 
 
 def settings(loaded: LoadedConfig, config_path: Path | None) -> dict[str, Any]:
@@ -19,8 +18,7 @@ def settings(loaded: LoadedConfig, config_path: Path | None) -> dict[str, Any]:
 
 
 def _setting(each: Any, loaded: LoadedConfig) -> Mapping[str, Any]:
-    # As in `config show`: what is a key is a digest already, and a path or URL may contain one by mistake.
-    value = redact_keys(to_toml(getattr(loaded.config, each.field)))
+    value = loaded.shown_value(each)
     origin, is_secret = _origin(loaded.origins[each.field]), isinstance(each, Setting) and each.is_secret
     return {"name": each.key, "value": value, "origin": origin, "help": each.help, "is_secret": is_secret}
 

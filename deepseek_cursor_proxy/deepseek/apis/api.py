@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ServerT
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
+from deepseek_cursor_proxy.redaction import hide_texts
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,11 @@ def chat_of(host: Host) -> UpstreamApi:
     if host == DEEPSEEK:
         return CHAT
     read_answer = _read_think_answer if host.form is Form.THINK else chat_api.completion_deltas
+    # What traces and the log show of a body; the options may have keys in them.
+    shown = replace(host, options=hide_texts(host.options))
     return UpstreamApi(
         CHAT.path,
-        partial(chat_api.payload, host=host),
+        partial(chat_api.payload, host=shown),
         partial(request_json.encode, host=host),
         read_answer,
         ThinkReader if host.form is Form.THINK else StreamReader,

@@ -273,6 +273,18 @@ class TestHeldKey(AccessTestCase):
             self.assertNotIn(OWNER, text)
             self.assertIn("***", text)
 
+    def test_an_upstream_that_echoes_its_headers_does_not_give_the_held_key_away(self) -> None:
+        proxy = self.proxy(access_keys=[OWNER])
+        chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "echo": f"Bearer {HELD}"}
+        choice = {"index": 0, "delta": {"content": "x"}, "message": {"content": "x"}, "finish_reason": "stop"}
+        event = json.dumps({**chunk, "choices": [choice]}).encode()
+        for body, stream in ((EVENT_STREAM + b"data: %b\n\ndata: [DONE]\n\n" % event, True), (event, False)):
+            self.fake.answer(Raw(body) if stream else Failure(200, body=body))
+            reply = self.ask(proxy, body={**BODY, "stream": stream})
+            self.assertEqual(200, reply.status)
+            self.assertNotIn(HELD.encode(), reply.body)
+            self.assertIn(b"Bearer ***", reply.body)
+
 
 class RouteTestCase(AccessTestCase):
     def setUp(self) -> None:

@@ -204,7 +204,8 @@ class HealthTest(AdminCase):
 class SettingsTest(AdminCase):
     def test_the_settings_are_listed_with_their_origin_and_without_secrets(self) -> None:
         keys = ("sk-first-of-the-access-keys", "sk-metrics-key-of-the-tests")
-        proxy = self.admin_proxy(access_keys=[keys[0]], metrics_key=keys[1])
+        option = "token-of-a-host-in-no-known-form"
+        proxy = self.admin_proxy(access_keys=[keys[0]], metrics_key=keys[1], host_options={"x": {"y": [option, 7]}})
         reply = self.get(self.admin(proxy, Path("/somewhere/config.toml")), "/api/config")
         found = {each["name"]: each for each in reply.value["settings"]}
         self.assertEqual({"name", "value", "origin", "help", "is_secret"}, set(found["port"]))
@@ -213,6 +214,7 @@ class SettingsTest(AdminCase):
         for name in ("access_keys", "admin_key", "metrics_key"):
             self.assertTrue(found[name]["is_secret"])
             self.assertRegex(found[name]["value"], r'^\[?"sha256:[0-9a-f]{12}…"\]?$')
-        for secret in (*keys, ADMIN_KEY):
+        self.assertEqual('{x = {y = ["…", 7]}}', found["host_options"]["value"])
+        for secret in (*keys, option, ADMIN_KEY):
             self.assertNotIn(secret, reply.body.decode())
         self.assertEqual("/somewhere/config.toml", Path(reply.value["config_path"]).as_posix())

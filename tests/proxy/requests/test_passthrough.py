@@ -122,6 +122,23 @@ class TestAnswer(PassthroughTestCase):
         self.assertEqual(401, status)
         self.assertNotIn(KEY.encode(), body)
 
+    def test_a_host_that_echoes_the_request_does_not_give_the_key_away(self) -> None:
+        echo = f'{{"headers": {{"authorization": "Bearer {KEY}"}}, "twice": "{KEY}{KEY}"}}'.encode()
+        hidden = echo.replace(KEY.encode(), b"***")
+        kind = (("Content-Type", f"text/x-{KEY}"),)
+        for status in (200, 201, 400):
+            self.other.answer(Failure(status, headers=kind, body=echo))
+            found, headers, body = self.ask()
+            self.assertEqual((status, hidden, "text/x-***"), (found, body, headers["content-type"]))
+        event = b"data: " + echo + b"\n\n"
+        for pieces in ([event], [event[at : at + 1] for at in range(len(event))], [event[:50], event[50:]]):
+            self.other.answer(chunked(*pieces, b"data: [DONE]\n\n"))
+            status, _, body = self.ask(STREAMED)
+            self.assertEqual((200, b"data: " + hidden + b"\n\ndata: [DONE]\n\n"), (status, body))
+        packed = gzip.compress(echo)
+        self.other.answer(Failure(200, headers=(("Content-Encoding", "gzip"),), body=packed))
+        self.assertEqual(hidden, self.ask().body)
+
     def test_a_routed_request_is_not_stored_and_logged_in_one_line(self) -> None:
         proxy = self.passing()
         for body, step in ((STREAMED, chunked(EVENTS)), (BODY, Failure(429))):

@@ -202,6 +202,15 @@ class AccessKeyTest(CliTest):
         self.assertRegex(value, r'^\["sha256:[0-9a-f]{12}…", "sha256:[0-9a-f]{12}…"\]$')
         self.assertEqual(origin, "flag --access-keys")
 
+    def test_config_show_hides_the_texts_of_raw_options(self) -> None:
+        for text, name, shown in (
+            ('[host_options]\nx = {token = "t0ken", on = true}\n', "host_options", '{x = {token = "…", on = true}}'),
+            ('[upstreams.a]\nbase_url = "https://a.example"\noptions = {x = "t0ken"}\n', "upstreams", '{x = "…"}'),
+        ):
+            path = self.settings_file(text)
+            self.assertIn(shown, self.show("--config", path)[name][0])
+            self.assertNotIn("t0ken", self.output_of("config", "show", "--config", path))
+
     def test_a_key_behind_a_misspelt_flag_is_not_repeated(self) -> None:
         for line in (["--acess-keys", KEY], [f"--acess-keys={KEY}"], [KEY], ["--acess-keys", AccessKey.of(KEY).line]):
             refusal = self.refusal(*line)
