@@ -93,7 +93,7 @@ class UpstreamCall:
         wanted_api = self._generation.upstream_api
         self.upstream_request = UpstreamRequest.of(upstream, request, wanted_api, is_native=is_native)
         self._is_second_attempt = False
-        if not self.upstream_request.can_run_tools:
+        if not self.upstream_request.can_run_tools(self._context.namespace):
             self.upstream_request = self.upstream_request.without_server_tools()
 
     def _use_current(self, failover: "Failover") -> None:
@@ -186,11 +186,11 @@ class UpstreamCall:
         except (UpstreamRefused, UpstreamFailed) as error:
             if not self.upstream_request.is_refusal_of_tools(error):
                 raise
-            refused = self.upstream_request.api
+            refused, request = self.upstream_request.api, self.request
             self._send_without_server_tools(prepared)
             # Without them it works; after an error of a server that may have been luck.
             if not isinstance(error, UpstreamRefused) or error.status not in (500, 502):
-                self.upstream.host_choice.record_refused_tools(refused, self.request.model)
+                self.upstream.host_choice.record_refused_tools(refused, request, self._context.namespace)
 
     def _send_or_recover(self, prepared: PreparedRequest) -> None:
         try:
@@ -390,6 +390,10 @@ class UpstreamCall:
         if self._is_second_attempt:
             raise _still_refused()
         self._is_second_attempt = True
+        if not self.upstream_request.api.host.requires_reasoning:
+            # What was learned of the upstream is wrong.
+            self.upstream.host_choice.record_required_reasoning()
+            self.upstream_request = self.upstream_request.with_current_api()
         strategy = self._services.config.missing_reasoning_strategy
         try:
             self._send(prepare_second_attempt(self.request, self._stored, self.prepared, strategy))

@@ -32,11 +32,14 @@ class UpstreamRequest(NamedTuple):
     ) -> "UpstreamRequest":
         return cls(upstream, request, wanted_api, is_native, upstream.api(wanted_api, request))
 
-    @property
-    def can_run_tools(self) -> bool:
-        """Whether the upstream may run what is in the request of tools that DeepSeek runs itself."""
+    def can_run_tools(self, caller: bytes) -> bool:
+        """Whether the upstream may run what is in the caller's request of tools that DeepSeek runs itself."""
         choice = self.upstream.host_choice
-        return not self._has_server_parts or choice.runs_server_tools(self.wanted_api, self.request)
+        return not self._has_server_parts or choice.runs_server_tools(self.wanted_api, self.request, caller)
+
+    def with_current_api(self) -> "UpstreamRequest":
+        """The same in the form that is now known of the upstream."""
+        return self._replace(api=self.upstream.api(self.wanted_api, self.request))
 
     def without_server_tools(self) -> "UpstreamRequest":
         """The request without tools that DeepSeek runs itself; BadRequest if it forces one."""

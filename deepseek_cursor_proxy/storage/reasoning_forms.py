@@ -1,7 +1,8 @@
 """ReasoningForms: by base URL, the name under which an upstream of unknown kind sends its reasoning.
 
-SQL: table `reasoning_forms`, a row per upstream that is not known by its name, written when its form changes; a write
-that fails is learned again from the next answer. No answer ever fails because of it.
+A form is confirmed when two answers in a row show it; until then it is used only if the answer that showed it leaves no
+doubt, and never written. SQL: table `reasoning_forms`, a row per upstream that is not known by its name, written when
+another form is confirmed; a write that fails is learned again after a restart. No answer ever fails because of it.
 """
 
 import logging
@@ -14,26 +15,48 @@ _log = logging.getLogger(__name__)
 
 # A user has a few upstreams; the table must not grow with every base URL ever tried.
 _MOST_FORMS = 256
+# One answer may be an accident: of a gateway with several servers, or of a model that writes about tags.
+_CONFIRMING_ANSWERS = 2
 
 
 class ReasoningForms:
-    """Called by handler threads. The lock protects `_forms`, read from the file once."""
+    """Called by handler threads. The lock protects the dicts; two are read from the file once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
+        # The forms in use.
         self._forms: dict[str, str] | None = None
+        self._confirmed: dict[str, str] = {}
+        # Forms of the last answers that are not confirmed, and how many showed them.
+        self._pending: dict[str, tuple[str, int]] = {}
         self._faults = FaultGuard(_log, "reasoning forms")
 
     def get(self, base_url: str) -> str | None:
         return self._all().get(base_url)
 
-    def learn(self, base_url: str, form: str) -> None:
+    def is_confirmed(self, base_url: str) -> bool:
+        """Whether the form in use is confirmed, and the last answer showed no other."""
+        return base_url not in self._pending and base_url in self._confirmed
+
+    def learn(self, base_url: str, form: str, *, is_sure: bool) -> None:
+        """Count an answer that showed a form; a sure one is used before it is confirmed."""
         known = self._all()
         with self._lock:
-            if known.get(base_url) == form or (base_url not in known and len(known) >= _MOST_FORMS):
+            if base_url not in known and len(known) >= _MOST_FORMS:
                 return
-            known[base_url] = form
+            last, count = self._pending.pop(base_url, ("", 0))
+            count = count + 1 if last == form else 1
+            was_confirmed = self._confirmed.get(base_url) == form
+            is_confirmed = was_confirmed or count >= _CONFIRMING_ANSWERS
+            if is_confirmed or is_sure:
+                known[base_url] = form
+            if not is_confirmed:
+                self._pending[base_url] = form, count
+                return
+            self._confirmed[base_url] = form
+        if was_confirmed:
+            return
         with self._faults.guard("record"), self._database.transaction() as connection:
             connection.execute(
                 "INSERT INTO reasoning_forms (base_url, form) VALUES (?, ?) "
@@ -46,7 +69,8 @@ class ReasoningForms:
             found = self._read()
             with self._lock:
                 # Another thread may have read and learned meanwhile.
-                self._forms = self._forms if self._forms is not None else found
+                if self._forms is None:
+                    self._confirmed, self._forms = dict(found), found
         return self._forms
 
     def _read(self) -> dict[str, str]:

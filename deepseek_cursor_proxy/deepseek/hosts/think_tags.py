@@ -4,7 +4,7 @@ Only a leading tag counts: later ones are the model's own text. Whatever follows
 white space before it. A block that is never closed is reasoning to its end.
 """
 
-from deepseek_cursor_proxy.conversation import Delta
+from deepseek_cursor_proxy.conversation import Delta, ForeignReasoning
 
 OPENING, CLOSING = "<think>", "</think>"
 
@@ -31,13 +31,16 @@ class ThinkSplitter:
         reasoning, text = splitter.take()
         if not reasoning and text == (delta.text or ""):
             return delta
+        foreign = delta.foreign
+        if reasoning and foreign is None:
+            foreign = ForeignReasoning("think", is_native=bool(delta.reasoning))
         reasoning = (delta.reasoning or "") + reasoning
         chunk = delta.chunk
         if chunk is not None:
             choice = chunk["choices"][0]
             fields = {**(choice.get(part) or {}), "content": text, "reasoning_content": reasoning or None}
             chunk = {**chunk, "choices": [{**choice, part: fields}]}
-        return delta._replace(reasoning=reasoning or None, text=text, chunk=chunk)
+        return delta._replace(reasoning=reasoning or None, text=text, chunk=chunk, foreign=foreign)
 
 
 class _Splitter:

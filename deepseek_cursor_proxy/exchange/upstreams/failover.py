@@ -294,11 +294,11 @@ def _find_candidates(
     chat = RoutedChat(digest, context.namespace, context.spend_refusal is None, reserved)
     found = upstreams.candidates(request.model, chat)
     if request.server_tools or server_tools.is_forced(request):
-        found = _prefer_server_tools(found, generation)
+        found = _prefer_server_tools(found, generation, context.namespace)
     return chat, found
 
 
-def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequest) -> list[Candidate]:
+def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequest, caller: bytes) -> list[Candidate]:
     """The candidates, those first that run the tools of DeepSeek in a request; these alone if it forces one.
 
     BadRequest if it does and none runs it.
@@ -306,7 +306,7 @@ def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequ
 
     def is_able(candidate: Candidate) -> bool:
         request = generation.request._replace(model=candidate.model)
-        return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, request)
+        return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, request, caller)
 
     able = list(filter(is_able, candidates))
     if server_tools.is_forced(generation.request):

@@ -1,13 +1,23 @@
 """HostChoice: the API to call an upstream with, as its host has it.
 
 For a host that is not known by name (`hosts.choose`) the answers decide: the form in which reasoning came is learned by
-base URL, kept in the store, and the next requests send reasoning back in it. A form of fields is never unlearned in
-favour of <think> in the text, because a model may write that tag about anything. A host that has sent no reasoning is
-learned as such until it sends some: what it leaves out is not known to be empty. Which models refuse tools that
-DeepSeek runs itself is known until the proxy is started or configured anew.
+base URL, and the next requests send reasoning back in it. How sure an answer is:
+
+    a field                        used at once in place of anything but another field that is confirmed
+    no reasoning at all            used at once if nothing is known: what is left out is not known to be empty
+    <think> at the beginning       used when a second answer in a row has it: a model may write that tag about anything;
+                                   at once if the settings name the host `plain`, which has no other way
+
+Any form is kept in the store when a second answer in a row shows it. Neither silence nor <think> replaces a field. A
+refusal for missing `reasoning_content` means DeepSeek's own form.
+
+An upstream's refusal of tools that DeepSeek runs itself is remembered for some minutes, for the caller and the tools
+that it was about: one caller's settings say nothing about another's.
 """
 
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Reply
@@ -16,18 +26,25 @@ from deepseek_cursor_proxy.deepseek.hosts import Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import begins_with_block
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 
+# Long enough that no chat pays for the refusal with every request, short enough for a tool that is added today.
+_REFUSED_SECONDS = 600.0
+_MOST_REFUSALS = 256
+
 
 class HostChoice:
     """The API of one upstream. Called by handler threads; nothing in it changes but what is learned."""
 
-    def __init__(self, host: Host, base_url: str, forms: ReasoningForms) -> None:
+    def __init__(
+        self, host: Host, base_url: str, forms: ReasoningForms, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._base_url = base_url
         self._forms = forms
         self._host = host
         self._default = chat_of(host)
         self._apis: Mapping[str | None, UpstreamApi] = {form.value: chat_of(_with_form(host, form)) for form in Form}
-        # Paths and models that refused tools that DeepSeek runs itself. A set's own operations are atomic.
-        self._refused: set[tuple[str, str]] = set()
+        self._now = now
+        # Refused tools that DeepSeek runs itself, and until when. A dict's own operations are atomic.
+        self._refused: dict[_Refusal, float] = {}
 
     def chat_api(self) -> UpstreamApi:
         """The chat completions API of the upstream, in the form that its answers have shown."""
@@ -39,43 +56,71 @@ class HostChoice:
         """Whether the upstream is of unknown kind."""
         return self._host.is_learning
 
-    def runs_server_tools(self, wanted: UpstreamApi, request: ChatRequest) -> bool:
+    def runs_server_tools(self, wanted: UpstreamApi, request: ChatRequest, caller: bytes) -> bool:
         """Whether to send a request with the tools that DeepSeek runs itself.
 
-        DeepSeek gets them, and an upstream of unknown kind until it refuses them; no other host does.
+        DeepSeek gets them, and an upstream of unknown kind; no other host does. Nor does a model get again what it
+        refused to this caller.
         """
-        return self.chat_api().host.runs_server_tools and (wanted.path, request.model) not in self._refused
+        if not self.chat_api().host.runs_server_tools:
+            return False
+        return not self._refused or self._refused.get(_refusal(wanted, request, caller), 0.0) <= self._now()
 
-    def record_refused_tools(self, refused: UpstreamApi, model: str) -> None:
-        """Send no more of these tools to a model at this path, until the proxy is started again."""
-        self._refused.add((refused.path, model))
+    def record_refused_tools(self, refused: UpstreamApi, request: ChatRequest, caller: bytes) -> None:
+        """Send no more of these tools to this model at this path for this caller, for some minutes."""
+        if len(self._refused) >= _MOST_REFUSALS:
+            self._refused.clear()
+        self._refused[_refusal(refused, request, caller)] = self._now() + _REFUSED_SECONDS
 
     def learn(self, reply: Reply, *, has_thinking: bool = True) -> None:
         """Learn the form of the reasoning in an answer with thinking or without; no effect if the host is known."""
         if not self._host.is_learning:
             return
-        known = self._forms.get(self._base_url)
+        known, is_confirmed = self._forms.get(self._base_url), self._forms.is_confirmed(self._base_url)
         # Most answers teach nothing: they are as the last one was.
-        if (reply.is_foreign or known != _CONTENT) and (form := self._form_of(reply, known)) is not None:
-            self._forms.learn(self._base_url, form.value)
-        elif known is None and has_thinking and not (reply.message().reasoning or reply.has_empty_reasoning(0)):
-            self._forms.learn(self._base_url, _NONE)
+        if known == Form.CONTENT.value and is_confirmed and not reply.is_foreign:
+            return
+        if (form := _form_of(reply, has_thinking)) in _FIELDS:
+            self._learn(form, is_sure=known not in _FIELD_NAMES or not is_confirmed)
+        elif form is not None and known not in _FIELD_NAMES:
+            is_first_silence = form is Form.NONE and known is None
+            self._learn(form, is_sure=is_first_silence or not self._host.requires_reasoning)
 
-    def _form_of(self, reply: Reply, known: str | None) -> Form | None:
-        if Form.DETAILS.value in reply.foreign_names:
-            return Form.DETAILS
-        if reply.foreign_names and not reply.has_mixed_names:
-            return Form.REASONING
-        message = reply.message()
-        if message.reasoning:
-            # In THINK it came from the content.
-            return None if known == Form.THINK.value else Form.CONTENT
-        if known in (None, _NONE) and isinstance(message.content, str) and begins_with_block(message.content):
-            return Form.THINK
+    def record_required_reasoning(self) -> None:
+        """The upstream refused a history for want of `reasoning_content`, which is DeepSeek's own form."""
+        if self._host.is_learning:
+            self._learn(Form.CONTENT, is_sure=True)
+
+    def _learn(self, form: Form, *, is_sure: bool) -> None:
+        self._forms.learn(self._base_url, form.value, is_sure=is_sure)
+
+
+# The forms that are fields of an answer: what an upstream says, and no text of a model.
+_FIELDS = (Form.CONTENT, Form.REASONING, Form.DETAILS)
+_FIELD_NAMES = tuple(form.value for form in _FIELDS)
+
+
+def _form_of(reply: Reply, has_thinking: bool) -> Form | None:
+    """The form of the reasoning in an answer; None if it is no evidence of any."""
+    names, message = reply.foreign_names, reply.message()
+    if Form.DETAILS.value in names:
+        return Form.DETAILS
+    if names and not reply.has_mixed_names:
+        return Form.THINK if names == (Form.THINK.value,) else Form.REASONING
+    if message.reasoning:
+        return Form.CONTENT
+    if not has_thinking or reply.has_empty_reasoning(0):
         return None
+    is_text = isinstance(message.content, str)
+    return Form.THINK if is_text and begins_with_block(str(message.content)) else Form.NONE
 
 
-_CONTENT, _NONE = Form.CONTENT.value, Form.NONE.value
+# Path, model, caller and tools of a request that was refused.
+_Refusal = tuple[str, str, bytes, str]
+
+
+def _refusal(api: UpstreamApi, request: ChatRequest, caller: bytes) -> _Refusal:
+    return api.path, request.model, caller, json.dumps(request.server_tools, sort_keys=True)
 
 
 def _with_form(host: Host, form: Form) -> Host:

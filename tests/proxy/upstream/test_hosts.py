@@ -219,8 +219,9 @@ class TestLearnedForm(HostTestCase):
             store = ReasoningStore(self.folder / "store.sqlite3")
             proxy = self.proxy(store)
             if not count:
-                self.fake.answer(self.stream({"reasoning": "Hm."}, {"content": "Hi."}))
-                self.chat(proxy, QUESTION, stream=True)
+                for _ in range(2):
+                    self.fake.answer(self.stream({"reasoning": "Hm."}, {"content": "Hi."}))
+                    self.chat(proxy, QUESTION, stream=True)
             else:
                 self.fake.answer(self.stream({"content": "Done."}))
                 self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)
@@ -230,14 +231,42 @@ class TestLearnedForm(HostTestCase):
         proxy = self.proxy(display_reasoning="off")
         pieces = [{"content": piece} for piece in ("<th", "ink>Hm", ".</thi", "nk>\n", "\nHi.")]
         texts = []
-        for _ in range(2):
+        for _ in range(3):
             self.fake.answer(self.stream(*pieces))
             reply = self.chat(proxy, QUESTION, stream=True)
             texts.append((reply.text, reasoning_of(reply)))
-        self.assertEqual([("<think>Hm.</think>\n\nHi.", ""), ("Hi.", "Hm.")], texts)
+        self.assertEqual([*[("<think>Hm.</think>\n\nHi.", "")] * 2, ("Hi.", "Hm.")], texts)
         self.fake.answer(self.stream({"content": "Done."}))
         self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)
         self.assertEqual("<think>Hm.</think>\n\nHi.", self.assistant()["content"])
+
+    def test_answers_that_begin_with_a_tag_do_not_break_the_tool_turns_of_deepseek(self) -> None:
+        for count in (1, 2, 3):
+            with self.subTest(count):
+                proxy = self.proxy(display_reasoning="off")
+                for _ in range(count):
+                    self.fake.answer(self.stream({"content": "<think>x</think> is a tag."}))
+                    self.chat(proxy, QUESTION, stream=True)
+                for question in ("a", "b"):
+                    asked = {"role": "user", "content": question}
+                    self.fake.answer(CALLING)
+                    self.assertEqual("Looking.", self.chat(proxy, asked).text)
+                    self.chat(proxy, asked, TURN, RESULT)
+                    self.assert_upstream_saw(THOUGHT)
+                self.assertEqual([], self.fake.refused)
+
+    def test_what_was_learned_wrongly_costs_one_refusal_at_most(self) -> None:
+        for form in ("think", "none"):
+            with self.subTest(form):
+                self.fake.forget()
+                store = ReasoningStore(self.folder / f"{form}.sqlite3")
+                proxy = self.proxy(store, display_reasoning="off")
+                with store.database.transaction() as connection:
+                    connection.execute("INSERT INTO reasoning_forms VALUES (?, ?)", (self.fake.url, form))
+                for question in ("a", "b", "c"):
+                    asked = {"role": "user", "content": question}
+                    self.assertEqual(200, self.chat(proxy, asked, TURN, RESULT).status)
+                self.assertLessEqual(len(self.fake.refused), 1)
 
     def test_think_tags_in_the_text_of_a_host_with_reasoning_fields_stay_text(self) -> None:
         proxy = self.proxy(display_reasoning="off")

@@ -91,6 +91,21 @@ class TestUpstreams(EveryApiTestCase):
                     self.assertIn(f"without {kind}, which the upstream refused", said[0])
                     self.assertIn(f"not forwarded to DeepSeek: tool {kind} (said once)", said[1])
 
+    def test_bad_settings_of_one_caller_take_the_tool_from_no_other(self) -> None:
+        for host in ("deepseek", "auto"):
+            for api in APIS:
+                with self.subTest(api.name, host=host):
+                    self.fake = self.enterContext(FakeDeepSeek())
+                    proxy = self.proxy(upstream_host=host)
+                    self.fake.answer(Failure(400, "tools[0].max_uses: must be positive"))
+                    bad = {**api.search, "max_uses": -1}
+                    self.assert_answered(self.ask(proxy, api, tools=[bad]))
+                    self.assertEqual([400, 200], [each.status for each in self.fake.seen])
+                    body = request_bytes(api.body(tools=[api.search]), path=api.path)
+                    for request in (body, body.replace(b"Bearer sk-test", b"Bearer sk-other")):
+                        self.assert_answered(self.round_trip(proxy, request))
+                        self.assertEqual(1, len(self.fake.accepted[-1]["server_tools"]))
+
     def test_a_host_of_the_table_is_never_asked_for_them(self) -> None:
         for api in APIS:
             with self.subTest(api.name):

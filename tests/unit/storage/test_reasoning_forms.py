@@ -13,23 +13,50 @@ class TestReasoningForms(StoreTestCase):
     def rows(self) -> dict[str, str]:
         return dict(self.select("SELECT base_url, form FROM reasoning_forms"))
 
-    def test_the_last_form_of_a_base_url_is_kept(self) -> None:
+    def learn(self, *forms: str, url: str = URL, is_sure: bool = False) -> None:
+        for form in forms:
+            self.store.learn(url, form, is_sure=is_sure)
+
+    def test_two_answers_in_a_row_confirm_a_form(self) -> None:
         self.assertIsNone(self.store.get(URL))
-        for form in ("think", "reasoning", "reasoning"):
-            self.store.learn(URL, form)
-            self.assertEqual((form, {URL: form}), (self.store.get(URL), self.rows()))
+        known = None
+        for form, after in (
+            ("think", None),
+            ("reasoning", None),
+            ("think", None),
+            ("think", "think"),
+            ("think", "think"),
+            ("reasoning", "think"),
+            ("think", "think"),
+            ("reasoning", "think"),
+            ("reasoning", "reasoning"),
+        ):
+            self.learn(form)
+            known = after or known
+            self.assertEqual((after, {URL: known} if known else {}), (self.store.get(URL), self.rows()))
         self.assertIsNone(self.store.get("http://127.0.0.1:8001/v1"))
 
-    def test_the_form_survives_a_restart(self) -> None:
-        self.store.learn(URL, "reasoning")
+    def test_a_sure_form_is_used_at_once_and_kept_when_confirmed(self) -> None:
+        self.learn("think", "think")
+        self.learn("reasoning", is_sure=True)
+        self.assertEqual(("reasoning", {URL: "think"}), (self.store.get(URL), self.rows()))
+        self.assertFalse(self.store.is_confirmed(URL))
+        self.learn("reasoning", is_sure=True)
+        self.assertEqual({URL: "reasoning"}, self.rows())
+        self.assertTrue(self.store.is_confirmed(URL))
+
+    def test_a_confirmed_form_survives_a_restart(self) -> None:
+        self.learn("think", is_sure=True)
+        self.assertIsNone(ReasoningForms(self.database).get(URL))
+        self.learn("reasoning", "reasoning")
         self.assertEqual("reasoning", ReasoningForms(self.database).get(URL))
 
     def test_the_number_of_forms_is_limited(self) -> None:
         for number in range(reasoning_forms._MOST_FORMS + 10):
-            self.store.learn(f"{URL}/{number}", "reasoning")
+            self.learn("reasoning", "reasoning", url=f"{URL}/{number}")
         self.assertEqual(reasoning_forms._MOST_FORMS, len(self.rows()))
 
     def test_a_file_that_cannot_be_written_is_no_failure(self) -> None:
         self.database.close()
-        self.store.learn(URL, "reasoning")
+        self.learn("reasoning", "reasoning")
         self.assertEqual("reasoning", self.store.get(URL))

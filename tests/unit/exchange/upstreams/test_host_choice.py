@@ -4,6 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, ForeignReasoning, Reply
+from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.exchange.upstreams.host_choice import HostChoice
@@ -41,27 +42,68 @@ class TestHostChoice(DatabaseTestCase):
         host = choice.chat_api().host
         self.assertEqual(("deepseek", {"x": 1}, True), (host.name, dict(host.options), host.requires_reasoning))
 
-    def test_an_unknown_host_has_the_form_of_its_last_answer(self) -> None:
+    def test_an_unknown_host_has_the_form_of_its_answers(self) -> None:
         for name in ("auto", "plain"):
             for form, answer in ANSWERS.items():
                 with self.subTest(name, form=form):
                     self.execute("DELETE FROM reasoning_forms")
                     choice = self.choice(upstream_host=name)
+                    default = choice.chat_api().host.form
+                    choice.learn(reply(answer))
+                    # A field is used at once; what may be the model's text has to come twice.
+                    is_doubtful = form is Form.THINK and name == "auto"
+                    self.assertIs(default if is_doubtful else form, choice.chat_api().host.form)
                     choice.learn(reply(answer))
                     self.assertIs(form, choice.chat_api().host.form)
                     self.assertIs(form, self.choice(upstream_host=name).chat_api().host.form)
 
     def test_only_reasoning_fields_unlearn_a_form(self) -> None:
         choice = self.choice()
+        read = Delta(reasoning="r", text="a", foreign=ForeignReasoning("think"))
         for answer, form in (
+            (ANSWERS[Form.THINK], Form.CONTENT),
+            (Delta(text="a"), Form.CONTENT),
+            (ANSWERS[Form.THINK], Form.CONTENT),
             (ANSWERS[Form.THINK], Form.THINK),
             (Delta(text="a"), Form.THINK),
+            (read, Form.THINK),
             (ANSWERS[Form.REASONING], Form.REASONING),
+            (ANSWERS[Form.THINK], Form.REASONING),
             (ANSWERS[Form.THINK], Form.REASONING),
             (ANSWERS[Form.CONTENT], Form.CONTENT),
         ):
             choice.learn(reply(answer))
             self.assertIs(form, choice.chat_api().host.form)
+
+    def test_a_confirmed_field_yields_to_another_only_when_that_comes_twice(self) -> None:
+        choice = self.choice()
+        for form, after in (
+            (Form.CONTENT, Form.CONTENT),
+            (Form.CONTENT, Form.CONTENT),
+            (Form.REASONING, Form.CONTENT),
+            (Form.CONTENT, Form.CONTENT),
+            (Form.REASONING, Form.CONTENT),
+            (Form.REASONING, Form.REASONING),
+        ):
+            choice.learn(reply(ANSWERS[form]))
+            self.assertIs(after, choice.chat_api().host.form)
+
+    def test_tags_in_an_answer_that_has_no_thoughts_teach_nothing(self) -> None:
+        choice = self.choice()
+        for _ in range(3):
+            choice.learn(reply(ANSWERS[Form.THINK]._replace(reasoning="")))
+            choice.learn(reply(ANSWERS[Form.THINK]), has_thinking=False)
+        self.assertIs(Form.CONTENT, choice.chat_api().host.form)
+
+    def test_a_refusal_for_missing_reasoning_corrects_what_was_learned(self) -> None:
+        for answer in (ANSWERS[Form.THINK], Delta(text="a")):
+            self.execute("DELETE FROM reasoning_forms")
+            choice = self.choice()
+            for _ in range(2):
+                choice.learn(reply(answer))
+            self.assertFalse(choice.chat_api().host.requires_reasoning)
+            choice.record_required_reasoning()
+            self.assertTrue(choice.chat_api().host.requires_reasoning)
 
     def test_a_host_with_a_name_keeps_its_form(self) -> None:
         choice = self.choice(upstream_host="vllm")
@@ -76,14 +118,30 @@ class TestHostChoice(DatabaseTestCase):
 
     def test_who_gets_tools_that_deepseek_runs_itself(self) -> None:
         request, other = ChatRequest("m", "flash", ()), ChatRequest("m", "pro", ())
+        me, you = b"me", b"you"
         for host, is_sent in (("deepseek", True), ("auto", True), ("plain", False), ("vllm", False), ("ark", False)):
             with self.subTest(host):
-                self.assertIs(is_sent, self.choice(upstream_host=host).runs_server_tools(CHAT, request))
+                self.assertIs(is_sent, self.choice(upstream_host=host).runs_server_tools(CHAT, request, me))
         choice = self.choice()
-        choice.record_refused_tools(CHAT, "flash")
-        self.assertEqual([False, True], [choice.runs_server_tools(CHAT, each) for each in (request, other)])
+        choice.record_refused_tools(CHAT, request, me)
+        self.assertEqual([False, True], [choice.runs_server_tools(CHAT, each, me) for each in (request, other)])
+        self.assertTrue(choice.runs_server_tools(CHAT, request, you))
         choice.learn(reply(ANSWERS[Form.REASONING]))
-        self.assertFalse(choice.runs_server_tools(CHAT, other))
+        self.assertFalse(choice.runs_server_tools(CHAT, other, me))
+
+    def test_refused_tools_are_remembered_for_a_time_with_their_settings(self) -> None:
+        now = [0.0]
+        choice = HostChoice(hosts.UNKNOWN, "http://127.0.0.1:1", ReasoningForms(self.database), lambda: now[0])
+        bad, good = ({"type": "web_search", "max_uses": uses} for uses in (-1, 5))
+        request = ChatRequest("m", "flash", (), server_tools=(bad,))
+        choice.record_refused_tools(CHAT, request, b"me")
+        self.assertFalse(choice.runs_server_tools(CHAT, request, b"me"))
+        self.assertTrue(choice.runs_server_tools(CHAT, request._replace(server_tools=(good,)), b"me"))
+        now[0] = 601.0
+        self.assertTrue(choice.runs_server_tools(CHAT, request, b"me"))
+        for number in range(5000):
+            choice.record_refused_tools(CHAT, request._replace(model=str(number)), b"me")
+        self.assertLessEqual(len(choice._refused), 256)
 
     def test_an_unreadable_form_in_the_file_is_ignored(self) -> None:
         self.execute("INSERT INTO reasoning_forms VALUES ('http://127.0.0.1:1', 'nonsense')")
