@@ -21,6 +21,7 @@
     ├── UpstreamFailed   502    DeepSeek's response is unintelligible, or DeepSeek cannot be reached as configured
     │   └── UpstreamDropped     the connection broke: another try may succeed
     ├── UpstreamTimeout  504    DeepSeek was silent for too long
+    │   └── ConnectionTimeout   there was not even a connection
     └── UpstreamRefused  its status   DeepSeek answered with an error of its own
     ClientGone                  the client closed its connection
     StartupError                the process cannot start; one line, exit code 2
@@ -197,6 +198,10 @@ class UpstreamTimeout(ProxyError):
     status = 504
     type = "upstream_timeout"
     code = "upstream_timeout"
+
+
+class ConnectionTimeout(UpstreamTimeout):
+    """DeepSeek cannot be reached in time, whatever the request."""
 
 
 class UpstreamRefused(ProxyError):

@@ -114,6 +114,43 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK
     return UpstreamRefused(refusal.status, message, body, retry_after)
 
 
+# What hosts call an unknown model in `code`, and their sentences for it. The sentences are whole, with nothing in them
+# but the model: a text that quotes the client's request is none of these.
+_MODEL_CODES = frozenset(
+    {
+        "model_not_found",
+        "model_not_exist",
+        "model_not_supported",
+        "model_not_available",
+        "invalid_model",
+        "unknown_model",
+    }
+)
+_MODEL_SENTENCES = (
+    r"model not exist|model does not exist\. please check it carefully"
+    r"|(?:the )?model {} (?:does not exist|(?:was )?not found|is not (?:found|supported|available|a valid model))"
+    r"|{} is not a valid model(?: id)?|no endpoints found for {}|(?:unknown|invalid|unsupported|no such) model:? {}"
+    r"|the supported api model names are [\w., -]{{1,200}}, but you passed {}"
+    # SiliconFlow's errors have another shape.
+    r'|\S+ answered 400: \{{"code": ?20012,.{{0,1000}}'
+)
+
+
+def is_unknown_model(refusal: UpstreamRefused, model: str) -> bool:
+    """Whether a request was refused because the upstream does not know this model, by which it was asked."""
+    if refusal.status not in (400, 404, 422):
+        return False
+    error = as_object((refusal.body or {}).get("error"))
+    if error.get("param") == "model" or error.get("code") in _MODEL_CODES:
+        return True
+    name = rf"[\"'`]?{re.escape(model)}[\"'`]?"
+    sentence = _MODEL_SENTENCES.format(*[name] * _MODEL_SENTENCES.count("{}"))
+    found = re.fullmatch(
+        rf"(?:{sentence})\.?(?: \(request_id: [\w-]{{1,64}}\))?", refusal.message[:2000], re.IGNORECASE
+    )
+    return found is not None
+
+
 def _advice(status: int, retry_after: int | None, name: str) -> str:
     wait = f"Wait {retry_after} seconds and try again." if retry_after else "Try again in a moment."
     if status == 429:

@@ -14,7 +14,6 @@ key; `verbose` logs the bodies, never a key. All goes to the log: a program that
 """
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -165,10 +164,10 @@ def _report_upstream(event: UpstreamChanged) -> None:
     if event.is_ready:
         _log.info("upstream %s answers again", event.upstream)
         return
-    of = f"its key {event.key} is not used" if event.key else "others are asked first"
-    of = f"others are asked for {safe_text(event.model, 60)}" if event.model else of
-    until = "until the proxy starts again" if event.seconds == math.inf else f"for {event.seconds:.0f} s"
-    _log.warning("upstream %s: %s; %s %s", event.upstream, safe_text(event.reason), of, until)
+    of = "others are asked" if event.model else "others are asked first"
+    of = f"its key {event.key} is not used" if event.key else of
+    of = f"{of} for {safe_text(event.model, 60)}" if event.model else of
+    _log.warning("upstream %s: %s; %s for %.0f s", event.upstream, safe_text(event.reason), of, event.seconds)
 
 
 def _format_received(event: Received) -> str:

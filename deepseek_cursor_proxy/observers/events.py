@@ -253,7 +253,7 @@ class Rerouted(NamedTuple):
 class UpstreamChanged(NamedTuple):
     """An upstream, or only one of its keys or models, is not asked for some seconds, or answers again.
 
-    The key is named by its digest. Infinite seconds last until the configuration is read again.
+    The key is named by its digest; with a model it is left alone for such requests only.
     """
 
     upstream: str

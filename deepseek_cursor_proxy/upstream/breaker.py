@@ -1,6 +1,6 @@
 """Breaker: whether an upstream is worth asking, by what became of the calls to it.
 
-    closed       calls go there; several failures in a row, or one that is sure, open it
+    closed       calls go there; failures of several chats in a row, or one that is sure, open it
     open         calls go elsewhere if they can, for a time that doubles with every probe that fails
     half-open    that time is over: one call is the probe; if the upstream accepts it, the breaker is closed again
 
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-# One or two failures are an accident.
+# One or two failures are an accident; those of one chat, however many, may be due to what it asks.
 _FAILURES = 3
 _FIRST_SECONDS = 10.0
 _LONGEST_SECONDS = 300.0
@@ -24,7 +24,8 @@ class Breaker:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._failures = 0
+        # The chats that failed since the last complete answer.
+        self._failed: set[object] = set()
         self._seconds = _FIRST_SECONDS
         # The time of the next probe; None while closed.
         self._probe_at: float | None = None
@@ -61,24 +62,25 @@ class Breaker:
             was_open = self._probe_at is not None
             if was_open:
                 self._probe_at, self._has_probe = None, False
-                self._failures = _FAILURES - 1
+                self._failed = set(range(_FAILURES - 1))
             return was_open
 
     def record_success(self) -> None:
         """An answer was complete."""
         with self._lock:
             if self._probe_at is None:
-                self._failures, self._seconds = 0, _FIRST_SECONDS
+                self._seconds = _FIRST_SECONDS
+                self._failed.clear()
 
-    def record_failure(self, *, is_sure: bool = False) -> bool:
-        """A call failed, for a reason that the next one is sure to meet as well or not; whether that opened it."""
+    def record_failure(self, chat: bytes, *, is_sure: bool = False) -> bool:
+        """A call of a chat failed, for a reason that any other is sure to meet as well or not; whether it opened it."""
         with self._lock:
             if self._probe_at is not None:
                 if self._has_probe:
                     self._wait_longer()
                 return False
-            self._failures += 1
-            if self._failures < _FAILURES and not is_sure:
+            self._failed.add(chat)
+            if len(self._failed) < _FAILURES and not is_sure:
                 return False
             self._probe_at = self._now() + self._seconds
             return True

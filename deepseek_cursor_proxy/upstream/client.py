@@ -15,7 +15,7 @@ from functools import lru_cache
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.error_messages import read_refusal
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
@@ -173,7 +173,7 @@ def _to_proxy_error(error: Exception, origin: Origin, setting: str) -> ProxyErro
     """A failure of the network as an error that the user understands."""
     host = origin.host
     if isinstance(error, ConnectTimeout):
-        return UpstreamTimeout(f"{host} cannot be reached in time. Check network and {setting}, or try again.")
+        return ConnectionTimeout(f"{host} cannot be reached in time. Check network and {setting}, or try again.")
     if isinstance(error, TimeoutError):
         return UpstreamTimeout(f"{host} did not answer in time. Try again, or raise --request-timeout.")
     if isinstance(error, (ClosedBeforeResponse, heads.IncompleteHead)):

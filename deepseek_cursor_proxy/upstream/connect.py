@@ -18,7 +18,13 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import OutboundProxy
-from deepseek_cursor_proxy.errors import StartupError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.errors import (
+    ConnectionTimeout,
+    StartupError,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
@@ -226,7 +232,7 @@ def _errors_of(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise UpstreamTimeout(
+        raise ConnectionTimeout(
             f"The proxy {proxy} did not connect us to {origin.host} in time. Check HTTPS_PROXY, or raise "
             "--connect-timeout."
         ) from None

@@ -1,15 +1,28 @@
 """KeyPool: the keys of one upstream, of which each call takes the one with the fewest calls under way.
 
 A chat keeps its key, because the prefix cache belongs to an account. A key that the upstream refuses is set aside for a
-time, or until the configuration is read again. Keys are named by their digest; no text of this file has a key in it.
+time: for requests of that kind, because an upstream may refuse one model, or more tokens than are paid for; for all
+when it was refused to two callers and no call was accepted in between. Keys are named by their digest; no text of this
+file has a key in it.
 """
 
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey
+
+# Kinds of requests that one key remembers; clients may name any number of tokens.
+_MOST_KINDS = 64
+
+
+class RequestKind(NamedTuple):
+    """What of a request may be the reason that a good key is refused for it."""
+
+    caller: bytes
+    model: str
+    max_tokens: object
 
 
 class PooledKey:
@@ -21,7 +34,18 @@ class PooledKey:
         self.calls = 0
         # The number of the last call of the pool that took it.
         self.last_call = 0
-        self.aside_until = 0.0
+        # It is busy until then; it is refused until then, for all requests or for those of a kind.
+        self.busy_until = self.aside_until = 0.0
+        self.refused_until: dict[RequestKind, float] = {}
+        # The callers it was refused to since a call was accepted.
+        self.refused_callers: set[bytes] = set()
+
+    def usable_from(self, kind: RequestKind) -> float:
+        return max(self.ready_from, self.refused_until.get(kind, 0.0))
+
+    @property
+    def ready_from(self) -> float:
+        return max(self.busy_until, self.aside_until)
 
     def __repr__(self) -> str:
         return f"PooledKey({self.digest})"
@@ -51,22 +75,26 @@ class KeyPool:
     @property
     def is_ready(self) -> bool:
         now = self._now()
-        return any(key.aside_until <= now for key in self._keys)
+        return any(key.ready_from <= now for key in self._keys)
 
-    def take(self, digest: str | None = None) -> KeyLease | None:
+    def is_ready_for(self, kind: RequestKind) -> bool:
+        now = self._now()
+        return any(key.usable_from(kind) <= now for key in self._keys)
+
+    def take(self, kind: RequestKind, digest: str | None = None) -> KeyLease | None:
         """The key of this digest if it is ready, else the ready one with the fewest calls, the longest unused of these.
 
         Without a ready key the one that is set aside for the shortest time: its account may have been topped up
-        meanwhile. None if every key was refused for good.
+        meanwhile. None if there are no keys.
         """
         with self._lock:
             now = self._now()
-            usable = [key for key in self._keys if key.aside_until < math.inf]
-            ready = [key for key in usable if key.aside_until <= now]
+            ready = [key for key in self._keys if key.usable_from(kind) <= now]
             own = [key for key in ready if key.digest == digest]
-            if not usable:
+            if not self._keys:
                 return None
-            key = min(own or ready or usable, key=lambda key: (max(key.aside_until, now), key.calls, key.last_call))
+            found = own or ready or self._keys
+            key = min(found, key=lambda key: (max(key.usable_from(kind), now), key.calls, key.last_call))
             self._calls += 1
             key.calls, key.last_call = key.calls + 1, self._calls
             return KeyLease(self, key)
@@ -76,10 +104,30 @@ class KeyPool:
             lease.key.calls -= 0 if lease.is_released else 1
             lease.is_released = True
 
-    def set_aside(self, key: PooledKey, seconds: float = math.inf) -> bool:
-        """Take a key out for these seconds; whether it was ready until now."""
+    def record_busy(self, key: PooledKey, seconds: float) -> None:
+        """Let a key rest for these seconds."""
+        with self._lock:
+            key.busy_until = max(key.busy_until, self._now() + seconds)
+
+    def record_refusal(self, key: PooledKey, kind: RequestKind, seconds: float) -> bool:
+        """A key was refused for a request; whether it was ready for its kind until now."""
         with self._lock:
             now = self._now()
-            was_ready = key.aside_until <= now
-            key.aside_until = max(key.aside_until, now + seconds)
+            was_ready = key.usable_from(kind) <= now
+            key.refused_until.pop(kind, None)
+            if len(key.refused_until) >= _MOST_KINDS:
+                del key.refused_until[next(iter(key.refused_until))]
+            key.refused_until[kind] = now + seconds
+            key.refused_callers.add(kind.caller)
+            if len(key.refused_callers) > 1:
+                key.aside_until = max(key.aside_until, now + seconds)
+                key.refused_callers.clear()
             return was_ready
+
+    def record_acceptance(self, key: PooledKey, kind: RequestKind) -> None:
+        """A call with a key was accepted: it is good, though perhaps not for requests of other kinds."""
+        if key.aside_until or key.refused_until or key.refused_callers:
+            with self._lock:
+                key.aside_until = 0.0
+                key.refused_until.pop(kind, None)
+                key.refused_callers.clear()

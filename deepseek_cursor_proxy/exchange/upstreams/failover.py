@@ -3,28 +3,32 @@
 As long as the client has nothing of an answer, a failed call is followed by one to the next upstream:
 
     failure                                     breaker              the upstream is asked again
-    cannot be reached, timed out, is no API     opens at once        no
+    cannot be reached, is no API                opens at once        no
+    silent                                      opens after some     no
     connection or answer broke, 5xx             opens after some     after a pause, if all others failed as well
     429                                         -                    the same; its key rests
-    402                                         -                    no; its key is set aside for a time
-    401 with a key of the owner                 -                    no; its key is set aside for good
+    402, or 401 with a key of the owner         -                    no; its key is set aside for requests of this kind
     403 with a key of the owner, own queue full -                    no
-    404, 400 for a model it does not know       -                    no, nor by other chats for a time
+    400 or 404 for a model it does not know     -                    no, nor by other chats for a time
+    any other 404                               -                    no
 
 Any other refusal is the answer. 401, 402 and 429 first lead to another key of the same upstream. A chat that has its
 prefix cached where it is gets one retry there before it moves. Tools that DeepSeek runs itself are a reason to ask it
 first. Nothing here sends; `upstream_call` does.
+
+What one request met with changes nothing for others, unless it cannot be due to that request: the words of an error may
+quote it, so status, code and whole sentences decide.
 """
 
 import hashlib
-import math
-import re
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.deepseek.error_messages import is_unknown_model
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import (
+    ConnectionTimeout,
     ProxyError,
     QueueFull,
     UpstreamDropped,
@@ -46,21 +50,17 @@ from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
 from deepseek_cursor_proxy.upstream import retry
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
-from deepseek_cursor_proxy.upstream.key_pool import KeyLease
+from deepseek_cursor_proxy.upstream.key_pool import KeyLease, KeyPool
 
-# An account that is topped up meanwhile is found again soon.
-_UNPAID_SECONDS = 600.0
-# A busy account without a Retry-After of its own.
+# A key or account that is put right meanwhile is found again soon.
+_REFUSED_SECONDS = 600.0
+# A busy account without a Retry-After of its own, and the longest that one may ask for: it may be for one model only.
 _BUSY_SECONDS = 5.0
+_LONGEST_BUSY_SECONDS = 60.0
 # For clients; without a number some give up at once.
 _RETRY_AFTER_SECONDS = 5
 # A chat waits this long for the upstream that has its prefix cached.
 _MOST_PATIENT_SECONDS = 1
-_UNKNOWN_MODEL = re.compile(
-    r"model\b.{0,80}\b(?:not exist|does(?: not|n't) exist|not found|not (?:a )?(?:valid|supported|available)|unknown)"
-    r"|(?:unknown|invalid|unsupported|no such) model|not a valid model|no endpoints found",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
 class Cause(Enum):
@@ -72,12 +72,13 @@ class Cause(Enum):
     UNPAID = "unpaid"
     KEY_REFUSED = "key refused"
     MODEL_REFUSED = "model refused"
+    NOT_FOUND = "not found"
     # Nothing about the upstream as such.
     OTHER = "other"
 
 
-def cause_of(error: ProxyError, *, is_owner_key: bool) -> Cause | None:
-    """Why to ask another upstream after this error; None if the error is the answer."""
+def cause_of(error: ProxyError, model: str, *, is_owner_key: bool) -> Cause | None:
+    """Why to ask another upstream after this error of a call for a model; None if the error is the answer."""
     if isinstance(error, UpstreamTimeout):
         return Cause.UNREACHABLE
     if isinstance(error, UpstreamDropped):
@@ -90,14 +91,20 @@ def cause_of(error: ProxyError, *, is_owner_key: bool) -> Cause | None:
         return None
     if error.status >= 500:
         return Cause.BROKEN
-    if error.status == 404 or (error.status == 400 and _UNKNOWN_MODEL.search(error.message[:1000])):
+    if is_unknown_model(error, model):
         return Cause.MODEL_REFUSED
     if error.status in (401, 403) and not is_owner_key:
         return None
     return _CAUSES.get(error.status)
 
 
-_CAUSES = {429: Cause.BUSY, 402: Cause.UNPAID, 401: Cause.KEY_REFUSED, 403: Cause.OTHER}
+_CAUSES = {
+    429: Cause.BUSY,
+    402: Cause.UNPAID,
+    401: Cause.KEY_REFUSED,
+    403: Cause.OTHER,
+    404: Cause.NOT_FOUND,
+}
 
 
 class Attempt(NamedTuple):
@@ -109,6 +116,9 @@ class Attempt(NamedTuple):
     @property
     def name(self) -> str:
         return self.candidate.upstream.name
+
+    def cause_of(self, error: ProxyError) -> Cause | None:
+        return cause_of(error, self.candidate.model, is_owner_key=self.lease is not None)
 
 
 class Failover:
@@ -161,7 +171,8 @@ class Failover:
         cause = self.record_failure(error)
         if cause is None:
             return False
-        if cause in _OF_KEYS and failed.lease is not None and failed.candidate.upstream.is_ready:
+        kind = self._chat.kind(failed.candidate.model)
+        if cause in _OF_KEYS and failed.lease is not None and failed.candidate.upstream.is_ready_for(kind):
             self._untried.insert(0, failed.candidate)
         elif retry.is_temporary(error):
             self._waiting.append((failed.candidate, _without_traceback(error)))
@@ -182,32 +193,42 @@ class Failover:
     def record_failure(self, error: ProxyError) -> Cause | None:
         """Record what a failure says about the current upstream, its key or its models."""
         attempt, upstream = self.current, self.current.candidate.upstream
-        cause = cause_of(error, is_owner_key=attempt.lease is not None)
+        cause = attempt.cause_of(error)
         if cause is None:
             return None
         self.failures.pop(attempt.name, None)
         self.failures[attempt.name] = reason = self._words(error)
         if cause in (Cause.UNREACHABLE, Cause.BROKEN) and upstream.breaker is not None:
-            # An answer that cannot be read may be due to what was asked.
-            is_sure = cause is Cause.UNREACHABLE and not (self._is_accepted and isinstance(error, UpstreamFailed))
-            if upstream.breaker.record_failure(is_sure=is_sure):
+            # An answer that cannot be read, or that does not come, may be due to what was asked.
+            is_sure = cause is Cause.UNREACHABLE and isinstance(error, (ConnectionTimeout, UpstreamFailed))
+            is_sure = is_sure and not self._is_accepted
+            if upstream.breaker.record_failure(self._chat.digest, is_sure=is_sure):
                 self._emit(UpstreamChanged(attempt.name, False, reason, upstream.breaker.seconds_left))
         elif cause is Cause.MODEL_REFUSED:
             if self._upstreams.record_refused_model(attempt.candidate, self._chat):
                 model = attempt.candidate.model
                 self._emit(UpstreamChanged(attempt.name, False, reason, MODEL_SECONDS, model=model))
         elif cause in _OF_KEYS and attempt.lease is not None and upstream.keys is not None:
-            seconds = _seconds_aside(cause, error)
-            # A busy key rests for seconds, which is no news.
-            if upstream.keys.set_aside(attempt.lease.key, seconds) and cause is not Cause.BUSY:
-                self._emit(UpstreamChanged(attempt.name, False, reason, seconds, key=attempt.lease.key.digest))
+            self._record_refused_key(cause, error, attempt.lease, upstream.keys)
         return cause
+
+    def _record_refused_key(self, cause: Cause, error: ProxyError, lease: KeyLease, keys: KeyPool) -> None:
+        if cause is Cause.BUSY:
+            # For seconds, which is no news.
+            keys.record_busy(lease.key, min(float(error.retry_after or _BUSY_SECONDS), _LONGEST_BUSY_SECONDS))
+            return
+        model, digest = self.current.candidate.model, lease.key.digest
+        if keys.record_refusal(lease.key, self._chat.kind(model), _REFUSED_SECONDS):
+            reason = self.failures[self.current.name]
+            self._emit(UpstreamChanged(self.current.name, False, reason, _REFUSED_SECONDS, digest, model))
 
     def record_acceptance(self) -> None:
         """The current upstream has accepted the call: the chat stays there."""
         self._is_accepted = True
         attempt = self.current
         breaker, lease = attempt.candidate.upstream.breaker, attempt.lease
+        if lease is not None and (keys := attempt.candidate.upstream.keys) is not None:
+            keys.record_acceptance(lease.key, self._chat.kind(attempt.candidate.model))
         if breaker is not None and breaker.record_acceptance():
             self._emit(UpstreamChanged(attempt.name, is_ready=True))
         route = ChatRoute(attempt.name, lease.key.digest if lease is not None else None)
@@ -223,7 +244,7 @@ class Failover:
     def final_error(self, error: ProxyError) -> ProxyError:
         """The last error as the client gets it: with the upstreams asked before, and without blame for its own key."""
         failures = [f"{name} ({reason})" for name, reason in self.failures.items()]
-        cause = cause_of(error, is_owner_key=self.current.lease is not None)
+        cause = self.current.cause_of(error)
         if cause is None:
             return error
         if len(failures) > 1 and cause not in (Cause.UNREACHABLE, Cause.BROKEN, Cause.BUSY):
@@ -253,7 +274,8 @@ class Failover:
         upstream, lease = candidate.upstream, None
         if upstream.keys is not None:
             is_own = self._route is not None and self._route.upstream == upstream.name
-            lease = upstream.keys.take(self._route.key_digest if self._route is not None and is_own else None)
+            digest = self._route.key_digest if self._route is not None and is_own else None
+            lease = upstream.keys.take(self._chat.kind(candidate.model), digest)
             if lease is None:
                 return None
         if upstream.breaker is not None:
@@ -291,14 +313,17 @@ def _find_candidates(
     history = identify(context.namespace, messages, request.conversation, services.memory)
     digest = hashlib.sha256(history.conversation + request.model.encode("utf-8", "surrogatepass")).digest()
     reserved = context.slot.limit if context.slot is not None else None
-    chat = RoutedChat(digest, context.namespace, context.spend_refusal is None, reserved)
+    max_tokens = request.params.get("max_tokens")
+    chat = RoutedChat(digest, context.namespace, context.spend_refusal is None, reserved, max_tokens)
     found = upstreams.candidates(request.model, chat)
     if request.server_tools or server_tools.is_forced(request):
-        found = _prefer_server_tools(found, generation, context.namespace)
+        found = _prefer_server_tools(found, generation, chat)
     return chat, found
 
 
-def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequest, caller: bytes) -> list[Candidate]:
+def _prefer_server_tools(
+    candidates: list[Candidate], generation: GenerationRequest, chat: RoutedChat
+) -> list[Candidate]:
     """The candidates, those first that run the tools of DeepSeek in a request; these alone if it forces one.
 
     BadRequest if it does and none runs it.
@@ -306,7 +331,7 @@ def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequ
 
     def is_able(candidate: Candidate) -> bool:
         request = generation.request._replace(model=candidate.model)
-        return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, request, caller)
+        return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, request, chat.caller)
 
     able = list(filter(is_able, candidates))
     if server_tools.is_forced(generation.request):
@@ -314,16 +339,14 @@ def _prefer_server_tools(candidates: list[Candidate], generation: GenerationRequ
             # It raises.
             server_tools.leave_out(generation.request)
         return able
-    return sorted(candidates, key=lambda each: (not each.upstream.is_ready, each not in able))
+
+    def rank(candidate: Candidate) -> tuple[bool, bool]:
+        return not candidate.upstream.is_ready_for(chat.kind(candidate.model)), candidate not in able
+
+    return sorted(candidates, key=rank)
 
 
 _OF_KEYS = (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)
-
-
-def _seconds_aside(cause: Cause, error: ProxyError) -> float:
-    if cause is Cause.KEY_REFUSED:
-        return math.inf
-    return _UNPAID_SECONDS if cause is Cause.UNPAID else float(error.retry_after or _BUSY_SECONDS)
 
 
 def _without_traceback(error: ProxyError) -> ProxyError:

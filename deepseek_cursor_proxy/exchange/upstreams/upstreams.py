@@ -37,7 +37,7 @@ from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits
 from deepseek_cursor_proxy.upstream.destination import Destination
-from deepseek_cursor_proxy.upstream.key_pool import KeyPool
+from deepseek_cursor_proxy.upstream.key_pool import KeyPool, RequestKind
 
 _log = logging.getLogger(__name__)
 
@@ -87,10 +87,9 @@ class Upstream:
             return "open"
         return self.breaker.state if self.breaker is not None else "closed"
 
-    @property
-    def is_ready(self) -> bool:
+    def is_ready_for(self, kind: RequestKind) -> bool:
         """Whether it is worth asking now."""
-        return (self.breaker is None or self.breaker.is_ready) and (self.keys is None or self.keys.is_ready)
+        return (self.breaker is None or self.breaker.is_ready) and (self.keys is None or self.keys.is_ready_for(kind))
 
     @cached_property
     def may_be_deepseek(self) -> bool:
@@ -146,6 +145,11 @@ class RoutedChat(NamedTuple):
     can_spend: bool = True
     # The limit in which slots are reserved for it.
     reserved: CallLimit | None = None
+    max_tokens: object = None
+
+    def kind(self, model: str) -> RequestKind:
+        """Its kind of request, for what an upstream calls its model."""
+        return RequestKind(self.caller, model, self.max_tokens)
 
 
 class ChatRoute(NamedTuple):
@@ -215,7 +219,8 @@ class Upstreams:
             limit = self.limit(candidate)
             is_full = limit is not chat.reserved and limit.is_full
             drawn = _draw(chat.digest, upstream.name) / table.weight
-            return not upstream.is_ready, upstream.name != own, is_full, table.priority, drawn
+            is_ready = upstream.is_ready_for(chat.kind(candidate.model))
+            return not is_ready, upstream.name != own, is_full, table.priority, drawn
 
         return sorted(found, key=rank)
 

@@ -79,7 +79,7 @@ class TestPlace(DescribedTestCase):
             proxy = self.describing(upstreams=tables)
             breaker = proxy.server.services().upstreams.all[0].breaker
             assert breaker is not None
-            breaker.record_failure(is_sure=True)
+            breaker.record_failure(b"", is_sure=True)
             # The probe is due.
             breaker._probe_at = 0.0
             for name in ("first", "second"):

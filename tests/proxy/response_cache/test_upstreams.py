@@ -102,8 +102,8 @@ class TestSeveralUpstreams(UpstreamsTestCase):
         self.ask(proxy, "q", cache=True)
         breaker = proxy.server.services().upstreams.all[0].breaker
         assert breaker is not None
-        breaker.record_failure()
-        breaker.record_failure()
+        breaker.record_failure(b"1")
+        breaker.record_failure(b"2")
         self.assertEqual("hit", self.ask(proxy, "q", cache=True).headers["x-cache"])
         # Two failures and one more, with no success in between.
-        self.assertTrue(breaker.record_failure())
+        self.assertTrue(breaker.record_failure(b"3"))

@@ -238,6 +238,26 @@ class TestBreaker(UpstreamsTestCase):
             self.ask(proxy, f"chat {number}")
         self.assertEqual([3, 6], self.counts(main, self.spare))
 
+    def test_errors_of_one_chat_alone_do_not_open_the_breaker(self) -> None:
+        main = self.enterContext(
+            FakeDeepSeek(responder=lambda payload: Failure(500) if "poison" in str(payload) else Answer(content=HELLO))
+        )
+        proxy = self.behind(self.tables(main=main, spare=self.enterContext(failing(503))))
+        for _ in range(5):
+            self.assertEqual(503, self.ask(proxy, "poison").status)
+        breaker = proxy.server.services().upstreams.all[0].breaker
+        assert breaker is not None
+        self.assertEqual("closed", breaker.state)
+
+    def test_an_upstream_that_is_silent_for_one_chat_is_asked_by_others(self) -> None:
+        main = self.enterContext(
+            FakeDeepSeek(responder=lambda payload: NEVER if "slow" in str(payload) else Answer(content=HELLO))
+        )
+        proxy = self.behind(self.tables(main=main), request_timeout=0.5)
+        for text in ("slow", "fast"):
+            self.assertEqual(200, self.ask(proxy, text).status)
+        self.assertEqual([2, 1], self.counts(main, self.spare))
+
     def test_an_answer_that_cannot_be_read_opens_it_no_sooner_than_an_error(self) -> None:
         """It may be due to what was asked."""
         main = self.enterContext(forever(Raw(CUT.data + b'data: {"error": {"message": "Content Exists Risk"}}\n\n')))
@@ -265,7 +285,7 @@ class TestBreaker(UpstreamsTestCase):
         proxy = self.behind(self.tables())
         breaker = proxy.server.services().upstreams.all[0].breaker
         assert breaker is not None
-        breaker.record_failure(is_sure=True)
+        breaker.record_failure(b"", is_sure=True)
         breaker._probe_at = 0.0
         self.ask(proxy, "one", n=2)
         self.assertEqual("closed", breaker.state)
@@ -302,6 +322,18 @@ class TestModels(UpstreamsTestCase):
         self.assertEqual(1, sum("others are asked for deepseek-v4-pro" in line for line in logged.output))
         self.ask(proxy, "flash", model="deepseek-flash")
         self.assertEqual([2, 3], self.counts(main, self.spare))
+
+    def test_words_of_a_client_in_an_error_take_no_upstream_from_anybody(self) -> None:
+        for status in (400, 404, 422):
+            for words in ("'the model deepseek-v4-pro does not exist' is no name", "unknown model: y, model not found"):
+                with self.subTest(status, words=words):
+                    self.main.forget()
+                    self.main.answer(Failure(status, f"messages[0].name: {words}"))
+                    proxy = self.behind(self.tables())
+                    self.ask(proxy, "chat 0")
+                    for number in (1, 2):
+                        self.assertEqual(200, self.ask(proxy, f"chat {number}").status)
+                    self.assertEqual(3, len(self.main.seen))
 
     def test_each_upstream_is_asked_under_its_own_name_for_the_model(self) -> None:
         spare = self.enterContext(FakeDeepSeek(host="openrouter"))

@@ -56,7 +56,7 @@ class TestKeyPools(KeysTestCase):
         self.assertEqual([ONE, TWO, TWO, TWO, TWO], [key_of(self.main, at) for at in range(5)])
 
     def test_a_key_that_is_refused_is_set_aside_and_named_by_its_digest(self) -> None:
-        for status, until in ((401, "until the proxy starts again"), (402, "for 600 s")):
+        for status in (401, 402):
             with self.subTest(status):
                 self.main.forget()
                 proxy = self.pooled("POOL")
@@ -66,9 +66,40 @@ class TestKeyPools(KeysTestCase):
                         self.assertEqual(200, self.ask(proxy, f"chat {at}").status)
                 self.assertEqual([ONE, TWO, TWO, TWO], [key_of(self.main, at) for at in range(4)])
                 lines = "\n".join(logged.output)
-                self.assertEqual(1, lines.count(f"its key {AccessKey.of(ONE)} is not used {until}"))
+                self.assertEqual(
+                    1, lines.count(f"its key {AccessKey.of(ONE)} is not used for deepseek-v4-pro for 600 s")
+                )
                 self.assertNotIn(ONE, lines)
                 self.assertEqual(0, len(self.spare.seen))
+
+    def test_a_key_that_is_refused_for_one_request_serves_all_others(self) -> None:
+        """An upstream may refuse one model, or more tokens than are paid for."""
+        for status in (401, 402):
+            for refused in ({"model": "deepseek-v4-pro"}, {"max_tokens": 300_000}):
+                with self.subTest(status, refused=refused):
+                    self.main.forget()
+                    self.spare.forget()
+                    proxy = self.pooled("MORE")
+                    self.main.answer(Failure(status, "This request requires more credits, or fewer max_tokens"))
+                    for at in range(2):
+                        self.assertEqual(200, self.ask(proxy, f"chat {at}", **refused).status)
+                    self.assertEqual([1, 2], self.counts(), "such requests go elsewhere for a time")
+                    for key in (CLIENT, "sk-other"):
+                        self.ask(proxy, f"of {key}", key=key, model="deepseek-flash", max_tokens=100)
+                    self.ask(proxy, "of another caller", key="sk-other", **refused)
+                    self.assertEqual([4, 2], self.counts())
+
+    def test_a_key_that_is_refused_to_two_callers_is_used_for_none(self) -> None:
+        for status in (401, 402):
+            with self.subTest(status):
+                self.main.forget()
+                self.spare.forget()
+                proxy = self.pooled("MORE")
+                self.main.answer(Failure(status), Failure(status))
+                for key in (CLIENT, "sk-other"):
+                    self.ask(proxy, f"of {key}", key=key)
+                self.ask(proxy, "another", model="deepseek-flash")
+                self.assertEqual([2, 3], self.counts())
 
     def test_a_busy_key_leaves_the_call_to_another_without_a_word(self) -> None:
         proxy = self.pooled("POOL")

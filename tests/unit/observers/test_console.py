@@ -1,5 +1,4 @@
 import logging
-import math
 import unittest
 from typing import Any, get_args
 from unittest import mock
@@ -116,7 +115,7 @@ class TestConsole(unittest.TestCase):
                 "├ #7 sent       231 kB · accepted by spare after 0.42 s",
                 "upstream main: answered 503; others are asked first for 10 s",
                 "upstream main: answered 402; its key sha256:12… is not used for 600 s",
-                "upstream main: answered 401; its key sha256:12… is not used until the proxy starts again",
+                "upstream main: answered 401; its key sha256:12… is not used for m for 600 s",
                 "upstream main: answered 404; others are asked for odd\\n for 600 s",
                 "upstream main answers again",
             ],
@@ -125,7 +124,7 @@ class TestConsole(unittest.TestCase):
                 Sent(7, dict, 231_000, 0.42, upstream="spare"),
                 busy,
                 busy._replace(reason="answered 402", seconds=600.0, key="sha256:12…"),
-                busy._replace(reason="answered 401", seconds=math.inf, key="sha256:12…"),
+                busy._replace(reason="answered 401", seconds=600.0, key="sha256:12…", model="m"),
                 busy._replace(reason="answered 404", seconds=600.0, model="odd\n"),
                 UpstreamChanged("main", is_ready=True),
             ),

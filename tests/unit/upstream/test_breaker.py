@@ -11,23 +11,35 @@ class TestBreaker(unittest.TestCase):
         self.now = 1000.0
         self.breaker = Breaker(lambda: self.now)
 
+        self.chats = 0
+
+    def fail_chat(self, *, is_sure: bool = False) -> bool:
+        """A call of another chat fails."""
+        self.chats += 1
+        return self.breaker.record_failure(b"%d" % self.chats, is_sure=is_sure)
+
     def open(self) -> None:
-        self.assertTrue(self.breaker.record_failure(is_sure=True))
+        self.assertTrue(self.fail_chat(is_sure=True))
 
     def fail_probe(self) -> None:
         self.now += self.breaker.seconds_left
         self.assertTrue(self.breaker.is_ready)
         self.breaker.begin_call()
-        self.assertFalse(self.breaker.record_failure())
+        self.assertFalse(self.fail_chat())
 
-    def test_the_third_failure_in_a_row_opens_it(self) -> None:
-        self.assertEqual([False, False, True], [self.breaker.record_failure() for _ in range(3)])
+    def test_the_third_chat_that_fails_opens_it(self) -> None:
+        self.assertEqual([False, False, True], [self.fail_chat() for _ in range(3)])
         self.assertFalse(self.breaker.is_ready)
+
+    def test_one_chat_never_opens_it_however_often_it_fails(self) -> None:
+        for _ in range(20):
+            self.assertFalse(self.breaker.record_failure(b"chat"))
+        self.assertTrue(self.breaker.is_ready)
 
     def test_a_complete_answer_in_between_starts_the_count_again(self) -> None:
         for _ in range(5):
-            self.breaker.record_failure()
-            self.breaker.record_failure()
+            self.fail_chat()
+            self.fail_chat()
             self.breaker.record_success()
         self.assertTrue(self.breaker.is_ready)
 
@@ -35,11 +47,11 @@ class TestBreaker(unittest.TestCase):
         for is_opened in (False, False, True):
             self.breaker.begin_call()
             self.assertFalse(self.breaker.record_acceptance())
-            self.assertIs(is_opened, self.breaker.record_failure())
+            self.assertIs(is_opened, self.fail_chat())
 
     def test_a_sure_failure_opens_it_at_once_and_only_once(self) -> None:
         self.open()
-        self.assertFalse(self.breaker.record_failure(is_sure=True))
+        self.assertFalse(self.fail_chat(is_sure=True))
         self.assertEqual(10, self.breaker.seconds_left)
 
     def test_after_a_time_one_call_is_the_probe(self) -> None:
@@ -59,7 +71,7 @@ class TestBreaker(unittest.TestCase):
         self.assertTrue(self.breaker.record_acceptance())
         self.assertTrue(self.breaker.is_ready)
         self.assertFalse(self.breaker.record_acceptance())
-        self.assertTrue(self.breaker.record_failure())
+        self.assertTrue(self.fail_chat())
 
     def test_every_failed_probe_doubles_the_time_up_to_five_minutes(self) -> None:
         self.open()
@@ -78,7 +90,7 @@ class TestBreaker(unittest.TestCase):
     def test_calls_that_were_under_way_when_it_opened_do_not_double_the_time(self) -> None:
         self.open()
         for _ in range(20):
-            self.breaker.record_failure()
+            self.fail_chat()
         self.assertEqual(10, self.breaker.seconds_left)
 
     def test_a_probe_whose_client_left_is_followed_by_another(self) -> None:
@@ -97,9 +109,7 @@ class TestBreaker(unittest.TestCase):
 
     def test_of_many_threads_one_opens_it(self) -> None:
         opened: list[bool] = []
-        threads = [
-            threading.Thread(target=lambda: opened.append(self.breaker.record_failure(is_sure=True))) for _ in range(16)
-        ]
+        threads = [threading.Thread(target=lambda: opened.append(self.fail_chat(is_sure=True))) for _ in range(16)]
         for thread in threads:
             thread.start()
         for thread in threads:

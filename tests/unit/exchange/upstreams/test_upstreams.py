@@ -33,7 +33,7 @@ class TestUpstreams(DatabaseTestCase):
     def open_breaker(self, upstreams: Upstreams, name: str) -> None:
         breaker = upstreams._all[name].breaker
         assert breaker is not None
-        breaker.record_failure(is_sure=True)
+        breaker.record_failure(b"", is_sure=True)
 
     def test_the_lowest_priority_is_asked_first(self) -> None:
         upstreams = self.upstreams(c={"priority": 3}, a={"priority": 1}, b={"priority": 2})
