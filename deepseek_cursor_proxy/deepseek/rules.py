@@ -54,6 +54,26 @@ def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
     return found
 
 
+def needs_beta(request: ChatRequest) -> bool:
+    """Whether a request uses what only DeepSeek's beta path has: a prefix to go on from, or strict functions."""
+    has_prefix = bool(request.messages) and request.messages[-1].prefix
+    # All of them are strict, or none is.
+    return has_prefix or (bool(request.tools) and bool(request.tools[0]["function"].get("strict")))
+
+
+def without_beta(request: ChatRequest) -> ChatRequest:
+    """The request for an upstream that has no such path."""
+    *others, last = request.messages
+    names = ["prefix"] if last.prefix else []
+    tools = request.tools
+    if tools and tools[0]["function"].get("strict"):
+        names.append("tools strict")
+        plain = [{name: value for name, value in tool["function"].items() if name != "strict"} for tool in tools]
+        tools = tuple({**tool, "function": function} for tool, function in zip(tools, plain, strict=True))
+    dropped = tuple(sorted({*request.dropped, *names}))
+    return request._replace(messages=(*others, last._replace(prefix=False)), tools=tools, dropped=dropped)
+
+
 def is_forced(tool_choice: object) -> bool:
     """Whether a tool choice forces a call; DeepSeek refuses that while thinking."""
     return tool_choice is not None and tool_choice not in ("auto", "none")

@@ -7,6 +7,7 @@ that needed another API only for their sake goes to chat completions. This file 
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow_message
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -30,7 +31,10 @@ class UpstreamRequest(NamedTuple):
     def of(
         cls, upstream: Upstream, request: ChatRequest, wanted_api: UpstreamApi, *, is_native: bool
     ) -> "UpstreamRequest":
-        return cls(upstream, request, wanted_api, is_native, upstream.api(wanted_api, request))
+        api = upstream.api(wanted_api, request)
+        if rules.needs_beta(request) and (upstream.beta_url is None or api.path != CHAT.path):
+            request = rules.without_beta(request)
+        return cls(upstream, request, wanted_api, is_native, api)
 
     def can_run_tools(self, caller: bytes) -> bool:
         """Whether the upstream may run what is in the caller's request of tools that DeepSeek runs itself."""
@@ -73,7 +77,8 @@ class UpstreamRequest(NamedTuple):
 
     @property
     def destination(self) -> Destination:
-        return self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned)
+        is_beta = rules.needs_beta(self.request)
+        return self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
 
     @property
     def is_silence_empty(self) -> bool:

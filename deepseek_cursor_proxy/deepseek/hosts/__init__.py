@@ -132,6 +132,15 @@ HOSTS = (
 
 
 @lru_cache(64)
+def beta_url(host: Host, base_url: str) -> str | None:
+    """The base URL of DeepSeek's beta path, which `prefix` and strict functions need; None where there is none."""
+    base_url = base_url.rstrip("/")
+    if base_url.endswith("/beta"):
+        return base_url
+    return f"{base_url.removesuffix('/v1')}/beta" if host.name == DEEPSEEK.name else None
+
+
+@lru_cache(64)
 def choose(name: str, base_url: str) -> Host:
     """The host of this name; for `auto` the one whose domain the base URL has."""
     if name != "auto":

@@ -13,7 +13,7 @@ All else stays, in its order, and a schema that needs no change stays the same o
 alone, so that DeepSeek's prefix cache hits. Depth is limited by json_codec.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -36,6 +36,33 @@ def normalize_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     before = function.get("parameters")
     after = normalize(before)
     return tool if after is before else {**tool, "function": {**function, "parameters": after}}
+
+
+# What strict mode does not know.
+_NOT_STRICT = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
+
+
+def is_strict(schema: object) -> bool:
+    """Whether DeepSeek takes a schema in strict mode: every property is required, and there are no others."""
+    if not isinstance(schema, dict):
+        return True
+    properties, required = schema.get("properties"), schema.get("required")
+    if isinstance(properties, dict) and properties:
+        if schema.get("additionalProperties") is not False or not isinstance(required, list):
+            return False
+        if any(name not in required for name in properties):
+            return False
+    return _NOT_STRICT.isdisjoint(schema) and all(map(is_strict, _inner_schemas(schema)))
+
+
+def _inner_schemas(schema: Schema) -> Iterator[object]:
+    for name, value in schema.items():
+        if name in _MAPS and isinstance(value, dict):
+            yield from value.values()
+        elif name in _LISTS and isinstance(value, list):
+            yield from value
+        elif name in _SINGLE:
+            yield value
 
 
 def normalize(parameters: object) -> Schema:

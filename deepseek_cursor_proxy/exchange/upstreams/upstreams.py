@@ -104,10 +104,16 @@ class Upstream:
         chat = self.host_choice.chat_api()
         return with_server_tools(chat) if request.server_tools else chat
 
-    def destination(self, path: str, *, is_unversioned: bool = False) -> Destination:
+    @property
+    def beta_url(self) -> str | None:
+        return hosts.beta_url(self.host, self.base_url)
+
+    def destination(self, path: str, *, is_unversioned: bool = False, is_beta: bool = False) -> Destination:
         base_url = self.base_url
         if is_unversioned:
             base_url = base_url.removesuffix("/v1").removesuffix("/beta")
+        elif is_beta:
+            base_url = self.beta_url or base_url
         return _destination(base_url, path, self.name, self.setting)
 
     def limit_name(self, model: str) -> str:

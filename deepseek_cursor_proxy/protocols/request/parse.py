@@ -12,13 +12,12 @@ responses/envelope._RESPONSE_FIELDS or anthropic/request._IGNORED_FIELDS never g
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
-from deepseek_cursor_proxy.deepseek import images, model_names, model_resolver, pictures_in_words, rules
+from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, pictures_in_words, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_names
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
@@ -50,11 +49,11 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     """The canonical request for a body of any shape, sent to the endpoint of this API."""
     requested_model = optional_name(body, "model") or config.upstream_model
     model = model_resolver.resolve(requested_model, config)
-    is_beta = _are_beta(config.base_urls)
+    has_beta = _has_beta(config)
     source = _find_history(body)
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
     server_api = api if config.server_tools == "pass" else None
-    tool_set = tools.read(body, declared, keep_strict=is_beta, server_api=server_api)
+    tool_set = tools.read(body, declared, keep_strict=has_beta, server_api=server_api)
     history = _read_history(body, source, tool_set, memory)
     names = tool_set.names()
     messages = tuple(
@@ -64,9 +63,10 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         ]
     )
     dropped = [*tool_set.dropped, *history.dropped]
-    if not is_beta and True in [message.prefix for message in messages]:
-        # Only DeepSeek's beta path accepts it.
-        messages = tuple(message._replace(prefix=False) for message in messages)
+    # Only DeepSeek's beta path accepts it, on the last message.
+    misplaced = messages[:-1] if has_beta else messages
+    if True in [message.prefix for message in misplaced]:
+        messages = (*(message._replace(prefix=False) for message in misplaced), *messages[len(misplaced) :])
         dropped.append("prefix")
     target = _model_for(messages, model.model, config)
     options = thinking_mode.read(body)
@@ -100,10 +100,11 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     )
 
 
-@lru_cache(8)
-def _are_beta(base_urls: tuple[str, ...]) -> bool:
-    """Whether all calls go to DeepSeek's beta path."""
-    return all(url.rstrip("/").endswith("/beta") for url in base_urls)
+def _has_beta(config: ProxyConfig) -> bool:
+    """Whether an upstream may have DeepSeek's beta path."""
+    tables = config.upstreams.values()
+    pairs = [(each.host, each.base_url) for each in tables] or [(config.upstream_host, config.upstream_base_url)]
+    return any(hosts.beta_url(hosts.choose(host, url), url) is not None for host, url in pairs)
 
 
 # Plain fields: a check for each, and its words for the error …

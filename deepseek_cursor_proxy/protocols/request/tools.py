@@ -17,7 +17,7 @@ of the last kind as well: a call names one namespace, so its calls could not be 
 from collections.abc import Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_schemas
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import tool_namespaces
 from deepseek_cursor_proxy.protocols.request.field_checks import (
@@ -83,7 +83,7 @@ def read(
     for index, function in enumerate(functions):
         reader.add(_function(function, f"functions[{index}]"))
     reader.finish()
-    if not keep_strict:
+    if not (keep_strict and _are_strict(tool_set)):
         _drop_strict(tool_set)
     tool_set.choice = _choice(body, tool_set)
     return tool_set
@@ -247,6 +247,12 @@ def _grammar(tool: Json, param: str) -> str | None:
     if not definition:
         return None
     return f"The text must follow this {syntax + ' ' if syntax else ''}grammar:\n{definition}"
+
+
+def _are_strict(tool_set: ToolSet) -> bool:
+    """Whether all functions are strict, with schemas that DeepSeek takes so; it takes all of them so or none."""
+    functions = [tool["function"] for tool in tool_set.tools]
+    return all(each.get("strict") and tool_schemas.is_strict(each.get("parameters")) for each in functions)
 
 
 def _drop_strict(tool_set: ToolSet) -> None:

@@ -3,7 +3,7 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.tools.tool_schemas import normalize, normalize_tool
+from deepseek_cursor_proxy.deepseek.tools.tool_schemas import is_strict, normalize, normalize_tool
 from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH
 from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from tests.support.width import width
@@ -147,6 +147,26 @@ class TestNormalize(unittest.TestCase):
         wide = {"properties": {f"p{index}": True for index in range(20_000)}, "$ref": "#/properties/p1"}
         for schema in (deep, wide):
             self.assertIsNone(refusal(normalize(schema)))
+
+    def test_which_schemas_strict_mode_takes(self) -> None:
+        text, closed = {"type": "string"}, {"type": "object", "additionalProperties": False}
+        whole = {**closed, "properties": {"a": text, "minLength": text}, "required": ["a", "minLength"]}
+        for schema, is_taken in (
+            (None, True),
+            ({}, True),
+            (closed, True),
+            (whole, True),
+            ({**whole, "additionalProperties": True}, False),
+            ({**whole, "required": ["a"]}, False),
+            ({**whole, "required": None}, False),
+            ({"properties": {"a": text}, "required": ["a"]}, False),
+            ({"type": "array", "items": whole, "$defs": {"b": whole}, "anyOf": [whole, True]}, True),
+            ({"type": "array", "items": {**text, "maxLength": 5}}, False),
+            ({"anyOf": [whole, {"type": "array", "minItems": 1}]}, False),
+            ({"$defs": {"b": {"properties": {"c": text}}}}, False),
+        ):
+            with self.subTest(schema):
+                self.assertIs(is_taken, is_strict(schema))
 
     def test_a_tool_keeps_everything_but_its_parameters(self) -> None:
         tool = {"type": "function", "x": 1, "function": {"parameters": {}, "name": "f", "strict": True}}

@@ -46,12 +46,26 @@ class TestFields(unittest.TestCase):
         request = parsed(user_id="not legal", user="legal")
         self.assertEqual(({"user_id": "legal"}, ("user_id",)), (request.params, request.dropped))
 
-    def test_a_prefix_message_is_sent_to_the_beta_path_only(self) -> None:
+    def test_a_prefix_is_kept_for_an_upstream_that_has_the_beta_path(self) -> None:
         history = [*HI, {"role": "assistant", "content": "Sure, ", "prefix": True}]
-        beta = parsed({"upstream_base_url": "https://api.deepseek.com/beta"}, messages=history)
-        self.assertEqual((True, ()), (beta.messages[1].prefix, beta.dropped))
-        plain = parsed(messages=history)
-        self.assertEqual((False, ("prefix",)), (plain.messages[1].prefix, plain.dropped))
+        for settings, is_kept in (
+            ({"upstream_base_url": "https://api.deepseek.com/beta"}, True),
+            ({"upstream_base_url": "https://api.deepseek.com/v1"}, True),
+            ({"upstream_base_url": "http://127.0.0.1:1", "upstream_host": "deepseek"}, True),
+            ({"upstream_base_url": "http://127.0.0.1:1/beta/"}, True),
+            ({"upstream_base_url": "http://127.0.0.1:1"}, False),
+            ({"upstream_base_url": "https://openrouter.ai/api/v1"}, False),
+        ):
+            with self.subTest(settings):
+                request = parsed(settings, messages=history)
+                expected = (is_kept, () if is_kept else ("prefix",))
+                self.assertEqual(expected, (request.messages[1].prefix, request.dropped))
+
+    def test_a_prefix_before_the_last_message_is_left_out(self) -> None:
+        turn = {"role": "assistant", "content": "Sure, ", "prefix": True}
+        beta = parsed({"upstream_base_url": "https://api.deepseek.com"}, messages=[*HI, turn, *HI, turn])
+        self.assertEqual([False, False, False, True], [message.prefix for message in beta.messages])
+        self.assertEqual(("prefix",), beta.dropped)
 
     def test_a_null_field_counts_as_absent(self) -> None:
         names = "max_tokens stop tools tool_choice stream user temperature n reasoning reasoning_effort functions"

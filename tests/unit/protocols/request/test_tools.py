@@ -118,6 +118,12 @@ class TestShapes(unittest.TestCase):
         self.assertEqual(["tools strict"], tool_set.dropped)
         tool_set = request_tools.read({"tools": [strict]}, keep_strict=True)
         self.assertEqual({"name": "x", "strict": True}, tool_set.tools[0]["function"])
+        # DeepSeek takes all of them so, or none, and not every schema.
+        open_schema = {**strict, "name": "y", "parameters": {"properties": {"a": {"type": "string"}}}}
+        for other in ({"type": "function", "name": "y"}, open_schema):
+            tool_set = request_tools.read({"tools": [strict, other]}, keep_strict=True)
+            self.assertNotIn("strict", repr(tool_set.tools))
+            self.assertIn("tools strict", tool_set.dropped)
 
     def test_a_bad_tool_is_a_400_that_names_it(self) -> None:
         def function(**fields: Any) -> dict[str, Any]:
