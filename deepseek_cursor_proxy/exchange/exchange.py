@@ -7,7 +7,6 @@
 A turn or call is stored before the batch that completes it is handed on.
 """
 
-import secrets
 import time
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
-from deepseek_cursor_proxy.deepseek.tools import forced_tools
+from deepseek_cursor_proxy.deepseek.tools import answer_calls, forced_tools
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
@@ -135,7 +134,7 @@ class Exchange:
         self._started = time.monotonic()
         self._first_delta: float | None = None
         # The id of a forced call that DeepSeek writes as text.
-        self._tool_call_id = f"call_{secrets.token_hex(12)}" if rules.is_forced(self._request.tool_choice) else ""
+        self._tool_call_id = answer_calls.new_call_id() if rules.is_forced(self._request.tool_choice) else ""
         self._reply = Reply()
         self._logprobs = TokenLogprobs() if self._request.params.get("logprobs") else None
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id, context.namespace)

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_fields, tool_names, tool_schemas
-from deepseek_cursor_proxy.deepseek.tools.call_indexes import CallIndexes
+from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 
@@ -203,8 +203,8 @@ def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:
 
 def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
     """One delta per choice of a whole completion."""
-    indexes = CallIndexes()
-    found = [indexes.assign(delta, "message") if delta.calls else delta for delta in _body_deltas(body, "message")]
+    calls = AnswerCalls()
+    found = [calls.repair(delta, "message") for delta in _body_deltas(body, "message")]
     choices = as_list(body.get("choices"))
     if not choices or not all(isinstance(as_object(each).get("message"), dict) for each in choices):
         # A choice without a message would reach the client as an empty success.

@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import ChunkTemplate
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
-from deepseek_cursor_proxy.deepseek.tools.call_indexes import CallIndexes
+from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
@@ -112,13 +112,13 @@ class _ChatReader(EventReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._call_indexes = CallIndexes()
+        self._calls = AnswerCalls()
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
         deltas = chat_api.chunk_deltas(chunk)
-        if len(deltas) == 1 and not deltas[0].calls:
+        if len(deltas) == 1 and not deltas[0].calls and not deltas[0].finish_reason:
             return deltas
-        return [self._call_indexes.assign(delta, "delta") if delta.calls else delta for delta in deltas]
+        return [self._calls.repair(delta, "delta") for delta in deltas]
 
 
 class ThinkReader(_ChatReader):

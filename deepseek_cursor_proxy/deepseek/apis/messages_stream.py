@@ -14,6 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.tools.answer_calls import new_call_id
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
@@ -77,8 +78,8 @@ class BlockReader:
         if kind == "tool_use":
             opened.call = self._calls
             self._calls += 1
-            name = _string(fields.get("name"))
-            return [Delta(calls=(CallPiece(opened.call, _string(fields.get("id")), name),))]
+            call_id = _string(fields.get("id")) or new_call_id()
+            return [Delta(calls=(CallPiece(opened.call, call_id, _string(fields.get("name"))),))]
         if kind == "server_tool_use":
             return [_piece(key, dict(fields), "in_progress")]
         return []

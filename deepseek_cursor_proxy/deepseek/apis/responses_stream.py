@@ -10,6 +10,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.tools.answer_calls import new_call_id
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_server_item
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import UpstreamFailed
@@ -98,7 +99,8 @@ class ItemReader:
         if key in self._calls or not isinstance(item, dict) or item.get("type") != "function_call":
             return []
         index = self._calls[key] = len(self._calls)
-        return [Delta(calls=(CallPiece(index, _string(item.get("call_id")), _string(item.get("name"))),))]
+        call_id = _string(item.get("call_id")) or new_call_id()
+        return [Delta(calls=(CallPiece(index, call_id, _string(item.get("name"))),))]
 
     def arguments(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
         # Arguments of a call without a name come again with the name.

@@ -5,7 +5,7 @@
     server_tools     tools that it runs itself, and which of its APIs runs which
     server_fields    what these add to a message of chat completions
     forced_tools     turns text that means a forced tool call into the call
-    call_indexes     tells the calls of an answer apart, whatever their indexes say
+    answer_calls     gives the calls of an answer what clients need of them: indexes, ids, the finish_reason
 
-Other folders import all but tool_schemas and call_indexes.
+Other folders import all but tool_schemas.
 """

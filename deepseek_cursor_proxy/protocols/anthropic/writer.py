@@ -226,8 +226,7 @@ class MessageWriter:
         written: list[bytes] = []
         if call.block is None:
             written += self._close_open()
-            call_id = call.id or f"toolu_{self._head.id}_{len(self._blocks)}"
-            call.block = ToolUse(len(self._blocks), index, call_id, call.name)
+            call.block = ToolUse(len(self._blocks), index, call.id, call.name)
             written.append(self._open_block(call.block))
         if call.block is self._open and (fragment := call.take_unwritten()):
             written.append(call.block.write(fragment, [encode_json(fragment)[1:-1]]))

@@ -297,8 +297,7 @@ class CallItem(Item):
         self._is_custom = piece.name in request.custom_tools
         self.kind = "ctc" if self._is_custom else "fc"
         super().__init__(frame, index, events)
-        # Codex ignores a call without an id.
-        self._call_id = piece.id or frame.item_id("call", index)
+        self._call_id = piece.id
         self._namespace, self._name = request.tool_namespaces.get(piece.name, ("", piece.name))
         self._upstream_name = piece.name
         self._reader = FreeTextReader() if self._is_custom else None

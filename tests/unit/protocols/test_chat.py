@@ -147,7 +147,8 @@ class TestCustomCalls(unittest.TestCase):
 
 class TestCompletion(unittest.TestCase):
     def test_a_completion_keeps_its_fields_and_its_reasoning(self) -> None:
-        fields = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [{"id": "a"}]}
+        calls = [{"id": "a", "type": "function"}]
+        fields = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": calls}
         body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": fields}], "usage": {}}
         (delta,) = chat_api.completion_deltas(body)
         reply = completion(REQUEST, [delta._replace(text="shown")])

@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
 from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import MessageAnswer
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter
+from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from tests.support.fuzzing import cases, mutated_value
 from tests.support.messages_client import events as client_events
@@ -81,6 +82,10 @@ def add_up(deltas: Iterable[Delta]) -> tuple[Any, ...]:
 
 
 class TestSplits(unittest.TestCase):
+    def test_a_call_without_an_id_gets_one(self) -> None:
+        first, second = (read(begin({"type": "tool_use", "name": "look"}))[0].calls[0] for _ in range(2))
+        self.assertTrue(is_unique_id(first.id) and first.id != second.id)
+
     def test_a_stream_of_blocks_in_pieces_of_any_size_is_read_alike(self) -> None:
         for answer in ANSWERS:
             data = b"".join(message(answer).events())

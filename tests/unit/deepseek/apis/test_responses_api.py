@@ -9,6 +9,7 @@ from deepseek_cursor_proxy.deepseek.apis.responses_api import payload
 from deepseek_cursor_proxy.deepseek.apis.responses_stream import response_deltas
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.request import responses_items
+from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from tests.support.histories import TOOLS, assistant, result, system, user
 
 CALL = ("call_1", "read_file", '{"at":1}')
@@ -199,7 +200,10 @@ class TestResponseDeltas(unittest.TestCase):
         reply = Reply()
         for delta in response_deltas(response(*items)):
             reply.add(delta)
-        self.assertEqual(assistant("whole", ("", "", ""), reasoning=""), reply.message())
+        # The call gets an id, as every call does.
+        call_id = reply.message().tool_calls[0].id
+        self.assertTrue(is_unique_id(call_id))
+        self.assertEqual(assistant("whole", (call_id, "", ""), reasoning=""), reply.message())
 
 
 class TestUsage(unittest.TestCase):

@@ -148,13 +148,6 @@ class TestToolUseBlocks(unittest.TestCase):
         self.assertEqual(["tool_use", "text"], kinds(reply))
         self.assertEqual(({"x": 1}, "meanwhile!"), (reply["content"][0]["input"], reply["content"][1]["text"]))
 
-    def test_every_tool_use_block_has_an_id(self) -> None:
-        pieces = (CallPiece(0, "", FUNCTION, "{}"), CallPiece(1, "", FUNCTION, "{}"))
-        reply = added_up(Delta(calls=pieces, finish_reason="tool_calls"))
-        ids = [block["id"] for block in reply["content"]]
-        self.assertTrue(all(ids))
-        self.assertEqual(2, len(set(ids)))
-
     def test_a_tool_use_block_without_arguments_has_an_empty_input(self) -> None:
         for arguments in ("", "{}", " "):
             writing = writer()
