@@ -7,6 +7,7 @@ because only then it is known what it is.
     {"name": "look_up", "input": {…}}      arguments under input, arguments or parameters
     {"function": {"name": …, "arguments": …}}
     {"path": …}                            the arguments alone, if only one tool is possible
+    {"input": {…}, "result": …}            any of these with a result that the model made up, which is left out
 """
 
 import json
@@ -34,6 +35,7 @@ from deepseek_cursor_proxy.lull import Lull
 _FENCED = re.compile(r"\s*```[a-zA-Z]*[^\S\n]*\n(.*)```\s*\Z", re.DOTALL)
 _ARGUMENTS = ("input", "arguments", "parameters")
 _NAMES = ("name", "tool", "tool_name", "function")
+_RESULTS = ("result", "results", "output")
 
 
 def convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Batches:
@@ -139,8 +141,9 @@ def _only_tool(request: ChatRequest) -> str | None:
 
 def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str | None) -> str | None:
     """The arguments in an object: in one of its fields, or all but the name; None if it is no call of this tool."""
-    rest = {key: inner for key, inner in value.items() if key != named_by}
     declared = _schema(function, "properties", dict) or {}
+    value = _without_results(value, declared)
+    rest = {key: inner for key, inner in value.items() if key != named_by}
     fields = [name for name in _ARGUMENTS if name in value and _is_call_around(name, value, declared, named_by)]
     # An empty field means no arguments.
     contents = ("{}" if value[field] in (None, "") else _object(value[field]) for field in fields)
@@ -156,6 +159,13 @@ def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str
     if is_of_another or (nested is None and is_something_else):
         return None
     return nested or _to_json(rest)
+
+
+def _without_results(value: dict[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without a result beside a call or arguments; a tool without parameters may have any arguments."""
+    left = {key: inner for key, inner in value.items() if key not in _RESULTS or key in declared}
+    is_call = not left.keys().isdisjoint({*_ARGUMENTS, *declared})
+    return left if is_call else value
 
 
 def _is_call_around(field: str, value: dict[str, Any], declared: Mapping[str, Any], named_by: str | None) -> bool:

@@ -64,6 +64,9 @@ CALLS = {
     "as a string": json.dumps({"name": "look_up", "arguments": CALL_TEXT}),
     "as a string without the name": json.dumps({"arguments": CALL_TEXT}),
     "in a list": json.dumps([{"name": "look_up", "input": ARGUMENTS}]),
+    "with a result": json.dumps({"input": ARGUMENTS, "result": {"path": "made up"}}),
+    "with a name and a result": json.dumps({"tool": "look_up", "arguments": CALL_TEXT, "output": "made up"}),
+    "with a result in a call": json.dumps({"function": {"name": "look_up", "arguments": ARGUMENTS, "results": []}}),
     "with room around": f"\n\n  {CALL_TEXT} \n",
     "over several lines": json.dumps({"name": "look_up", "input": ARGUMENTS}, indent=2),
 }
@@ -120,6 +123,23 @@ class TestFindCall(unittest.TestCase):
         written = {"name": "look_up", "arguments": {"path": "a"}, "explanation": "So that I know."}
         self.assertEqual(("look_up", {"path": "a"}), find(json.dumps(written), PATH))
         self.assertIsNone(find(json.dumps({**written, "arguments": '{"path": "a'}), PATH))
+
+    def test_a_result_beside_a_call_is_no_argument_unless_the_tool_declares_it(self) -> None:
+        for written in (
+            {"input": {"path": "a"}, "result": {"text": "made up"}},
+            {"result": None, "name": "look_up", "input": '{"path": "a"}'},
+            {"path": "a", "result": "made up"},
+        ):
+            self.assertEqual(("look_up", {"path": "a"}), find(json.dumps(written), PATH))
+        reporter = forced({"type": "object", "properties": {"input": {}, "result": {}}, "required": ["result"]})
+        for arguments in ({"input": "q", "result": 5}, {"input": {"path": "a"}, "result": {}}, {"result": "done"}):
+            self.assertEqual(("look_up", arguments), find(json.dumps(arguments), reporter))
+        patch = forced({"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]})
+        self.assertEqual(("look_up", {"input": "+ a"}), find('{"input": "+ a", "result": "Done."}', patch))
+        self.assertIsNone(find('{"input": "{broken", "result": 1}'))
+        self.assertIsNone(find('{"result": "I cannot do that."}', PATH))
+        for arguments in ({"path": "a", "result": 1}, {"result": 1}):
+            self.assertEqual(("look_up", arguments), find(json.dumps(arguments)))
 
     def test_a_call_as_text_without_arguments_gets_an_empty_object(self) -> None:
         for nothing in (None, "", {}):
