@@ -159,5 +159,7 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 _decode = _decoder.decode
 # The value that begins at an index of a text, and the index after it; ValueError if there is none.
 scan = _decoder.raw_decode
+# The same text for all spellings of a value: keys sorted, no white space.
+canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode

@@ -2,11 +2,13 @@
 
 Before a body is sent, the cache is asked for an answer to it. A hit takes the place of the response, and everything
 after that is as usual. While an identical question is in flight, nothing is sent: its answer is this one's, too, and if
-it gets none, this one is sent. An answer is kept if it came to its own end, `stop` or `tool_calls`, and the upstream
-ended the stream by itself.
+it gets none, this one is sent. An answer is kept if it came to its own end, `stop` or `tool_calls`, can be used by a
+client, and the upstream ended the stream by itself.
 """
 
-from deepseek_cursor_proxy.conversation import Heartbeat
+import json
+
+from deepseek_cursor_proxy.conversation import Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
@@ -14,15 +16,13 @@ from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.exchange.upstream_events import UpstreamEvents
+from deepseek_cursor_proxy.json_codec import canonical_json, object_in
 from deepseek_cursor_proxy.lull import BLOCKING
 from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.response_cache.replay import ReplayedResponse
 from deepseek_cursor_proxy.response_cache.service import CacheState, cache_key
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer
-
-# Of an answer that is worth keeping; others were cut off or refused.
-_GOOD_ENDS = ("stop", "tool_calls")
 
 
 class CachedUpstreamCall(UpstreamCall):
@@ -51,12 +51,12 @@ class CachedUpstreamCall(UpstreamCall):
         self._sent = self._sent_event(prepared, 0) if answer is not None else None
 
     def _key(self, body: bytes) -> bytes:
-        """The digest of a question: caller, upstream and its API, body.
+        """The digest of a question: caller, upstream and its API, body, whatever the order of keys in its objects.
 
         How the answer is read is no part of it: the bytes are kept as they came, and read again.
         """
         url = self.upstream_request.destination.url
-        return cache_key((self._context.namespace, url.encode(), body))
+        return cache_key((self._context.namespace, url.encode(), canonical_json(json.loads(body)).encode()))
 
     def read(self, *, with_lulls: bool) -> UpstreamEvents:
         if self._lookup.is_waiting:
@@ -78,9 +78,9 @@ class CachedUpstreamCall(UpstreamCall):
     def _open_reader(self) -> EventReader:
         return self._lookup.open_reader(super()._open_reader())
 
-    def store_answer(self, finish_reason: str | None, tokens: Tokens | None, cost: Cost | None) -> None:
-        """Keep an answer that came to its end, unless it is a hit itself."""
-        if finish_reason not in _GOOD_ENDS:
+    def store_answer(self, reply: Reply, tokens: Tokens | None, cost: Cost | None) -> None:
+        """Keep an answer that came to its end and is of use, unless it is a hit itself."""
+        if not _is_usable(reply):
             return
         figures = CachedAnswer(b"", tokens.prompt + tokens.output if tokens is not None else 0)
         if cost is not None:
@@ -90,3 +90,12 @@ class CachedUpstreamCall(UpstreamCall):
     def end(self, *, was_complete: bool, has_left: bool) -> None:
         self._lookup.end(has_failed=not has_left)
         super().end(was_complete=was_complete, has_left=has_left)
+
+
+def _is_usable(reply: Reply) -> bool:
+    """Whether a client can use an answer: one with text, or with calls whose arguments are objects."""
+    message = reply.message()
+    if reply.finish_reason() == "tool_calls":
+        are_whole = [bool(call.name) and object_in(call.arguments) is not None for call in message.tool_calls]
+        return bool(are_whole) and all(are_whole)
+    return reply.finish_reason() == "stop" and isinstance(message.content, str) and bool(message.content.strip())

@@ -202,7 +202,7 @@ class Exchange:
         """Have the response cache keep the answer, which is complete, with what it cost."""
         tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
         cost = self._cost(tokens, time.time()) if tokens is not None else None
-        cached_call.store_answer(self._reply.finish_reason(), tokens, cost)
+        cached_call.store_answer(self._reply, tokens, cost)
 
     def fail(self, error: Exception) -> None:
         """End the exchange for a reason that lies behind it: the answer could not be written for the client."""

@@ -17,14 +17,13 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.json_codec import canonical_json
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks
 
 # Ten chats of 200 tool turns, which are one megabyte each.
 _MOST_BYTES_KNOWN = 16 * 1024 * 1024
 _BYTES_PER_DIGEST = 200
-
-_canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class MessageDigest(NamedTuple):
@@ -90,7 +89,7 @@ def _content(message: Message, blocks: Sequence[thinking_blocks.Block]) -> tuple
     if not isinstance(text, str):
         if not all(part["type"] == "text" for part in text):
             # Images and files as the client sent them: two pictures are two histories.
-            return b"parts", _canonical_json(text).encode()
+            return b"parts", canonical_json(text).encode()
         # The other APIs send the same as one text.
         text = "\n".join(part["text"] for part in text)
     if message.role == "assistant":
@@ -103,11 +102,11 @@ def arguments(call: ToolCall) -> bytes:
     try:
         value = _decode_arguments(call.arguments.strip() or "{}")
         if isinstance(value, dict):
-            return _canonical_json(value).encode()
+            return canonical_json(value).encode()
     except (ValueError, OverflowError, RecursionError):
         pass
     # Free text of a custom tool, which is an object upstream; the request it comes back in may not declare the tool.
-    return _canonical_json({"input": call.arguments}).encode()
+    return canonical_json({"input": call.arguments}).encode()
 
 
 def _number(text: str) -> float | int:

@@ -17,6 +17,13 @@ from tests.support.polling import wait_until
 CONSOLE = "deepseek_cursor_proxy.observers.console"
 
 
+def reverse_keys(value: Any) -> Any:
+    """The same value, with the keys of all objects in the other order."""
+    if isinstance(value, dict):
+        return {name: reverse_keys(value[name]) for name in reversed(value)}
+    return [reverse_keys(each) for each in value] if isinstance(value, list) else value
+
+
 class TestHits(CacheTestCase):
     def test_a_hit_says_the_same_on_every_api_in_both_forms_without_a_call(self) -> None:
         for api in APIS:
@@ -224,6 +231,51 @@ class TestMisses(CacheTestCase):
         replies = [self.ask(proxy, "chat", tools=tools, metadata={"cursorConversationId": "1"}) for tools in orders]
         self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
 
+    def test_another_order_of_keys_is_the_same_question_and_changes_nothing_upstream(self) -> None:
+        schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer", "minimum": 0}}}
+        function = {"name": "read_file", "description": "Reads.", "parameters": schema}
+        for api in APIS:
+            spellings: list[dict[str, Any]] = [
+                {"type": "function", "function": function},
+                {"type": "function", **function},
+                {"name": "read_file", "description": "Reads.", "input_schema": schema},
+            ]
+            declared = spellings[APIS.index(api)]
+            proxy = self.cache_proxy()
+            self.fake.forget()
+            with self.subTest(api):
+                asked = {**body(api), "cache": True}
+                states = [
+                    self.post(proxy, api, {**asked, "tools": [tool]}).headers["x-cache"]
+                    for tool in (declared, reverse_keys(declared))
+                ]
+                self.assertEqual(["miss", "hit"], states)
+        proxy = self.cache_proxy()
+        asked = {**body("chat"), "tools": [reverse_keys({"type": "function", "function": function})], "cache": True}
+        self.post(proxy, "chat", asked)
+        sent = self.fake.seen[-1].payload["tools"][0]["function"]["parameters"]["properties"]
+        self.assertEqual(["b", "a"], list(sent))
+
+    def test_another_order_of_values_is_another_question(self) -> None:
+        def tool(*names: str) -> dict[str, Any]:
+            schema = {"type": "object", "properties": {}, "required": [*names]}
+            return {"type": "function", "function": {"name": "f", "description": "", "parameters": schema}}
+
+        def turns(*texts: str) -> list[dict[str, Any]]:
+            return [{"role": "user", "content": text} for text in texts]
+
+        cases: list[dict[str, Any]] = [
+            {"tools": [tool("a", "b")], "messages": turns("x", "y")},
+            {"tools": [tool("b", "a")], "messages": turns("x", "y")},
+            {"tools": [tool("a", "b")], "messages": turns("y", "x")},
+            {"tools": [tool("a", "b")], "messages": turns("x", "y"), "stop": ["1", "2"]},
+            {"tools": [tool("a", "b")], "messages": turns("x", "y"), "stop": ["2", "1"]},
+        ]
+        proxy = self.cache_proxy()
+        for state in ("miss", "hit"):
+            replies = [self.post(proxy, "chat", {**body("chat"), "cache": True, **case}) for case in cases]
+            self.assertEqual([state] * len(cases), self.states(*replies))
+
     def test_keys_share_nothing(self) -> None:
         keys = {"access_keys": ["sk-one", "sk-two"], "pin_key": "never"}
         for name, settings in (("own keys", {}), ("the key of the owner", keys)):
@@ -259,6 +311,25 @@ class TestMisses(CacheTestCase):
                     again = self.ask(proxy, "chat", stream=stream)
                     self.assertEqual(("miss", "All of it."), (again.headers["x-cache"], again.text))
                     self.assertEqual("hit", self.ask(proxy, "chat", stream=stream).headers["x-cache"])
+
+    def test_answers_that_no_client_can_use_are_never_stored(self) -> None:
+        whole = Call("call_1", "read_file", '{"path": "a"}')
+        useless = [
+            Answer(reasoning="Hm."),
+            Answer(reasoning="Hm.", content=" \n"),
+            Answer(content="I call it.", finish_reason="tool_calls"),
+            *(Answer(calls=(whole, Call("call_2", "read_file", text))) for text in ('{"path": ', "", "[1]", "words")),
+            Answer(calls=(Call("call_2", "read_file", "{"),), finish_reason="stop"),
+        ]
+        for step in useless:
+            for stream in (False, True):
+                with self.subTest(step, stream=stream):
+                    proxy = self.cache_proxy()
+                    self.fake.forget()
+                    self.fake.answer(step, Answer(content="Of use."))
+                    self.post(proxy, "chat", body("chat", stream=stream, cache=True))
+                    again = self.ask(proxy, "chat", stream=stream)
+                    self.assertEqual(("miss", "Of use."), (again.headers["x-cache"], again.text))
 
     def test_an_answer_whose_client_left_is_not_stored(self) -> None:
         proxy = self.cache_proxy()
