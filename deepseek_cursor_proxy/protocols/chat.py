@@ -3,8 +3,12 @@
 Both edit DeepSeek's own chunks instead of rebuilding them, so fields we do not know survive. Written into a chunk are
 the model name the client asked for, the text with our thinking block, usage with the cached tokens, and the free text
 of a custom tool's call in place of its JSON.
-A stream has the reasoning once: as `reasoning_content` or, where that is null, in the text. A completion has both. A
-stream has its usage as OpenAI does: in one last chunk with no choices, if the client asked for it, else nowhere.
+A stream has the reasoning once: as `reasoning_content` or, where that is null, in the text. A completion has both.
+The usage of a stream is
+
+    include_usage: true      in one last chunk with no choices, as OpenAI has it
+    include_usage: false     nowhere
+    else                     in the chunk with the finish_reason, as DeepSeek has it, whatever the upstream does
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +35,8 @@ class ChunkWriter:
         # The latest usage: some hosts send it with every chunk.
         self._usage: Mapping[str, Any] | None = None
         self._has_finished = False
+        # The chunk with the finish_reason, until the usage comes that some hosts send after it, or the end.
+        self._held: Mapping[str, Any] | None = None
         self._unwrapper = CustomCallUnwrapper(request.custom_tools) if request.custom_tools else None
         # The shape of the last run, whether its reasoning is in the text, and the bytes around the text of its chunks.
         self._run_parts: tuple[RunTemplate, bool, list[bytes]] | None = None
@@ -50,11 +56,11 @@ class ChunkWriter:
 
     def end(self) -> bytes:
         if self._usage is None or not self._includes_usage:
-            return sse.DONE
+            return self._take_held() + sse.DONE
         return sse.event(encode_json({**self._header(), "choices": [], "usage": self._usage})) + sse.DONE
 
     def fail(self, error: ProxyError) -> bytes:
-        return failure_events(error)
+        return self._take_held() + failure_events(error)
 
     def _write(self, item: Delta | Heartbeat) -> bytes:
         if isinstance(item, Heartbeat):
@@ -69,10 +75,22 @@ class ChunkWriter:
             self._has_finished = True
         if not item.chunk.get("choices"):
             # Clients read choices[0] of every chunk that is not the usage they asked for.
-            return b"" if self._has_finished else self._own(Delta(text=""))
+            if self._has_finished:
+                return self._take_held() if self._usage is not None else b""
+            return self._own(Delta(text=""))
         if self._unwrapper is not None:
             item = self._unwrapper.unwrap(item)
-        return sse.event(encode_json(self._chunk(item)))
+        chunk = self._chunk(item)
+        if not item.finish_reason or self._includes_usage is not None:
+            return sse.event(encode_json(chunk))
+        earlier, self._held = self._take_held(), chunk
+        return earlier + self._take_held() if self._usage is not None else earlier
+
+    def _take_held(self) -> bytes:
+        chunk, self._held = self._held, None
+        if chunk is None:
+            return b""
+        return sse.event(encode_json(chunk if self._usage is None else {**chunk, "usage": self._usage}))
 
     def _chunk(self, delta: Delta) -> Mapping[str, Any]:
         self._last = chunk = _edit(delta, self._model, "delta")

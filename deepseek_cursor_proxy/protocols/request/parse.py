@@ -206,11 +206,11 @@ def _dropped(body: Json) -> tuple[str, ...]:
     return tuple(dropped)
 
 
-def _includes_usage(body: Json) -> bool:
+def _includes_usage(body: Json) -> bool | None:
     options = optional(body, "stream_options", dict, "an object")
     if options is None:
-        return False
-    return optional(options, "include_usage", bool, "true or false", "stream_options.include_usage") or False
+        return None
+    return optional(options, "include_usage", bool, "true or false", "stream_options.include_usage")
 
 
 def _choices(body: Json) -> int:

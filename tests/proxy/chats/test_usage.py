@@ -1,4 +1,4 @@
-"""The usage of streamed chats stands where OpenAI's clients look for it, and nowhere else."""
+"""The usage of streamed chats stands where OpenAI or DeepSeek has it, as the client wants, and nowhere else."""
 
 import json
 from typing import Any
@@ -51,15 +51,35 @@ class TestUsage(SocketTestCase):
         self.assertEqual((200, True), (reply.status, reply.body.endswith(b"data: [DONE]\n\n")))
         return reply.chunks
 
-    def test_a_stream_without_include_usage_has_no_usage_chunk(self) -> None:
+    def test_a_stream_that_asks_for_no_usage_and_declines_none_ends_as_deepseeks_does(self) -> None:
         for name, upstream in UPSTREAM.items():
-            for options in ({}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
+            for options in ({}, {"stream_options": {}}, {"stream_options": {"include_usage": None}}):
                 self.fake.answer(played(*upstream))
                 with self.subTest(name, **options):
-                    found = self.chunks(self.running, {**BODY, **options})
-                    self.assertEqual("Hi", "".join(each["choices"][0]["delta"].get("content", "") for each in found))
-                    self.assertEqual("stop", found[-1]["choices"][0]["finish_reason"])
+                    *found, last = self.chunks(self.running, {**BODY, **options})
+                    self.assertEqual(("stop", USAGE), (last["choices"][0]["finish_reason"], last["usage"]))
                     self.assertFalse(any("usage" in each for each in found))
+                    texts = [each["choices"][0]["delta"].get("content", "") for each in (*found, last)]
+                    self.assertEqual("Hi", "".join(texts))
+
+    def test_a_stream_without_usage_has_none_where_the_client_declines_it(self) -> None:
+        for name, upstream in UPSTREAM.items():
+            self.fake.answer(played(*upstream))
+            with self.subTest(name):
+                found = self.chunks(self.running, {**BODY, "stream_options": {"include_usage": False}})
+                self.assertEqual("Hi", "".join(each["choices"][0]["delta"].get("content", "") for each in found))
+                self.assertEqual("stop", found[-1]["choices"][0]["finish_reason"])
+                self.assertFalse(any("usage" in each for each in found))
+
+    def test_several_answers_have_their_usage_in_the_last_chunk(self) -> None:
+        self.fake.answer(*[Answer(reasoning="Hm.", content="Hello.")] * 2)
+        whole = self.chunks(self.running, {**ASKED, "n": 2})[-1]["usage"]
+        self.fake.answer(*[Answer(reasoning="Hm.", content="Hello.")] * 2)
+        *found, last = self.chunks(self.running, {**BODY, "n": 2})
+        self.assertEqual(whole["completion_tokens"], last["usage"]["completion_tokens"])
+        self.assertFalse(any("usage" in each for each in found))
+        ends = [each["choices"][0]["index"] for each in (*found, last) if each["choices"][0]["finish_reason"]]
+        self.assertEqual([0, 1], sorted(ends))
 
     def test_requested_usage_is_one_chunk_after_the_finish(self) -> None:
         for name, upstream in UPSTREAM.items():
@@ -73,8 +93,13 @@ class TestUsage(SocketTestCase):
                 self.assertEqual("Hi", "".join(each["choices"][0]["delta"].get("content", "") for each in found))
 
     def test_no_usage_is_invented_for_a_host_without_it(self) -> None:
-        self.fake.answer(played(chunk({"content": "Hi"}), chunk({}, "stop")))
-        self.assertEqual(2, len(self.chunks(self.proxy(), ASKED)))
+        for body in (ASKED, BODY):
+            self.fake.answer(played(chunk({"content": "Hi"}), chunk({}, "stop")))
+            found = self.chunks(self.running, body)
+            self.assertEqual(
+                ["Hi", "stop"], [found[0]["choices"][0]["delta"]["content"], found[1]["choices"][0]["finish_reason"]]
+            )
+            self.assertEqual([None, None], [each.get("usage") for each in found])
 
     def test_a_chunk_without_choices_becomes_a_heartbeat(self) -> None:
         self.fake.answer(played(chunk(None, prompt_filter_results=[]), chunk({"content": "Hi"}, "stop")))
