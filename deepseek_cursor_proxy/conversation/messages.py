@@ -85,6 +85,8 @@ class ChatRequest(NamedTuple):
     server_choice: Mapping[str, Any] | None = None
     # Whether the client wants the response cache to be used, if it says so.
     cache: bool | None = None
+    # The custom tools that the client declares as OpenAI's chat completions have them: their calls come back so.
+    nested_tools: frozenset[str] = frozenset()
 
 
 def pack_items(api: str, items: Sequence[Mapping[str, Any]]) -> str:

@@ -14,7 +14,7 @@ The usage of a stream is
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, RunTemplate
+from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Heartbeat, Run, RunTemplate
 from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run, write_run
 from deepseek_cursor_proxy.deepseek.tools import server_fields
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
@@ -37,7 +37,7 @@ class ChunkWriter:
         self._has_finished = False
         # The chunk with the finish_reason, until the usage comes that some hosts send after it, or the end.
         self._held: Mapping[str, Any] | None = None
-        self._unwrapper = CustomCallUnwrapper(request.custom_tools) if request.custom_tools else None
+        self._unwrapper = _open_unwrapper(request)
         # The shape of the last run, whether its reasoning is in the text, and the bytes around the text of its chunks.
         self._run_parts: tuple[RunTemplate, bool, list[bytes]] | None = None
         # The last chunk; until DeepSeek sends one, a chunk of our own.
@@ -93,7 +93,7 @@ class ChunkWriter:
         return sse.event(encode_json(chunk if self._usage is None else {**chunk, "usage": self._usage}))
 
     def _chunk(self, delta: Delta) -> Mapping[str, Any]:
-        self._last = chunk = _edit(delta, self._model, "delta")
+        self._last = chunk = _edit(delta, self._model, "delta", self._unwrapper)
         if self._includes_usage:
             chunk["usage"] = None
         else:
@@ -147,10 +147,10 @@ class CompletionWriter:
         request = self._request
         completion: dict[str, Any] = {}
         choices: list[Any] = []
-        unwrapper = CustomCallUnwrapper(request.custom_tools)
+        unwrapper = _open_unwrapper(request)
         for delta in self._deltas:
-            delta = unwrapper.unwrap(delta, is_whole=True) if request.custom_tools else delta
-            edited = _edit(delta, request.requested_model, "message")
+            delta = unwrapper.unwrap(delta, is_whole=True) if unwrapper is not None else delta
+            edited = _edit(delta, request.requested_model, "message", unwrapper)
             choices += edited["choices"]
             completion = {**completion, **edited}
         # Of several choices the first to be finished comes first; clients count on the order.
@@ -167,7 +167,11 @@ def _as_text(delta: Delta) -> Delta:
     return delta._replace(reasoning=None, text=delta.reasoning)
 
 
-def _edit(delta: Delta, model: str, part: str) -> dict[str, Any]:
+def _open_unwrapper(request: ChatRequest) -> CustomCallUnwrapper | None:
+    return CustomCallUnwrapper(request.custom_tools, request.nested_tools) if request.custom_tools else None
+
+
+def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | None) -> dict[str, Any]:
     """The chunk (or completion) a delta came from, with the delta's own values written into it."""
     edited: dict[str, Any] = {**(delta.chunk or {}), "model": model}
     if delta.usage is not None:
@@ -176,7 +180,7 @@ def _edit(delta: Delta, model: str, part: str) -> dict[str, Any]:
     if choices:
         found = choices[0].get(part)
         before = found if isinstance(found, dict) else {}
-        message = _edit_message(before, delta)
+        message = _edit_message(before, delta, unwrapper)
         if part == "delta" and delta.reasoning is None and before.get("reasoning_content") is not None:
             # Null, not absent: DeepSeek's own chunks have it so while the model answers, and clients read it unasked.
             message = {**message, "reasoning_content": None}
@@ -185,14 +189,14 @@ def _edit(delta: Delta, model: str, part: str) -> dict[str, Any]:
     return edited
 
 
-def _edit_message(message: Mapping[str, Any], delta: Delta) -> Mapping[str, Any]:
+def _edit_message(message: Mapping[str, Any], delta: Delta, unwrapper: CustomCallUnwrapper | None) -> Mapping[str, Any]:
     content = message.get("content")
     if delta.text is not None and content != delta.text:
         blocks = content if delta.server is not None and isinstance(content, list) else None
         message = {**message, "content": delta.text if blocks is None else _edit_blocks(blocks, delta.text)}
     if delta.calls:
         before = message.get("tool_calls")
-        calls = _edit_calls(before if isinstance(before, list) else [], delta.calls)
+        calls = _edit_calls(before if isinstance(before, list) else [], delta, unwrapper)
         if calls != before:
             message = {**message, "tool_calls": calls}
     return message
@@ -206,9 +210,9 @@ def _edit_blocks(blocks: list[Any], text: str) -> list[Any]:
     return [*lead, *blocks, *trail]
 
 
-def _edit_calls(calls: Sequence[Any], pieces: Sequence[CallPiece]) -> list[Any]:
+def _edit_calls(calls: Sequence[Any], delta: Delta, unwrapper: CustomCallUnwrapper | None) -> list[Any]:
     """The pieces of calls as they came, each with the arguments of its CallPiece; new pieces come last."""
-    new = list(pieces)
+    new = list(delta.calls)
     edited = []
     for position, call in enumerate(calls):
         index = call.get("index") if isinstance(call, dict) else -1
@@ -219,5 +223,9 @@ def _edit_calls(calls: Sequence[Any], pieces: Sequence[CallPiece]) -> list[Any]:
             function = call.get("function")
             if isinstance(function, dict) and (function.get("arguments") or "") != piece.arguments:
                 call = {**call, "function": {**function, "arguments": piece.arguments}}
+            call = call if unwrapper is None else unwrapper.nest(call, delta.choice, piece.index)
         edited.append(call)
-    return [*edited, *({"index": each.index, "function": {"arguments": each.arguments}} for each in new)]
+    for each in new:
+        call = {"index": each.index, "function": {"arguments": each.arguments}}
+        edited.append(call if unwrapper is None else unwrapper.nest(call, delta.choice, each.index))
+    return edited

@@ -1,14 +1,16 @@
 """Calls of custom tools: free text to the client, a JSON object with one field to DeepSeek.
 
-CustomCallUnwrapper takes the text out of the object for the client, and `wrap_text` puts it back for DeepSeek. Cursor
-(3.14) takes and sends a custom call as `type: function` with the raw text as its arguments. The round trip may change
-the bytes (the model may have spaced its JSON, or been stopped), so a turn is stored as `echoed_message`: as the client
-will send it back.
+CustomCallUnwrapper takes the text out of the object for the client, and `wrap_text` puts it back for DeepSeek. A call
+comes back as its tool was declared: OpenAI's chat completions have {type: custom, custom: {name, input}}; Cursor
+(3.14), whose tools are flat, takes and sends `type: function` with the raw text as its arguments. The round trip may
+change the bytes (the model may have spaced its JSON, or been stopped), so a turn is stored as `echoed_message`: as the
+client will send it back.
 """
 
 import json
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, ToolCall
 from deepseek_cursor_proxy.json_codec import is_json, object_in
@@ -64,10 +66,13 @@ def echoed_message(answer: Message, names: Container[str], known: Container[str]
 class CustomCallUnwrapper:
     """Takes the text out of the custom calls of one answer, fragment by fragment."""
 
-    def __init__(self, names: Container[str]) -> None:
+    def __init__(self, names: Container[str], nested: Container[str] = ()) -> None:
+        """`names` are all custom tools, `nested` those whose calls come back in OpenAI's shape."""
         self._names = names
+        self._nested = nested
         # By choice and call; None for a call of an ordinary function.
         self._readers: dict[tuple[int, int], FreeTextReader | None] = {}
+        self._nested_calls: set[tuple[int, int]] = set()
 
     def unwrap(self, delta: Delta, *, is_whole: bool = False) -> Delta:
         """The delta with raw text in place of arguments; the last delta brings the text that was held back."""
@@ -81,11 +86,23 @@ class CustomCallUnwrapper:
         key = choice, piece.index
         if key not in self._readers and piece.name:
             self._readers[key] = FreeTextReader() if piece.name in self._names else None
+            if piece.name in self._nested:
+                self._nested_calls.add(key)
         reader = self._readers.get(key)
         if reader is None:
             return piece
         text = reader.feed(piece.arguments)
         return replace(piece, arguments=text + reader.end() if is_last else text)
+
+    def nest(self, entry: Mapping[str, Any], choice: int, index: int) -> Mapping[str, Any]:
+        """An entry of `tool_calls`, with raw text as its arguments, in the shape that the client knows."""
+        if (choice, index) not in self._nested_calls:
+            return entry
+        nested = {name: value for name, value in entry.items() if name != "function"}
+        function = entry.get("function") or {}
+        name = {"name": function["name"]} if function.get("name") else {}
+        kind = {"type": "custom"} if "type" in entry else {}
+        return {**nested, **kind, "custom": {**name, "input": function.get("arguments") or ""}}
 
     def _held_back(self, choice: int) -> Iterable[CallPiece]:
         for (owner, index), reader in self._readers.items():

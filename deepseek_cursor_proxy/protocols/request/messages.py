@@ -171,7 +171,7 @@ def _calls(message: Json, param: str) -> list[ToolCall]:
 def _call(call: Any, param: str) -> ToolCall:
     call = object_at(call, param)
     call_id = optional_string(call, "id", param) or ""
-    if call.get("type") == "custom" and "function" not in call:
+    if call.get("type") == "custom" and call.get("function") is None:
         custom = object_at(call.get("custom"), f"{param}.custom")
         name = optional_string(custom, "name", f"{param}.custom") or ""
         return ToolCall(call_id, name, wrap_text(optional_string(custom, "input", f"{param}.custom") or ""))

@@ -97,6 +97,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         tuple(tool_set.server),
         tool_set.server_choice,
         _wants_cache(body),
+        frozenset(tool_set.nested),
     )
 
 

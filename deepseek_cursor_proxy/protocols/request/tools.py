@@ -4,7 +4,8 @@
     flat        {type: function, name, parameters, strict}          Responses
     bare        {name, description, input_schema}                   Anthropic
     custom      {type: custom, name, description, format}           free text, perhaps with a grammar: becomes a
-                                                                    function with one string field
+                                                                    function with one string field; chat completions
+                                                                    nest it: {type: custom, custom: {…}}
     namespace   {type: namespace, name, description, tools}         Codex: each tool inside is one of the above and
                                                                     gets an upstream name (see tool_namespaces)
     server      web_search, …                                       DeepSeek runs them itself: as they are
@@ -35,6 +36,8 @@ from deepseek_cursor_proxy.redaction import safe_text
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _NAMED_CHOICES = ("function", "custom", "tool")
 _FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
+# Here, the type of a custom tool that is declared as chat completions have it.
+_NESTED = "nested custom"
 
 
 class ToolSet:
@@ -44,6 +47,8 @@ class ToolSet:
         """`server_api` is the API whose endpoint may run tools of DeepSeek's own; None if they are left out."""
         self.tools: list[Json] = []
         self.custom: set[str] = set()
+        # Those of them that are declared as chat completions have them.
+        self.nested: set[str] = set()
         self.choice: str | Json | None = None
         self.dropped: list[str] = []
         # Kinds and names of tools that DeepSeek cannot run.
@@ -146,9 +151,11 @@ class _ToolReader:
 
     def _as_function(self, tool: Json) -> Json:
         """A tool as a function; the name of a custom one is added to `custom`."""
-        if tool.get("type") != "custom":
+        if tool.get("type") not in ("custom", _NESTED):
             return tool
         self._tool_set.custom.add(tool["function"]["name"])
+        if tool["type"] == _NESTED:
+            self._tool_set.nested.add(tool["function"]["name"])
         return {**tool, "type": "function"}
 
 
@@ -167,7 +174,7 @@ def _is_plain(tool: Any) -> bool:
 
 
 def _read_tool(tool: Any, param: str, tool_set: ToolSet) -> Json | None:
-    """A tool in its nested form, of type custom if it is one; None if DeepSeek cannot run it."""
+    """A tool in its nested form, of type custom or _NESTED if it is one; None if DeepSeek cannot run it."""
     tool = object_at(tool, param)
     kind = optional_string(tool, "type", param)
     if "input_schema" in tool and kind in (None, "custom"):
@@ -178,7 +185,9 @@ def _read_tool(tool: Any, param: str, tool_set: ToolSet) -> Json | None:
         return {**tool, **_function(tool.get("function"), f"{param}.function")}
     if kind == "custom":
         nested = tool.get("custom")
-        return _custom(nested, f"{param}.custom") if isinstance(nested, dict) else _custom(tool, param)
+        if isinstance(nested, dict):
+            return {**_custom(nested, f"{param}.custom"), "type": _NESTED}
+        return _custom(tool, param)
     name = optional_string(tool, "name", param)
     if tool_set.server_api is not None and server_tools.is_run_by_deepseek(kind, tool_set.server_api):
         if tool not in tool_set.server:

@@ -19,6 +19,7 @@ GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: begin_patc
 APPLY_PATCH = {"type": "custom", "name": "ApplyPatch", "description": "Patches files.", "format": GRAMMAR}
 FLAT = {"type": "function", "name": "Shell", "description": "d", "parameters": {"type": "object"}, "strict": False}
 BARE = {"name": "Grep", "description": "d", "input_schema": {"type": "object"}}
+READ = Call("call_1", "read_file", '{"path":"a"}')
 PATCH = '*** Begin Patch\n*** Update File: a.py\n@@\n-x = "\\n"\n+x = "é 思 \U0001f600"\n*** End Patch\n'
 PNG = "data:image/png;base64,iVBORw0KGgo" + "A" * 15989
 
@@ -127,6 +128,52 @@ class TestMixedTools(ShapesTestCase):
         client.ask("and now?")
         self.assert_upstream_saw("I should patch it.", "Fine.")
         self.assertEqual([], self.fake.refused)
+
+    def test_a_custom_tool_in_openais_shape_is_called_in_that_shape_and_found_again(self) -> None:
+        nested = {"name": "ApplyPatch", "format": {"type": "grammar", "grammar": GRAMMAR}}
+        tools = [*TOOLS, {"type": "custom", "custom": nested}]
+        question = {"role": "user", "content": "patch it"}
+        for stream in (True, False):
+            for arguments in (json.dumps({"input": PATCH}), json.dumps({"why": "so", "input": PATCH}, indent=1)):
+                made = Call("call_0", "ApplyPatch", arguments)
+                self.fake.answer(
+                    Answer("I should.", calls=(made, READ)), Answer("Fine.", "Done."), Answer("Ok.", "Ok.")
+                )
+                proxy = self.proxy(display_reasoning=False)
+                with self.subTest(stream=stream, arguments=arguments):
+                    calls = self.calls_of(proxy, stream, messages=[question], tools=tools)
+                    custom = {"id": "call_0", "type": "custom", "custom": {"name": "ApplyPatch", "input": PATCH}}
+                    function = {"name": READ.name, "arguments": READ.arguments}
+                    self.assertEqual([custom, {"id": READ.id, "type": "function", "function": function}], calls)
+                    results = [{"role": "tool", "tool_call_id": call["id"], "content": "ok"} for call in calls]
+                    history = [question, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+                    # The tool may be gone from the next request.
+                    for declared in (tools, list(TOOLS)):
+                        self.post(proxy, messages=history, tools=declared)
+                        self.assert_upstream_saw("I should.")
+                        sent = self.sent()[1]["tool_calls"][0]["function"]
+                        self.assertEqual({"input": PATCH}, json.loads(sent["arguments"]))
+        self.assertEqual([], self.fake.refused)
+
+    def calls_of(self, proxy: RunningProxy, stream: bool, **body: Any) -> list[dict[str, Any]]:
+        """The calls of an answer, those of a stream added up as a client does it."""
+        reply = self.round_trip(proxy, {"model": "deepseek-v4-pro", "stream": stream, **body})
+        if not stream:
+            return [
+                {name: value for name, value in call.items() if name != "index"}
+                for call in reply.value["choices"][0]["message"]["tool_calls"]
+            ]
+        calls: dict[int, dict[str, Any]] = {}
+        for chunk in reply.chunks:
+            for piece in chunk["choices"][0]["delta"].get("tool_calls", ()):
+                call = calls.setdefault(piece["index"], {})
+                for name in ("id", "type"):
+                    call |= {name: piece[name]} if name in piece else {}
+                for kind in piece.keys() & {"function", "custom"}:
+                    fields = call.setdefault(kind, {})
+                    for name, text in piece[kind].items():
+                        fields[name] = fields.get(name, "") + (text or "")
+        return [calls[index] for index in sorted(calls)]
 
     def test_json_like_free_text_is_sent_as_json_when_its_tool_is_gone(self) -> None:
         for text in ("{ const files = 1 }", '{"half": ', "42", '["a"]'):

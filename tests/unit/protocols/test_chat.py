@@ -136,6 +136,27 @@ class TestCustomCalls(unittest.TestCase):
             (found,) = self.streamed(call_chunk(**call))
             self.assertEqual([call], found["choices"][0]["delta"]["tool_calls"])
 
+    def test_a_nested_custom_call_streams_in_openais_shape(self) -> None:
+        nested = self.CUSTOM._replace(nested_tools=frozenset({"ApplyPatch"}))
+        first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": ""}}
+        other = {"index": 1, "id": "d", "type": "function", "function": {"name": "Read", "arguments": "{}"}}
+        pieces = ['{"input": "*** ', 'Begin"}']
+        batches = [call_chunk(**first), *(call_chunk(index=0, function={"arguments": piece}) for piece in pieces)]
+        found = events(list(write_events(mock.Mock(), source(*batches, call_chunk(**other)), ChunkWriter(nested, 0))))[
+            :-1
+        ]
+        entries = [event["choices"][0]["delta"]["tool_calls"][0] for event in found]
+        begun = {"index": 0, "id": "c", "type": "custom", "custom": {"name": "ApplyPatch", "input": ""}}
+        texts = [{"index": 0, "custom": {"input": text}} for text in ("*** ", "Begin")]
+        self.assertEqual([begun, *texts, other], entries)
+
+    def test_other_arguments_of_a_nested_custom_call_come_with_the_finish(self) -> None:
+        nested = self.CUSTOM._replace(nested_tools=frozenset({"ApplyPatch"}))
+        first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{}"}}
+        stream = source(call_chunk(**first), call_chunk("tool_calls"))
+        last = events(list(write_events(mock.Mock(), stream, ChunkWriter(nested, 0))))[-2]["choices"][0]
+        self.assertEqual([{"index": 0, "custom": {"input": "{}"}}], last["delta"]["tool_calls"])
+
     def test_a_completion_has_the_raw_text_of_a_custom_call(self) -> None:
         call = {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": '{"input": "a\\nb"}'}}
         other = {"id": "d", "type": "function", "function": {"name": "Read", "arguments": '{"input": "a"}'}}

@@ -90,8 +90,9 @@ class TestShapes(unittest.TestCase):
 
     def test_a_custom_tool_becomes_a_function_with_one_string(self) -> None:
         nested = {"name": "ApplyPatch", "description": "Patches.", "format": {"type": "grammar", "grammar": GRAMMAR}}
-        for tool in (CUSTOM, {"type": "custom", "custom": nested}):
+        for tool, names in ((CUSTOM, set()), ({"type": "custom", "custom": nested}, {"ApplyPatch"})):
             found = function(tool)
+            self.assertEqual(names, read(tool).nested)
             self.assertEqual(["input"], found["parameters"]["required"])
             self.assertEqual("string", found["parameters"]["properties"]["input"]["type"])
             self.assertEqual(1, len(found["parameters"]["properties"]))
