@@ -1,21 +1,32 @@
 """Findings without anything private, to paste into an issue: no key, no user, no name or address of a network.
 
-Two nets, because one may have a hole: what is known to be private by the settings and the machine is replaced wherever
-it stands, and then everything that looks like an address or a value of a setting.
+First, what is known to be private by the settings and the machine gets a stand-in, and so does what looks like an
+address or a value of a setting. Then only what is known to be public is left: words that stand in our own program or
+in messages of the system, numbers, and names of settings in quotes. A name or secret of the user is none of these,
+wherever it came from.
 """
 
+import contextlib
+import errno
 import ipaddress
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from calendar import month_abbr
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS
 from deepseek_cursor_proxy.deepseek import hosts
+from deepseek_cursor_proxy.doctor import this_machine
 from deepseek_cursor_proxy.doctor.finding import Finding
 from deepseek_cursor_proxy.doctor.subject import Subject
 from deepseek_cursor_proxy.errors import StartupError
@@ -33,6 +44,11 @@ _ADDRESS = re.compile(r"(?<![\w.])[0-9A-Fa-f]*[:.][0-9A-Fa-f:.]*[0-9A-Fa-f](?![\
 _TABLE = re.compile(r"\bupstreams\.(\"[^\"]*\"|[\w-]+)")
 # A value of a setting, as errors quote it.
 _VALUE = re.compile(r"(= |has )(\".*\"|[\[{].*[\]}])")
+# In a report: what stands in quotes, and words of a text.
+_QUOTED = re.compile(r"(?<!\w)([\"'])(.*?)\1(?!\w)")
+_WORD = re.compile(r"[^\s./\\\"'`()<>\[\]{},;:=|…]+")
+_NUMBER = re.compile(r"\d{1,7}(?:-\d{1,7})*%?")
+_PACKAGE = __name__.partition(".")[0]
 _AMOUNT = re.compile(r"\b\d[\d.,]* (?=[A-Z]{3}\b)")
 
 
@@ -63,7 +79,7 @@ class Privacy:
 
     def clean(self, finding: Finding) -> Finding:
         word, _, label = finding.name.partition(" ")
-        name = f"{word} {self._tables[label]}" if label in self._tables else finding.name
+        name = f"{word} {self._tables[label]}" if label in self._tables else _keep_public(finding.name)
         return Finding(name, finding.level, self.clean_text(finding.text), self.clean_text(finding.remedy))
 
     def clean_text(self, text: str) -> str:
@@ -74,11 +90,51 @@ class Privacy:
         text = self._hosts.sub("<host>", text)
         for pattern, stand_in in self._names:
             text = pattern.sub(stand_in, text)
-        return _AMOUNT.sub("… ", _ADDRESS.sub(_hide_address, text))
+        return _keep_public(_AMOUNT.sub("… ", _ADDRESS.sub(_hide_address, text)))
 
     def _number_table(self, found: re.Match[str]) -> str:
         name = found[1].strip('"')
         return f"upstreams.{self._tables.setdefault(name, str(len(self._tables) + 1))}"
+
+
+def _keep_public(text: str) -> str:
+    """Replace every word that is not known to be public."""
+    text = _QUOTED.sub(lambda found: found[0] if found[2] in _setting_names() else f"{found[1]}…{found[1]}", text)
+    return _WORD.sub(lambda found: found[0] if _is_public_word(found[0]) else "…", text)
+
+
+def _is_public_word(word: str) -> bool:
+    word = word.strip("-~*!?").lower()
+    return not word or word in _public_words() or _NUMBER.fullmatch(word) is not None
+
+
+@cache
+def _setting_names() -> frozenset[str]:
+    return frozenset(each.key for each in DECLARATIONS)
+
+
+@cache
+def _public_words() -> frozenset[str]:
+    """The words in the texts of our own modules, as far as they are loaded, of the TOML parser and of the system."""
+    texts = [os.strerror(code) for code in errno.errorcode]
+    texts += [*month_abbr, *this_machine.look_at_python()[2:], __version__]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in (_PACKAGE, "tomllib"):
+            # A loader without code, or files that are gone: fewer words are known then.
+            with contextlib.suppress(AttributeError, ImportError, OSError):
+                texts += _texts(module.__spec__.loader.get_code(name))  # type: ignore[union-attr]
+    return frozenset(word.strip("-~*!?").lower() for text in texts for word in _WORD.findall(text))
+
+
+def _texts(code: CodeType | None) -> Iterator[str]:
+    """The string constants of a module and of all that it defines."""
+    for constant in code.co_consts if code is not None else ():
+        if isinstance(constant, CodeType):
+            yield from _texts(constant)
+        elif isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple):
+            yield from (each for each in constant if isinstance(each, str))
 
 
 def shorten_home(text: str, home: str) -> str:

@@ -618,6 +618,38 @@ class ReportTest(DoctorCase):
                 self.assertIn("upstream 1", ran.out)
         self.assertIn("<host>", self.doctor("--report").out)
 
+    def test_a_name_or_secret_of_the_user_is_in_no_report_wherever_it_is_written(self) -> None:
+        self.skip_round()
+        plant = "Zaphod-b_42x"
+        base = f"https://{plant}.example/{plant}"
+        shown = 0
+        for text in (
+            f"{plant} = 1\n",
+            f'"my {plant}" = 1\n',
+            f"port = '{plant}'\n",
+            f"port = {plant}\n",
+            f"[upstreams.{plant}]\nbase_url = '{base}'\n[upstreams.{plant}]\n",
+            f"[upstreams.{plant}]\nbase_url = '{base}'\nkey_env = ['{plant}_KEY']\nmodels = ['{plant}']\n",
+            f"[upstreams.'{plant} {plant}']\nbase_url = 5\n",
+            f"[upstreams.main]\nbase_url = '{self.fake.url}/{plant}'\n{plant} = 3\n",
+            f"[{plant}]\n{plant} = 1\n",
+            f"[models]\n{plant} = '{plant}'\n",
+            f"[passthrough.'{plant}*']\nbase_url = '{base}'\nkey_env = '{plant}'\n",
+            f"[prices.'{plant}']\n{plant} = '{plant}'\n",
+            f"public_hosts = ['{plant}.example', '*.{plant}']\n",
+            f"host = '{plant}'\n",
+            f"base_url = '{self.fake.url}/{plant}'\nmodel = '{plant}'\n",
+            f"reasoning_content_path = '{self.folder}/of-{plant}-files/x_{plant}.sqlite3'\n",
+            f"trace_dir = '/proc/{plant}/x'\ntokenizer = '/{plant}-tokens.json'\n",
+            f"tunnel = '{plant}'\nadmin_key = '{plant} {plant}'\n",
+        ):
+            self.write_settings(text)
+            shown += plant.lower() in self.doctor("--json").out.lower()
+            for flags in (("--report",), ("--report", "--json")):
+                with self.subTest(text, flags=flags):
+                    self.assertNotIn(plant.lower(), self.doctor(*flags).out.lower())
+        self.assertGreater(shown, 12)
+
     def test_a_report_is_a_block_for_an_issue_and_keeps_what_helps(self) -> None:
         self.skip_round()
         ran = self.doctor("--report")
