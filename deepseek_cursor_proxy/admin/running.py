@@ -18,8 +18,8 @@ from deepseek_cursor_proxy.admin import key_files
 from deepseek_cursor_proxy.storage import installation_secret
 
 PROOF_PATH = "/api/proof"
-# On this machine; one that takes longer is as good as stopped.
-_ASK_SECONDS = 2.0
+# On this machine; one that takes longer is as good as stopped. Windows takes two to say that nothing listens.
+_ASK_SECONDS = 3.0
 _MAX_BYTES = 1_000_000
 
 
