@@ -1,11 +1,13 @@
-"""SteadyClock: the system's time for the age of stored rows, protected against jumps.
+"""Which clock for what. PruningClock: the time by which stored rows are too old, protected against jumps.
+
+What is booked, priced or shown, and whether an answer is still fresh, goes by the system's clock, `time.time`: it is
+right nearly always, and a wrong figure can be explained by it. Deleting cannot be undone, so every store deletes
+because of age by a PruningClock alone, which cannot be used for anything else.
 
 A clock that is set wrong, by a dead battery or by hand, must not expire everything in the file. A jump beyond the
 tolerance is believed only after the clock has kept it for an hour of monotonic time; until then time runs on from
-before the jump. This holds in both directions, because rows stored while the clock is behind look old once it is right.
-After days in which the proxy did not run, or the machine slept, the clock is an hour late; that costs nothing.
+before the jump. So after days in which the proxy did not run, or the machine slept, pruning by age begins an hour late.
 
-    newest      the latest time in the file, from which time runs on after a restart
     tolerance   the largest jump that is believed at once: a small part of the age at which rows are pruned
 """
 
@@ -15,9 +17,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _SECONDS_UNTIL_BELIEVED = 3600.0
+_LARGEST_TOLERANCE_SECONDS = 24 * 3600.0
+# Times that the proxy was used for less than an hour, each days after the one before.
+_MOST_SHORT_RUNS = 30
 
 
-class SteadyClock:
+def tolerance_for(max_age_seconds: float) -> float:
+    return min(_LARGEST_TOLERANCE_SECONDS, max_age_seconds / 4)
+
+
+class PruningClock:
     """Called by any thread; the lock protects `_offset` and `_jump`."""
 
     def __init__(
@@ -32,12 +41,31 @@ class SteadyClock:
         self._offset = self._wall() - self._monotonic()
         self._jump: _Jump | None = None
 
-    def resume_from(self, newest: float) -> None:
-        """Run on from the latest time in the file, unless that is in the future, which would make all rows old."""
+    def resume(self, newest_until: Callable[[float], float | None]) -> None:
+        """Run on from the last time in the file that lasted an hour: one start with a wrong clock proves nothing.
+
+        `newest_until` finds the newest time in the file up to a time. One in the future would make all rows old.
+        """
+        newest = newest_until(float("inf"))
+        if newest is None:
+            return
+        for _ in range(_MOST_SHORT_RUNS):
+            earlier = newest_until(newest - _SECONDS_UNTIL_BELIEVED)
+            if earlier is None or newest - earlier <= _SECONDS_UNTIL_BELIEVED + self._tolerance:
+                break
+            newest = earlier
         with self._lock:
             self._offset = min(self._offset, newest - self._monotonic())
 
-    def __call__(self) -> float:
+    def oldest_kept(self, max_age_seconds: float) -> float:
+        """Rows with an earlier time may be deleted."""
+        return self._now() - max_age_seconds
+
+    def use_time(self) -> float:
+        """The time of use of a row, for the column that pruning reads; never one that makes a new row look old."""
+        return max(self._wall(), self._now())
+
+    def _now(self) -> float:
         wall, monotonic = self._wall(), self._monotonic()
         offset = wall - monotonic
         with self._lock:

@@ -11,12 +11,12 @@ a restart one request per chat goes undiagnosed. A failure of the file never fai
 import json
 import logging
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chats.divergence import RequestOutline, nearest
+from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
@@ -79,12 +79,12 @@ class ChatStore:
         *,
         max_age_seconds: float = 30 * 24 * 3600,
         max_rows: int = 10_000,
-        clock: Callable[[], float] = time.time,
+        pruning: PruningClock | None = None,
     ) -> None:
         self._database = database
         self._max_age = max_age_seconds
         self._max_rows = max_rows
-        self._clock = clock
+        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
         self._lock = threading.Lock()
         # Branches newest first, chats by last use.
         self._chats: OrderedDict[bytes, tuple[ChatBranch, ...]] = OrderedDict()
@@ -146,12 +146,12 @@ class ChatStore:
         """The branch with the time of its row, which is written if its order is new or the time is a day old."""
         if not branch.order or len(branch.order) > _MOST_TOOLS:
             return branch
-        now = self._clock()
+        now = self._pruning.use_time()
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
         known = [each.written_at for each in (before, *others) if each is not None and each.order == branch.order]
         branch = branch._replace(written_at=max(known, default=_NEVER))
-        if now - branch.written_at < _USE_RESOLUTION_SECONDS:
+        if abs(now - branch.written_at) < _USE_RESOLUTION_SECONDS:
             return branch
         names = json.dumps(branch.order)
         # The branch's former row, unless another branch still has that order.
@@ -174,7 +174,7 @@ class ChatStore:
         return 0
 
     def _delete_some(self) -> int:
-        unused_since = self._clock() - self._max_age
+        unused_since = self._pruning.oldest_kept(self._max_age)
         with self._database.transaction() as connection:
             return delete_unused(connection, "tool_orders", unused_since=unused_since, max_rows=self._max_rows)
 

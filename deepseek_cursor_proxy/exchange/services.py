@@ -71,7 +71,7 @@ class Services:
     def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
         _warn_of_pictures(config)
         access, client = Access(config), UpstreamClient(config)
-        database, clock = reasoning_store.database, reasoning_store.clock
+        database, pruning = reasoning_store.database, reasoning_store.pruning
         max_age, forms = config.reasoning_cache_max_age_seconds, ReasoningForms(database)
         request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
         ledger = _open_ledger(config, reasoning_store, request_log)
@@ -79,7 +79,7 @@ class Services:
             config=config,
             access=access,
             reasoning_store=reasoning_store,
-            chats=ChatStore(database, max_age_seconds=max_age, clock=clock),
+            chats=ChatStore(database, max_age_seconds=max_age, pruning=pruning),
             response_cache=_open_cache(config, reasoning_store),
             memory=ChatMemory(),
             responses=_open_responses(config, reasoning_store),
@@ -88,7 +88,7 @@ class Services:
             upstream=client,
             upstreams=Upstreams(config, forms, client.call_limits, access.held_key),
             reasoning_forms=forms,
-            picture_descriptions=PictureDescriptions(database, max_age_seconds=max_age, clock=clock),
+            picture_descriptions=PictureDescriptions(database, max_age_seconds=max_age, pruning=pruning),
             shared_calls=SharedCalls(),
             prices=PriceList(config),
             observers=_build_observers(config, request_log, ledger, sessions),
@@ -164,7 +164,7 @@ def _open_ledger(config: ProxyConfig, reasoning_store: ReasoningStore, request_l
         reasoning_store.database,
         max_age_seconds=config.usage_max_age_seconds,
         max_rows=config.usage_max_rows,
-        clock=reasoning_store.clock,
+        pruning=reasoning_store.pruning,
     )
     request_log.subscribe(ledger.add)
     return ledger
@@ -175,7 +175,7 @@ def _open_cache(config: ProxyConfig, reasoning_store: ReasoningStore) -> Respons
         reasoning_store.database,
         max_age_seconds=config.response_cache_max_age_seconds,
         max_bytes=config.response_cache_max_bytes,
-        clock=reasoning_store.clock,
+        pruning=reasoning_store.pruning,
     )
     return ResponseCache(store)
 
@@ -187,7 +187,7 @@ def _open_responses(config: ProxyConfig, reasoning_store: ReasoningStore) -> Res
         max_age_seconds=config.response_max_age_seconds,
         max_rows=config.response_max_rows,
         max_bytes=config.response_max_bytes,
-        clock=reasoning_store.clock,
+        pruning=reasoning_store.pruning,
     )
     if count := store.fail_orphans():
         _log.warning("%d stored responses were not finished when the proxy last stopped; they are failed now", count)

@@ -22,6 +22,7 @@ from deepseek_cursor_proxy.sessions.rows import UNUSED, Rows, delete_unused, las
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
 from deepseek_cursor_proxy.sessions.session_writer import SessionRow, SessionWriter, WrittenTurn, storable
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import fault_of
 
@@ -56,11 +57,13 @@ class SessionStore:
         limits: Limits = _LIMITS,
         *,
         clock: Callable[[], float] = time.time,
+        pruning: PruningClock | None = None,
         on_fault: Callable[[], None] = lambda: None,
     ) -> None:
         """See Database for `on_fault`."""
         self._limits = limits
         self._clock = clock
+        self._pruning = pruning or PruningClock(tolerance_for(limits.age_seconds))
         # By session: a copy of what is in the file; used within transactions.
         self._last_turns: dict[str, WrittenTurn] = {}
         # The connection they were written by, and its PRAGMA data_version, which changes with the writes of others.
@@ -70,6 +73,9 @@ class SessionStore:
 
     def open(self, *, may_set_aside: bool = True) -> None:
         self.database.open(may_set_aside=may_set_aside)
+        with self.database.reader() as connection:
+            newest = "SELECT max(used_at) FROM sessions WHERE used_at <= ?"
+            self._pruning.resume(lambda until: connection.execute(newest, (until,)).fetchone()[0])
 
     def close(self) -> None:
         self.database.close()
@@ -77,8 +83,7 @@ class SessionStore:
     # Sessions …
 
     def create(self, caller: bytes, options: SessionOptions, model: str) -> Session:
-        now = self._clock()
-        session = Session(str(uuid.uuid4()), options, model, now, now)
+        session = Session(str(uuid.uuid4()), options, model, self._clock(), self._pruning.use_time())
         with self.database.transaction() as connection:
             _insert(connection, caller, session)
         return session
@@ -152,9 +157,9 @@ class SessionStore:
 
     def prune(self) -> int:
         """Delete expired, old and surplus sessions, longest unused first; how many."""
-        now = self._clock()
+        oldest = self._pruning.oldest_kept(0), self._pruning.oldest_kept(self._limits.age_seconds)
         with self.database.transaction() as connection:
-            deleted = _delete(connection, "expires_at <= ? OR used_at < ?", (now, now - self._limits.age_seconds))
+            deleted = _delete(connection, "expires_at <= ? OR used_at < ?", oldest)
             deleted += _delete(
                 connection,
                 "id IN (SELECT id FROM (SELECT id, sum(bytes) OVER newest AS total, "
@@ -250,7 +255,7 @@ class SessionStore:
                 writers[row.id] = SessionWriter(connection, rows, row, self._last_turns.get(row.uuid))
             writers[row.id].add(turn)
         for writer in writers.values():
-            writer.finish(self._clock())
+            writer.finish(self._pruning.use_time())
         return writers.values()
 
     def _find_or_begin(
@@ -264,8 +269,8 @@ class SessionStore:
             return SessionRow(row[0], row[1], bool(row[2]))
         if isinstance(session, str):
             return None
-        now = self._clock()
-        begun = Session(str(uuid.uuid4()), SessionOptions(session.name), session.model, now, now)
+        options, times = SessionOptions(session.name), (self._clock(), self._pruning.use_time())
+        begun = Session(str(uuid.uuid4()), options, session.model, *times)
         return SessionRow(_insert(connection, caller, begun, session.chat), begun.uuid, track_tree=False)
 
     def _remember(self, writer: SessionWriter) -> None:
@@ -320,7 +325,7 @@ def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, cha
             "used_at, expires_at, requests, tokens, cost, bytes) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0,NULL,0)",
             (
                 session.uuid, caller, storable(options.name), json.dumps(options.tags), options.track_tree,
-                options.tool_parser, chat, storable(session.model), created_at, created_at, expires_at,
+                options.tool_parser, chat, storable(session.model), created_at, session.used_at, expires_at,
             ),
         )
     )  # fmt: skip

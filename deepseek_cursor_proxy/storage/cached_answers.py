@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
@@ -25,6 +26,8 @@ _WRITES_BETWEEN_PRUNINGS = 16
 _ROWS_PER_STEP = 20
 # What a row takes besides its answer.
 _BYTES_PER_ROW = 200
+# What the clock may have been set back by; how old an answer with a later time is, is not known.
+_SECONDS_AHEAD = 60.0
 # A hit is worth no write of its own.
 _COUNTS_BETWEEN_WRITES = 32
 
@@ -69,11 +72,14 @@ class CachedAnswers:
         max_age_seconds: float = 24 * 3600,
         max_bytes: int = 256 * 1024**2,
         clock: Callable[[], float] = time.time,
+        pruning: PruningClock | None = None,
     ) -> None:
         self._database = database
         self._max_age = max_age_seconds
         self._max_bytes = max_bytes
+        # How old an answer is; when a row is deleted because of that, `_pruning` says.
         self._clock = clock
+        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
         self._lock = threading.Lock()
         # By currency, what is not written yet.
         self._counts: dict[str, CacheTotals] = {}
@@ -81,11 +87,12 @@ class CachedAnswers:
         self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="response-cache-prune")
 
     def find(self, key: bytes) -> CachedAnswer | None:
-        """The answer for this key, unless it is too old."""
+        """The answer for this key, unless it is too old, or so new that the clock was wrong when it came."""
+        now = self._clock()
         with self._faults.guard("look up"), self._database.reader() as connection:
             row = connection.execute(
-                "SELECT body, tokens, cost, currency FROM cached_answers WHERE key = ? AND created_at >= ?",
-                (key, self._clock() - self._max_age),
+                "SELECT body, tokens, cost, currency FROM cached_answers WHERE key = ? AND created_at BETWEEN ? AND ?",
+                (key, now - self._max_age, now + _SECONDS_AHEAD),
             ).fetchone()
             return CachedAnswer(*row) if row is not None else None
         return None
@@ -155,10 +162,10 @@ class CachedAnswers:
     def _delete_oldest(self) -> int:
         with self._database.transaction() as connection:
             size = connection.execute("SELECT coalesce(sum(size), 0) FROM cached_answers").fetchone()[0]
-            gone = []
+            gone, oldest_kept = [], self._pruning.oldest_kept(self._max_age)
             oldest = "SELECT id, created_at, size FROM cached_answers ORDER BY created_at LIMIT ?"
             for row, created_at, each in connection.execute(oldest, (_ROWS_PER_STEP,)):
-                if created_at >= self._clock() - self._max_age and size <= self._max_bytes:
+                if created_at >= oldest_kept and size <= self._max_bytes:
                     break
                 gone.append((row,))
                 size -= each

@@ -8,10 +8,10 @@ SQL: table `picture_descriptions`. No answer ever fails because of it: what cann
 """
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from deepseek_cursor_proxy.memo import Memo
+from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
@@ -37,12 +37,12 @@ class PictureDescriptions:
         *,
         max_age_seconds: float = 30 * 24 * 3600,
         max_rows: int = _MAX_ROWS,
-        clock: Callable[[], float] = time.time,
+        pruning: PruningClock | None = None,
     ) -> None:
         self._database = database
         self._max_age = max_age_seconds
         self._max_rows = max_rows
-        self._clock = clock
+        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
         self._faults = FaultGuard(_log, "picture descriptions")
         self._unwritten: Memo[tuple[bytes, bytes], str] = Memo(_MAX_BYTES_UNWRITTEN, lambda key, text: 200 + len(text))
         self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="picture-descriptions-prune")
@@ -51,11 +51,11 @@ class PictureDescriptions:
         """The descriptions that this caller's pictures have."""
         unwritten = {picture: self._unwritten.get((caller, picture)) for picture in pictures}
         found = {picture: text for picture, text in unwritten.items() if text is not None}
-        now, used = self._clock(), []
+        now, used = self._pruning.use_time(), []
         for start in range(0, len(pictures), _KEYS_PER_QUERY):
             for picture, text, used_at in self._read(caller, pictures[start : start + _KEYS_PER_QUERY]):
                 found[picture] = text
-                if now - used_at >= _USE_RESOLUTION_SECONDS:
+                if abs(now - used_at) >= _USE_RESOLUTION_SECONDS:
                     used.append((now, caller, picture))
         if used:
             self._write_uses(used)
@@ -67,7 +67,7 @@ class PictureDescriptions:
             row = connection.execute(
                 "INSERT INTO picture_descriptions (caller, picture, text, used_at) VALUES (?, ?, ?, ?) "
                 "ON CONFLICT (caller, picture) DO UPDATE SET used_at = excluded.used_at RETURNING text",
-                (caller, picture, _encode(text), self._clock()),
+                (caller, picture, _encode(text), self._pruning.use_time()),
             ).fetchone()
             self._pruner.count_writes()
             return _decode(row[0])
@@ -101,7 +101,7 @@ class PictureDescriptions:
             connection.executemany("UPDATE picture_descriptions SET used_at = ? WHERE caller = ? AND picture = ?", uses)
 
     def _delete_some(self) -> int:
-        unused_since = self._clock() - self._max_age
+        unused_since = self._pruning.oldest_kept(self._max_age)
         with self._database.transaction() as connection:
             return delete_unused(connection, "picture_descriptions", unused_since=unused_since, max_rows=self._max_rows)
 

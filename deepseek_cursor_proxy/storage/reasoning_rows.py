@@ -105,7 +105,7 @@ def _write_one(connection: sqlite3.Connection, new: PendingReasoning, timing: Ti
 
 def _update(connection: sqlite3.Connection, old: _Row, new: PendingReasoning, timing: Timing) -> None:
     id, text, used_at = old
-    if text != new.text or timing.now - used_at > timing.use_resolution:
+    if text != new.text or abs(timing.now - used_at) > timing.use_resolution:
         connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, timing.now, id))
     connection.executemany(
         "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, id) for key in set(new.keys)]
@@ -133,11 +133,6 @@ def count(connection: sqlite3.Connection) -> int:
 
 def count_unused_since(connection: sqlite3.Connection, time: float) -> int:
     return int(connection.execute("SELECT count(*) FROM reasonings WHERE used_at < ?", (time,)).fetchone()[0])
-
-
-def newest_use(connection: sqlite3.Connection) -> float | None:
-    newest: float | None = connection.execute("SELECT max(used_at) FROM reasonings").fetchone()[0]
-    return newest
 
 
 def last_id(connection: sqlite3.Connection) -> int:

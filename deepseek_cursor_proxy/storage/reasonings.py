@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from deepseek_cursor_proxy.steady_clock import SteadyClock
+from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage import reasoning_rows
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.database import Database
@@ -55,8 +55,6 @@ _MOST_BYTES_PENDING = 64 * 1024 * 1024
 _BYTES_PER_BATCH = 1024 * 1024
 # A wrong clock must not empty the store: one pruning deletes at most this share because of age.
 _LARGEST_SHARE_BY_AGE = 0.1
-# A clock that jumps further is not believed at once, see steady_clock.
-_PLAUSIBLE_JUMP_SECONDS = 24 * 3600
 
 
 class _Amount(NamedTuple):
@@ -89,7 +87,7 @@ class ReasoningStore:
         max_bytes: int = 1024**3,
         durability: str = "normal",
         must_open: bool = False,
-        clock: Callable[[], float] | None = None,
+        pruning: PruningClock | None = None,
     ) -> None:
         """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
         self._max_age = max_age_seconds
@@ -97,9 +95,8 @@ class ReasoningStore:
         self._max_bytes = max_bytes
         # How old a written time of last use may be.
         self._use_resolution: float = _USE_RESOLUTION_SECONDS
-        steady = SteadyClock(min(_PLAUSIBLE_JUMP_SECONDS, max_age_seconds / 4))
         # The other stores in this file use it too.
-        self.clock: Callable[[], float] = clock or steady
+        self.pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
         self._lock = threading.Lock()
         self._used: set[int] = set()
         self._is_closed = False
@@ -118,9 +115,8 @@ class ReasoningStore:
             self._reopener.wake()
         with self._faults.guard("read the file"):
             self._note_fullness(self._query(reasoning_rows.count), self._query(reasoning_rows.file_bytes))
-            newest = self._query(schema.newest_time)
-            if newest is not None:
-                steady.resume_from(newest)
+            with self.database.reader() as connection:
+                self.pruning.resume(lambda until: schema.newest_time(connection, until))
 
     # Recording …
 
@@ -172,7 +168,7 @@ class ReasoningStore:
             self._reopener.wake()
 
     def _timing(self) -> Timing:
-        return Timing(self.clock(), self._use_resolution)
+        return Timing(self.pruning.use_time(), self._use_resolution)
 
     # Lookup …
 
@@ -183,14 +179,14 @@ class ReasoningStore:
         # Pending first: an entry that is written meanwhile is found twice rather than not at all.
         found = {key: [_decode(text) for text in texts] for key, texts in self._pending.find(keys).items()}
         with self._faults.guard("look up"), self.database.reader() as connection:
-            now = self.clock()
+            now = self.pruning.use_time()
             for key, row, blob, used_at in reasoning_rows.find(connection, list(keys)):
                 text = _decode(blob)
                 if (texts := found.get(key)) is None:
                     found[key] = [text]
                 elif text not in texts:
                     texts.append(text)
-                if now - used_at > self._use_resolution:
+                if abs(now - used_at) > self._use_resolution:
                     with self._lock:
                         self._used.add(row)
         return found
@@ -201,7 +197,7 @@ class ReasoningStore:
             return
         with self._lock:
             used, self._used = self._used, set()
-        reasoning_rows.write_uses(connection, used, self.clock())
+        reasoning_rows.write_uses(connection, used, self.pruning.use_time())
 
     # After a fault …
 
@@ -251,12 +247,9 @@ class ReasoningStore:
         yield _Amount(rows - self._max_rows, 0)
         # Measured again: what went by number may have been enough.
         yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
-        now = self.clock()
         with self.database.reader() as connection:
-            newest = reasoning_rows.newest_use(connection)
-            expired = reasoning_rows.count_unused_since(connection, now - self._max_age)
-        if newest is not None and newest <= now:
-            yield _Amount(min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE))), 0)
+            expired = reasoning_rows.count_unused_since(connection, self.pruning.oldest_kept(self._max_age))
+        yield _Amount(min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE))), 0)
 
     def _note_fullness(self, rows: int, size: int) -> None:
         is_nearly_full = rows >= _NEARLY_FULL * self._max_rows or size >= _NEARLY_FULL * self._max_bytes

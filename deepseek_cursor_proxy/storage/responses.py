@@ -13,14 +13,14 @@ This module is the policy; the SQL of the table `responses` is in `response_rows
 import json
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.memo import Memo
+from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage import response_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
@@ -73,13 +73,13 @@ class ResponseStore:
         max_age_seconds: float = 30 * 24 * 3600,
         max_rows: int = 10_000,
         max_bytes: int = 1024**3,
-        clock: Callable[[], float] = time.time,
+        pruning: PruningClock | None = None,
     ) -> None:
         self._database = database
         self._max_age = max_age_seconds
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self._clock = clock
+        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
         # Whether responses of a process that died may still be unfinished in the file.
         self._has_orphans = False
         self._lock = threading.Lock()
@@ -136,7 +136,9 @@ class ResponseStore:
     def _to_row(self, caller: bytes, response: StoredResponse) -> Row:
         # Before any lock is taken: packing a long one takes a while.
         body, items = self._pack(response.body), self._pack(list(response.input))
-        return Row(caller, response.body["id"], response.body["status"], self._clock(), body, items, response.events)
+        return Row(
+            caller, response.body["id"], response.body["status"], self._pruning.use_time(), body, items, response.events
+        )
 
     def _pack(self, value: Any) -> bytes:
         raw = encode_json(value)
@@ -231,7 +233,7 @@ class ResponseStore:
         return None
 
     def _is_current(self, row: Row) -> bool:
-        return row.is_unfinished or row.created_at >= self._clock() - self._max_age
+        return row.is_unfinished or row.created_at >= self._pruning.oldest_kept(self._max_age)
 
     # Orphans: responses that a process which died left unfinished …
 
@@ -280,7 +282,7 @@ class ResponseStore:
             gone = []
             # An unfinished response would be lost with its row.
             for number, created_at, each in response_rows.oldest_finished(connection, _ROWS_PER_STEP):
-                is_old = created_at < self._clock() - self._max_age
+                is_old = created_at < self._pruning.oldest_kept(self._max_age)
                 if not is_old and rows <= self._max_rows and size <= self._max_bytes:
                     break
                 gone.append(number)

@@ -168,23 +168,14 @@ def read_times(
 
 
 def read_page(
-    connection: sqlite3.Connection,
-    limit: int,
-    before_id: int | None = None,
-    ended_before: float | None = None,
-    wanted: Mapping[str, str] = _ANY,
+    connection: sqlite3.Connection, limit: int, before_id: int | None = None, wanted: Mapping[str, str] = _ANY
 ) -> Sequence[UsageRow]:
-    """Rows newest first: those below an id, of requests that ended before a time, with these values in columns."""
-    where = ["id < ?", "ended_at < ?", *(f"{name} = ?" for name in UsageRow._fields if name in wanted)]
+    """Rows newest first: those below an id, with these values in columns."""
+    where = ["id < ?", *(f"{name} = ?" for name in UsageRow._fields if name in wanted)]
     values = [wanted[name] for name in UsageRow._fields if name in wanted]
     found = connection.execute(
         f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
-        (
-            before_id if before_id is not None else 2**62,
-            ended_before if ended_before is not None else 1e300,
-            *values,
-            limit,
-        ),
+        (before_id if before_id is not None else 2**62, *values, limit),
     )
     return [UsageRow._make(row) for row in found]
 

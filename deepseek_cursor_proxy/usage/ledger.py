@@ -9,14 +9,16 @@ Nothing here delays or fails an answer.
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.observers.events import Event, PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
@@ -36,26 +38,22 @@ _MOST_ROWS_WAITING = 2000
 _ROWS_BETWEEN_PRUNINGS = 1024
 _ROWS_PER_STEP = 200
 
-# A request, and when it ended.
-_Waiting = tuple[float, RequestRecord]
-
 
 class UsageLedger:
     """`add` is called by handler threads, the rest by its own. `_lock` protects the fields."""
 
     def __init__(
-        self, database: Database, *, max_age_seconds: float, max_rows: int, clock: Callable[[], float]
+        self, database: Database, *, max_age_seconds: float, max_rows: int, pruning: PruningClock | None = None
     ) -> None:
-        """`clock` is protected against jumps: a clock that is set wrong must not make all rows old."""
         self._database = database
         self._max_age = max_age_seconds
         self._max_rows = max_rows
-        self._clock = clock
+        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         # Held while rows that were taken are not in the file yet.
         self._writing = threading.Lock()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[RequestRecord] = deque()
         self._lost = 0
         self._has_warned = False
         self._thread: threading.Thread | None = None
@@ -67,7 +65,7 @@ class UsageLedger:
         if not record.facts.key:
             return
         with self._lock:
-            self._waiting.append((self._clock(), record))
+            self._waiting.append(record)
             if len(self._waiting) > _MOST_ROWS_WAITING:
                 self._drop_excess()
             if self._thread is None and not self._is_closed:
@@ -115,11 +113,11 @@ class UsageLedger:
                     self._thread = None
                     return
 
-    def _take_batch(self) -> list[_Waiting]:
+    def _take_batch(self) -> list[RequestRecord]:
         with self._changed:
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), _ROWS_PER_TRANSACTION))]
 
-    def _put_back(self, batch: list[_Waiting]) -> None:
+    def _put_back(self, batch: list[RequestRecord]) -> None:
         with self._changed:
             self._waiting.extendleft(reversed(batch))
             self._drop_excess()
@@ -130,10 +128,10 @@ class UsageLedger:
             self._lost += 1
             self._warn("the file cannot be used")
 
-    def _write(self, batch: list[_Waiting]) -> bool:
+    def _write(self, batch: list[RequestRecord]) -> bool:
         """Whether the file has the batch now, or will never take it."""
         try:
-            rows = [_row(ended_at, record) for ended_at, record in batch]
+            rows = list(map(_row, batch))
             with self._database.transaction() as connection:
                 usage_rows.insert(connection, rows)
                 usage_rows.write_sums(connection, sum_by_day(rows))
@@ -170,7 +168,9 @@ class UsageLedger:
 
     def _delete_some(self) -> int:
         with self._database.transaction() as connection:
-            return usage_rows.prune(connection, self._clock() - self._max_age, self._max_rows, _ROWS_PER_STEP)
+            return usage_rows.prune(
+                connection, self._pruning.oldest_kept(self._max_age), self._max_rows, _ROWS_PER_STEP
+            )
 
 
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
@@ -205,19 +205,21 @@ def day_of(moment: float) -> str:
 
 
 def _picture_record(event: PictureDescribed) -> RequestRecord:
-    facts = RequestFacts(0, 0.0, "picture", event.caller, event.model, safe_text(event.model, 60))
+    facts = RequestFacts(
+        0, time.time() - event.seconds, "picture", event.caller, event.model, safe_text(event.model, 60)
+    )
     result = Result.COMPLETED if event.status == 200 else Result.FAILED
     tokens = read_usage(event.usage) if event.usage is not None else None
     record = RequestRecord(facts, result, event.status, None, Timing(event.seconds))
     return record._replace(tokens=tokens, cost=event.cost)
 
 
-def _row(ended_at: float, record: RequestRecord) -> UsageRow:
+def _row(record: RequestRecord) -> UsageRow:
     number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, session = record.facts
     seconds, first_token, queue, connect = record.timing
     return UsageRow._make(
         (
-            *(0, ended_at, number, api, key, session, requested_model, model, record.upstream, int(stream)),
+            *(0, record.ended_at, number, api, key, session, requested_model, model, record.upstream, int(stream)),
             *(record.result.value, record.status),
             *(record.tokens if record.tokens is not None else (None, None, None, None, 0)),
             *(record.cost if record.cost is not None else (None, None, None, "", "")),

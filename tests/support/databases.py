@@ -1,15 +1,30 @@
 """Test cases over a database file of their own."""
 
+import inspect
+import math
 import sqlite3
 import tempfile
 import threading
 import unittest
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage.engine.database import Database
 from tests.support.polling import PATIENCE
+
+
+def age_rows(path: Path, seconds: float) -> None:
+    """Make all rows of a file that no process has open so much older, as if the clock had gone on."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for (column,) in connection.execute(f"SELECT name FROM pragma_table_info('{table}')").fetchall():
+                if column.endswith("_at"):
+                    connection.execute(f"UPDATE {table} SET {column} = {column} - ?", (seconds,))
+                elif column == "day":
+                    connection.execute(f"UPDATE {table} SET day = date(day, ?)", (f"-{seconds // 86400:.0f} days",))
 
 
 class StoreFileTestCase(unittest.TestCase):
@@ -75,7 +90,9 @@ class StoreTestCase(DatabaseTestCase):
         self.store = self.store_on(self.database)
 
     def store_on(self, database: Database, **limits: float) -> Any:
-        store = self.store_type(database, clock=lambda: self.now, **limits)
+        parameters = inspect.signature(self.store_type).parameters
+        clocks = {"clock": lambda: self.now, "pruning": PruningClock(math.inf, lambda: self.now)}
+        store = self.store_type(database, **{name: clocks[name] for name in clocks if name in parameters}, **limits)
         self.addCleanup(store.close)
         return store
 

@@ -50,14 +50,15 @@ class RequestPages:
         return [requests.row(each) for each in records if _matches(each, wanted)]
 
     def _from_ledger(self, before: int | None, wanted: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
-        in_memory = self._log.ended(limit=sys.maxsize)
-        ended_before = in_memory[-1].ended_at if in_memory else None
+        # By the very time that the ledger has: no order of times would do, because the clock may be set back.
+        in_memory = {(each.number, each.ended_at) for each in self._log.ended(limit=sys.maxsize)}
         with ledger_connection(self._database) as connection:
             before_id = -before if before is not None and before < 0 else None
-            if before is not None and before >= 0 and all(each.number != before for each in in_memory):
+            if before is not None and before >= 0 and all(number != before for number, _ in in_memory):
                 before_id = usage_rows.find_id(connection, before, self._started_at)
-            rows = usage_rows.read_page(connection, limit, before_id, ended_before, wanted)
-        return [requests.ledger_row(each) for each in rows]
+            rows = usage_rows.read_page(connection, limit + len(in_memory), before_id, wanted)
+        others = [each for each in rows if (each.number, each.ended_at) not in in_memory]
+        return [requests.ledger_row(each) for each in others[:limit]]
 
 
 def _matches(record: RequestRecord, wanted: Mapping[str, str]) -> bool:

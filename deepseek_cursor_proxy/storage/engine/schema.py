@@ -162,8 +162,8 @@ def version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def newest_time(connection: sqlite3.Connection) -> float | None:
-    """The latest time in any table; None when all are empty."""
+def newest_time(connection: sqlite3.Connection, until: float) -> float | None:
+    """The latest time in any table up to this one; None when there is none."""
     columns = (
         ("used_at", "reasonings"),
         ("used_at", "tool_orders"),
@@ -172,7 +172,8 @@ def newest_time(connection: sqlite3.Connection) -> float | None:
         ("ended_at", "usage"),
         ("created_at", "cached_answers"),
     )
-    times = [connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] for column, table in columns]
+    query = "SELECT max({0}) FROM {1} WHERE {0} <= ?"
+    times = [connection.execute(query.format(*each), (until,)).fetchone()[0] for each in columns]
     return max((time for time in times if time is not None), default=None)
 
 

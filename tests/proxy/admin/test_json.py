@@ -14,6 +14,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.admin_client import ADMIN_KEY, AdminCase
+from tests.support.databases import age_rows
 from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until, request_bytes
 from tests.support.polling import wait_until
 
@@ -185,6 +186,27 @@ class LedgerTest(AdminCase):
         self.assertEqual({*ROW.split(), "strip", "finish_reason", "dropped", "bodies", "bodies_hint"}, set(old.value))
         self.assertEqual((-2, 2, "deepseek-flash"), tuple(old.value[each] for each in ("id", "number", "model")))
         self.assertEqual(404, self.get(admin, "/api/requests/-99").status)
+
+    def test_requests_after_days_without_the_proxy_are_of_today_and_listed_once(self) -> None:
+        path = self.folder / "store.sqlite3"
+        proxy, _ = self.proxy_with(path)
+        self.round_trip(proxy, chat_body())
+        proxy.close()
+        age_rows(path, 3 * 24 * 3600)
+        proxy, admin = self.proxy_with(path)
+        for _ in range(2):
+            self.round_trip(proxy, chat_body())
+        proxy.server.services().ledger.flush()
+        self.assertEqual([2, 1, -1], self.ids(admin))
+        self.assertEqual(2, self.get(admin, "/api/stats").value["today"]["requests"])
+
+    def test_a_request_is_listed_once_when_the_clock_is_set_back(self) -> None:
+        proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
+        for now in (2e9, 1.9e9, 1.8e9):
+            with mock.patch("deepseek_cursor_proxy.exchange.request_report.time.time", lambda now=now: now):
+                self.round_trip(proxy, chat_body())
+        proxy.server.services().ledger.flush()
+        self.assertEqual([3, 2, 1], self.ids(admin))
 
     def test_requests_that_left_the_memory_are_found_once_in_the_ledger(self) -> None:
         proxy, admin = self.proxy_with(self.folder / "store.sqlite3")

@@ -11,6 +11,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw, 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.admin_client import AdminCase
 from tests.support.cache_client import ANSWER, APIS, CacheTestCase, body, read
+from tests.support.databases import age_rows
 from tests.support.harness import RunningProxy, chat_body, request_bytes
 from tests.support.polling import wait_until
 
@@ -116,15 +117,25 @@ class TestHits(CacheTestCase):
         self.assertEqual(("hit", said), (reply.headers["x-cache"], read("chat", reply)))
 
     def test_an_answer_is_forgotten_after_its_time(self) -> None:
-        store = ReasoningStore(":memory:")
-        with mock.patch.object(store, "clock", mock.Mock(return_value=1e9)) as clock:
-            proxy = self.cache_proxy(store, response_cache_max_age_seconds=60)
+        proxy = self.cache_proxy(response_cache_max_age_seconds=60)
+        answers = proxy.server.services().response_cache.store
+        with mock.patch.object(answers, "_clock", mock.Mock(return_value=1e9)) as clock:
             replies = [self.ask(proxy, "chat")]
             clock.return_value += 59
             replies.append(self.ask(proxy, "chat"))
             clock.return_value += 2
             replies += [self.ask(proxy, "chat"), self.ask(proxy, "chat")]
         self.assertEqual(["miss", "hit", "miss", "hit"], self.states(*replies))
+
+    def test_an_answer_is_forgotten_after_its_time_also_when_the_proxy_did_not_run_for_days(self) -> None:
+        path = self.folder / "store.sqlite3"
+        first = self.cache_proxy(ReasoningStore(path))
+        replies = [self.ask(first, "chat")]
+        first.close()
+        age_rows(path, 9 * 24 * 3600)
+        second = self.cache_proxy(ReasoningStore(path))
+        replies += [self.ask(second, "chat"), self.ask(second, "chat")]
+        self.assertEqual(["miss", "miss", "hit"], self.states(*replies))
 
     def test_searches_are_part_of_a_hit(self) -> None:
         search = {"type": "web_search"}

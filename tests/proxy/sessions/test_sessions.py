@@ -5,6 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.databases import age_rows
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 
@@ -144,6 +145,19 @@ class TestSessions(SessionsTestCase):
         first.server.server_close()
         second = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
         self.assertEqual(1, len(self.json("GET", f"/s/{session}/nodes", proxy=second)["nodes"]))
+
+    def test_a_start_with_a_clock_that_is_far_ahead_deletes_no_session(self) -> None:
+        store, sessions = self.folder / "a.sqlite3", self.folder / "sessions.sqlite3"
+        uuids: list[str] = []
+        for _ in range(3):
+            proxy = self.proxy(ReasoningStore(store))
+            self.assertEqual(len(uuids), len(self.json("GET", "/sessions", proxy=proxy)["sessions"]))
+            uuids.append(self.json("POST", "/sessions/create", {}, proxy=proxy)["uuid"])
+            body = {"model": "deepseek-v4-pro", "messages": [QUESTION]}
+            self.json("POST", f"/s/{uuids[0]}/v1/chat/completions", body, proxy=proxy)
+            proxy.close()
+            for path in (store, sessions):
+                age_rows(path, 200 * 24 * 3600)
 
     def test_a_session_that_is_deleted_at_once_leaves_no_byte_in_a_file(self) -> None:
         proxy = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))

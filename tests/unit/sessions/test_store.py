@@ -1,3 +1,4 @@
+import math
 import random
 import sqlite3
 import tracemalloc
@@ -20,6 +21,7 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     UnnamedSession,
     message_json,
 )
+from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from tests.support.width import width
 
@@ -49,7 +51,8 @@ class StoreTestCase(unittest.TestCase):
         self.store = self.open()
 
     def open(self, limits: Limits = Limits()) -> SessionStore:  # noqa: B008
-        store = SessionStore(self.path, limits, clock=lambda: self.now)
+        pruning = PruningClock(math.inf, lambda: self.now)
+        store = SessionStore(self.path, limits, clock=lambda: self.now, pruning=pruning)
         store.open()
         self.addCleanup(store.close)
         return store

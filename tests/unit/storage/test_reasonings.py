@@ -1,4 +1,5 @@
 import logging
+import math
 import random
 import sqlite3
 import threading
@@ -9,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
+from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage import reasoning_rows, reasonings
 from deepseek_cursor_proxy.storage.engine import reopener
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
@@ -60,7 +62,7 @@ RECORDED: tuple[tuple[str, list[dict[str, Any]], dict[int, list[str]], int], ...
 
 class StoreTestCase(StoreFileTestCase):
     def store(self, path: str | Path = ":memory:", **details: float) -> ReasoningStore:
-        opened = ReasoningStore(path, clock=lambda: self.now, **details)  # type: ignore[arg-type]
+        opened = ReasoningStore(path, pruning=PruningClock(math.inf, lambda: self.now), **details)  # type: ignore[arg-type]
         self.addCleanup(opened.close)
         return opened
 
@@ -244,14 +246,17 @@ class TestPruning(StoreTestCase):
         self.assertEqual(0, store.prune())
         self.assertEqual(73, store.stats().reasonings)
 
-    def test_no_reasoning_expires_while_the_newest_is_in_the_future(self) -> None:
-        """The clock was ahead when it was written, or is behind now: either way ages mean nothing."""
+    def test_a_reasoning_from_the_future_keeps_no_old_one_and_gets_the_right_time_when_it_is_used(self) -> None:
         store = self.store(max_age_seconds=DAY)
         self.fill(store, range(20))
         self.now += 100 * DAY
         store.record([((key(99),), "from the future")])
-        self.now -= DAY
-        self.assertEqual(0, store.prune())
+        self.now -= 90 * DAY
+        self.assertEqual(2, store.prune())
+        store.find([key(99)])
+        for _ in range(20):
+            store.prune()
+        self.assertEqual((1, self.now), store.stats()[0::3])
 
     def test_reasonings_are_pruned_on_a_thread_of_their_own(self) -> None:
         store = self.store(max_rows=5)

@@ -1,6 +1,7 @@
 """The ledger: rows in batches and sums of days, also when the file, the clock or the figures are bad."""
 
 import logging
+import math
 import os
 import sqlite3
 import stat
@@ -14,7 +15,7 @@ from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.prices.price_list import Cost
-from deepseek_cursor_proxy.steady_clock import SteadyClock
+from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.usage_rows import DaySums, UsageRow
@@ -26,9 +27,11 @@ from tests.support.polling import wait_until
 NOON = datetime(2026, 11, 17, 12).timestamp()
 
 
-def record(number: int = 1, **fields: Any) -> RequestRecord:
+def record(number: int = 1, started_at: float = NOON, **fields: Any) -> RequestRecord:
     details = {name: fields.pop(name) for name in ("key", "session", "model", "api") if name in fields}
-    facts = RequestFacts(number, NOON, **{"api": "chat", "key": "0123456789ab", "model": "deepseek-flash", **details})
+    facts = RequestFacts(
+        number, started_at, **{"api": "chat", "key": "0123456789ab", "model": "deepseek-flash", **details}
+    )
     defaults: dict[str, Any] = {
         "result": Result.COMPLETED,
         "status": 200,
@@ -50,7 +53,12 @@ class LedgerTestCase(StoreFileTestCase):
         self.enterContext(mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 0.01))
 
     def ledger(self, database: Database | None = None, **options: Any) -> UsageLedger:
-        options = {"max_age_seconds": 1000.0, "max_rows": 100, "clock": lambda: self.now, **options}
+        options = {
+            "max_age_seconds": 1000.0,
+            "max_rows": 100,
+            "pruning": PruningClock(math.inf, lambda: self.now),
+            **options,
+        }
         self.database = database or self.open()
         opened = UsageLedger(self.database, **options)
         self.addCleanup(opened.close)
@@ -71,7 +79,7 @@ class LedgerTestCase(StoreFileTestCase):
 class TestLedger(LedgerTestCase):
     def test_a_request_is_written_with_all_its_figures_by_another_thread(self) -> None:
         opened = self.ledger()
-        opened.add(record(7, session="abcdefabcdef"))
+        opened.add(record(7, NOON - 2.5, session="abcdefabcdef"))
         wait_until(self.rows)
         (row,) = self.rows()
         self.assertEqual(
@@ -157,8 +165,8 @@ class TestBounds(LedgerTestCase):
         opened.flush()
         self.assertEqual(3, opened.prune())
         self.assertEqual([7, 6, 5, 4, 3], [row.number for row in self.rows()])
-        self.now += 101
-        opened.add(record(8))
+        self.now += 103
+        opened.add(record(8, self.now))
         opened.flush()
         opened.prune()
         self.assertEqual([8], [row.number for row in self.rows()])
@@ -177,8 +185,7 @@ class TestBounds(LedgerTestCase):
 
     def test_a_clock_that_jumps_deletes_nothing(self) -> None:
         wall, monotonic = [NOON], [0.0]
-        clock = SteadyClock(100.0, lambda: wall[0], lambda: monotonic[0])
-        opened = self.ledger(clock=clock)
+        opened = self.ledger(pruning=PruningClock(100.0, lambda: wall[0], lambda: monotonic[0]))
         for jump in (10**9, -(10**9), -(10**9), 10**9):
             opened.add(record())
             opened.flush()

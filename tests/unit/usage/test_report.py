@@ -26,7 +26,7 @@ class ReportTestCase(LedgerTestCase):
 
     def add(self, days_ago: int = 0, **fields: Any) -> None:
         self.now = NOON - days_ago * DAY
-        self.opened.add(record(**fields))
+        self.opened.add(record(started_at=self.now, **fields))
 
     def report(self, by: str = "day", days: int = 30, currency: str = "USD") -> UsageReport:
         self.assertTrue(self.opened.flush())
