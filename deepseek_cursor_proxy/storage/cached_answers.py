@@ -155,7 +155,7 @@ class CachedAnswers:
             connection.executemany(
                 "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "
-                "tokens = tokens + excluded.tokens, money = money + excluded.money",
+                f"tokens = min(tokens + excluded.tokens, {2**63 - 1}), money = money + excluded.money",
                 [(currency, *totals) for currency, totals in counts.items()],
             )
 

@@ -96,7 +96,8 @@ _DAY_COLUMNS = (*_GROUP, *_SUMS)
 _ADD = (
     f"INSERT INTO usage_days ({', '.join(_DAY_COLUMNS)}) VALUES ({', '.join('?' * len(_DAY_COLUMNS))}) "
     f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET "
-    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
+    # A sum beyond SQLite's whole numbers would be a float, which the column refuses, and with it all rows.
+    + ", ".join(f"{name} = min({name} + excluded.{name}, {2**63 - 1})" for name in _SUMS)
 )
 
 

@@ -91,8 +91,8 @@ class UsageLedger:
         """Write what waits; whether all of it is in the file now."""
         with self._writing:
             while batch := self._take_batch():
-                if not self._write(batch):
-                    self._put_back(batch)
+                if left := self._write(batch):
+                    self._put_back(left)
                     return False
         return True
 
@@ -128,8 +128,8 @@ class UsageLedger:
             self._lost += 1
             self._warn("the file cannot be used")
 
-    def _write(self, batch: list[RequestRecord]) -> bool:
-        """Whether the file has the batch now, or will never take it."""
+    def _write(self, batch: list[RequestRecord]) -> list[RequestRecord]:
+        """Write requests; those that are left, because the file cannot be used now."""
         try:
             rows = list(map(_row, batch))
             with self._database.transaction() as connection:
@@ -137,14 +137,18 @@ class UsageLedger:
                 usage_rows.write_sums(connection, sum_by_day(rows))
         except Unusable:
             # The store reports it; here nothing is lost yet.
-            return False
+            return batch
         except Exception as error:
-            # Figures that SQLite refuses would hold up all that follow.
+            # Figures that SQLite refuses cost their own request, and hold up none that follows.
+            if len(batch) > 1:
+                return [left for each in batch for left in self._write([each])]
+            with self._lock:
+                self._lost += 1
             self._warn(error)
-            return True
+            return []
         self._report_end()
         self._pruner.count_writes(len(rows))
-        return True
+        return []
 
     def _warn(self, reason: object) -> None:
         if not self._has_warned:

@@ -56,6 +56,14 @@ class TestCachedAnswers(StoreTestCase):
         self.assertEqual(CacheTotals(4, 1, 23, 0.5), self.store.stats("USD").totals)
         self.assertEqual(CacheTotals(4, 1, 23, 4.0), self.store.stats("CNY").totals)
 
+    def test_a_sum_of_tokens_that_is_full_stays_full_and_hits_are_counted_on(self) -> None:
+        for _ in range(2):
+            self.store.count_hit(CachedAnswer(b"", 2**62, 1.0, "USD"))
+            self.restart()
+        self.store.count_hit(CachedAnswer(b"", 2**62, 1.0, "USD"))
+        self.restart()
+        self.assertEqual(CacheTotals(3, 0, 2**63 - 1, 3.0), self.store.stats("USD").totals)
+
     def test_many_hits_are_written_while_the_proxy_runs(self) -> None:
         for _ in range(cached_answers._COUNTS_BETWEEN_WRITES):
             self.store.count_hit(ANSWER)

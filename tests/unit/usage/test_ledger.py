@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.usage_rows import DaySums, UsageRow
 from deepseek_cursor_proxy.usage import ledger
 from deepseek_cursor_proxy.usage.ledger import UsageLedger, day_of
@@ -234,15 +235,46 @@ class TestFaults(LedgerTestCase):
         self.assertEqual(2, len(logs.output), logs.output)
         self.assertIn("lost: 7", logs.output[1])
 
-    def test_a_batch_that_the_file_refuses_does_not_hold_up_the_next(self) -> None:
+    def test_a_request_that_the_file_refuses_costs_no_other(self) -> None:
         opened = self.ledger()
-        with self.assertLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING):
-            opened.add(record(1, tokens=Tokens(10**30, 0, 0)))
-            opened.flush()
+        with (
+            mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 60.0),
+            self.assertLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING) as logs,
+        ):
+            for number in range(1, 6):
+                opened.add(record(number, tokens=Tokens(10**30 if number in (2, 4) else 1, 0, 0)))
+            self.assertTrue(opened.flush())
+        self.assertEqual([5, 3, 1], [row.number for row in self.rows()])
+        self.assertEqual(3, self.all_sums().requests)
+        self.assertEqual(2, sum(int(line.rpartition(" ")[2]) for line in logs.output if "again" in line))
+
+    def test_a_request_that_the_file_refuses_costs_no_other_when_the_file_fails_meanwhile(self) -> None:
+        opened = self.ledger()
+        written = mock.Mock(side_effect=[ValueError, None, Unusable("locked"), Unusable("locked")])
+        with (
+            mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 60.0),
+            mock.patch.object(usage_rows, "write_sums", written),
+        ):
+            for number in range(1, 4):
+                opened.add(record(number))
+            self.assertFalse(opened.flush())
+        self.database.reopen()
+        self.assertTrue(opened.flush())
+        self.assertEqual([3, 2, 1], [row.number for row in self.rows()])
+
+    def test_a_sum_that_is_full_stays_full_and_loses_no_request(self) -> None:
+        opened = self.ledger()
+        opened.add(record(1))
+        opened.flush()
+        most = 2**63 - 1
+        with self.database.transaction() as connection:
+            connection.execute("UPDATE usage_days SET hit = ?, output = ?", (most, most - 7))
+        with self.assertNoLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING):
             opened.add(record(2))
             opened.flush()
-        self.assertEqual([2], [row.number for row in self.rows()])
-        self.assertEqual(1, self.all_sums().requests)
+        self.assertEqual([2, 1], [row.number for row in self.rows()])
+        sums = self.all_sums()
+        self.assertEqual((2, most, most - 2, 20), (sums.requests, sums.hit, sums.output, sums.miss))
 
     def test_a_store_in_memory_has_a_ledger_too(self) -> None:
         database = Database(":memory:")
