@@ -7,7 +7,7 @@ another counts as unknown. They are estimates.
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -35,7 +35,8 @@ class Period(NamedTuple):
     @property
     def moments(self) -> tuple[float, float]:
         """Its first moment and the one after its last, as Unix times."""
-        return _midnight(self.since), _midnight(self.until + timedelta(days=1))
+        begin, end = (datetime(day.year, day.month, day.day) for day in self)
+        return _unix_time(lambda: begin, float("-inf")), _unix_time(lambda: end + timedelta(days=1), float("inf"))
 
 
 class Percentiles(NamedTuple):
@@ -173,8 +174,12 @@ def _in_currency(sums: DaySums, currency: str, wanted: str) -> DaySums:
     return sums._replace(unknown_costs=sums.requests, cost=0.0, saved=0.0, divergence_cost=0.0)
 
 
-def _midnight(day: date) -> float:
-    return datetime(day.year, day.month, day.day).timestamp()
+def _unix_time(moment: Callable[[], datetime], otherwise: float) -> float:
+    """The Unix time of a moment, unless that is beyond the years of Python or the system."""
+    try:
+        return moment().timestamp()
+    except (OverflowError, ValueError, OSError):
+        return otherwise
 
 
 def _group_fields(group: UsageGroup) -> dict[str, Any]:

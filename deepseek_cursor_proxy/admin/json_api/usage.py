@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def _today(connection: sqlite3.Connection, day: date, currency: str) -> dict[str
 
 def _period(parameters: Mapping[str, str]) -> Period:
     until = _day(parameters, "until") or date.today()
-    since = _day(parameters, "since") or until - timedelta(days=_DEFAULT_DAYS - 1)
+    since = _day(parameters, "since") or date.fromordinal(max(1, until.toordinal() - _DEFAULT_DAYS + 1))
     if since > until:
         raise BadRequest("The parameter since is after until.", param="since")
     return Period(since, until)

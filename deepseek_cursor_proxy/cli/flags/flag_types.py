@@ -9,7 +9,8 @@ def moment(text: str) -> float:
     """A day or a time of this machine's clock."""
     from datetime import datetime
 
-    with contextlib.suppress(ValueError):
+    # The others are for years that the system does not know.
+    with contextlib.suppress(ValueError, OverflowError, OSError):
         return datetime.fromisoformat(text).timestamp()
     raise argparse.ArgumentTypeError(f"{text!r} is no date, such as 2026-11-17 or 2026-11-17T08:00")
 

@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.usage.report import GROUPS
 from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.databases import age_rows
 from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until, request_bytes
@@ -249,6 +250,17 @@ class LedgerTest(AdminCase):
         for query in ("by=prompt", "since=yesterday", "until=2026-13-01", "since=2026-02-02&until=2026-02-01"):
             with self.subTest(query):
                 self.assertEqual(400, self.get(admin, f"/api/usage?{query}").status)
+
+    def test_usage_is_there_for_every_day_that_can_be_written(self) -> None:
+        proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
+        self.round_trip(proxy, chat_body())
+        proxy.server.services().ledger.flush()
+        for query in ("until=0001-01-01", "since=0001-01-01", "until=9999-12-31", "since=0001-01-01&until=9999-12-31"):
+            for by in GROUPS:
+                with self.subTest(query, by=by):
+                    reply = self.get(admin, f"/api/usage?{query}&by={by}")
+                    self.assertEqual(200, reply.status)
+                    self.assertEqual(int("since" in query), reply.value["total"]["requests"])
 
     def test_a_store_that_cannot_be_read_is_a_503_for_usage_and_null_in_the_stats(self) -> None:
         _, admin = self.proxy_with(self.folder / "store.sqlite3")

@@ -104,6 +104,7 @@ class TestSessionsCommand(unittest.TestCase):
         for words, text in (
             (("show", "zzz"), "no session begins with zzz"),
             (("export", "--since", "yesterday"), "is no date"),
+            (("export", "--since", "0001-01-01"), "is no date"),
             (("export", "-o", str(self.folder / "none" / "x")), "cannot write"),
             (("export", "--format", "nodes", "--tokenizer", str(self.path)), "tokenizer"),
         ):
