@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.usage import balance
-from deepseek_cursor_proxy.usage.report import GROUPS, Period, UsageGroup, UsageReport, make_report
+from deepseek_cursor_proxy.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report
 
 _DEFAULT_DAYS = 30
 # A person waits for it, not for a model that thinks.
@@ -150,9 +150,17 @@ def _print_csv(report: UsageReport) -> None:
     groups: list[dict[str, Any]] = report.as_json()["groups"]
     writer.writerow([report.by, *_CSV_FIELDS, "currency"])
     for group in groups:
-        writer.writerow([safe_text(group["name"], 60), *(group[name] for name in _CSV_FIELDS), report.currency])
+        writer.writerow([_csv_text(group["name"]), *(group[name] for name in _CSV_FIELDS), report.currency])
 
 
+def _csv_text(name: str) -> str:
+    """The name of a group as a cell of a spreadsheet, which would compute one that begins like a formula."""
+    text = safe_text(name, 60)
+    return f"'{text}" if text.lstrip()[:1] in _FORMULA_SIGNS and text != NAMELESS else text
+
+
+# With their wide forms, which some spreadsheets read alike.
+_FORMULA_SIGNS = tuple("=+-@＝＋－＠")
 _CSV_FIELDS = (
     "requests", "failed", "hit_tokens", "miss_tokens", "output_tokens", "thinking_tokens", "searches", "cost",
     "unknown_cost_requests", "saved", "divergence_cost",

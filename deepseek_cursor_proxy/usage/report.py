@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.usage.ledger import day_of
 
 GROUPS = ("day", "model", "key", "api", "session")
 # What a group without a name is called: a request that came not so far, or a key that was refused.
-_NAMELESS = "-"
+NAMELESS = "-"
 _FAILURES = (Result.FAILED.value, Result.REFUSED.value)
 
 
@@ -97,9 +97,9 @@ def make_report(connection: sqlite3.Connection, period: Period, by: str, currenc
     days = [(group, _in_currency(sums, group.currency, currency)) for group, sums in read]
     if by == "session":
         sessions = usage_rows.sum_sessions(connection, *period.moments, _FAILURES)
-        sums = _sum_by((name or _NAMELESS, _in_currency(each, kept, currency)) for name, kept, each in sessions)
+        sums = _sum_by((name or NAMELESS, _in_currency(each, kept, currency)) for name, kept, each in sessions)
     else:
-        sums = _sum_by((getattr(group, by) or _NAMELESS, each) for group, each in days)
+        sums = _sum_by((getattr(group, by) or NAMELESS, each) for group, each in days)
     times, all_times = _read_times(connection, period, by)
     groups = [_group(name, found, times[name]) for name, found in sums.items()]
     total = _group("", add_sums(sums.values()), all_times)
@@ -142,7 +142,7 @@ def _read_times(connection: sqlite3.Connection, period: Period, by: str) -> tupl
     together = _Times()
     column, done = "ended_at" if by == "day" else by, Result.COMPLETED.value
     for value, seconds, first in usage_rows.read_times(connection, *period.moments, column, done):
-        name = day_of(value) if by == "day" else value or _NAMELESS
+        name = day_of(value) if by == "day" else value or NAMELESS
         groups[name].add(seconds, first)
         together.add(seconds, first)
     return groups, together
@@ -162,7 +162,7 @@ def _sum_by(named: Iterable[tuple[str, DaySums]]) -> dict[str, DaySums]:
 def _by_day_and_model(days: Iterable[tuple[DayGroup, DaySums]]) -> dict[str, dict[str, DaySums]]:
     found: dict[str, dict[str, DaySums]] = {}
     for group, sums in days:
-        models, model = found.setdefault(group.day, {}), group.model or _NAMELESS
+        models, model = found.setdefault(group.day, {}), group.model or NAMELESS
         models[model] = add_sums([models.get(model, DaySums()), sums])
     return found
 

@@ -8,6 +8,7 @@ import logging
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -20,6 +21,7 @@ from tests.support.harness import RunningProxy, SocketTestCase, chat_body, reque
 from tests.support.histories import TOOLS
 from tests.support.polling import wait_until
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
+from tests.unit.usage.test_ledger import record
 
 CONSOLE = "deepseek_cursor_proxy.observers.console"
 
@@ -68,6 +70,20 @@ class TestUsage(UsageTestCase):
         self.assertEqual(1, len({len(line) for line in (names, *lines)}))
         rows = list(csv.DictReader(io.StringIO(self.output("usage", "--week", "--by", "api", "--csv"))))
         self.assertEqual([("chat", "3", "USD")], [(row["api"], row["requests"], row["currency"]) for row in rows])
+
+    def test_no_name_is_a_formula_for_a_spreadsheet_and_numbers_stay_numbers(self) -> None:
+        names = ("=1+1", "+1", "-1", "@SUM(1)", "＝1", "\t=1", "\r=1", " =1", '=HYPERLINK("http://x","y")', "a=1", "-x")
+        proxy = self.with_file()
+        for name in ("", *names):
+            proxy.server.services().ledger.add(record(1, time.time(), model=name))
+        proxy.close()
+        rows = list(csv.DictReader(io.StringIO(self.output("usage", "--by", "model", "--csv"))))
+        found = {row.pop("model") for row in rows}
+        self.assertEqual([], [name for name in found if name.strip()[0] in "=+-@＝" and name != "-"])
+        self.assertLessEqual({"'=1+1", "'@SUM(1)", "\\t=1", "a=1", "-"}, found)
+        for row in rows:
+            self.assertRegex("".join(value for name, value in row.items() if name != "currency"), r"^[0-9.e-]*$")
+        self.assertIn("=1+1", self.output("usage", "--by", "model", "--json"))
 
     def test_without_usage_the_command_says_so_and_why(self) -> None:
         self.assertRegex(
