@@ -111,13 +111,14 @@ class AdminApp:
     def _request(self, id: int) -> HttpReply:
         if id < 0 and (row := self._pages().find(id)) is not None:
             return _json(requests.ledger_details(row))
-        record = self._context.services().request_log.find(id)
+        log = self._context.services().request_log
+        record = log.find(id)
         if record is None:
             raise NotFound(
                 "No request with this id has ended, or it is forgotten by now. It may still run.",
                 code="unknown_request",
             )
-        return _json(requests.details(record, self._context.config.trace_dir))
+        return _json(requests.details(record, self._context.config.trace_dir, log.run))
 
     def _session(self, session: str, node: str | None) -> HttpReply:
         services = self._context.services()

@@ -152,7 +152,7 @@ def _build_observers(
         # Only here: most proxies write no trace, and are smaller without the module.
         from deepseek_cursor_proxy.observers.trace import Trace
 
-        observers.append(Trace(config.trace_dir))
+        observers.append(Trace(config.trace_dir, request_log.run))
     by_type: dict[type[Event], list[Observer]] = {kind: [request_log] for kind in RequestLog.EVENTS}
     by_type[Finished].append(sessions)
     by_type[PictureDescribed] = [ledger]

@@ -6,6 +6,7 @@ progress of a running answer is read when the dashboard asks for it.
 """
 
 import logging
+import secrets
 import threading
 from array import array
 from collections import deque
@@ -134,6 +135,8 @@ class RequestLog:
     EVENTS = (Received, Finished, Refused, PassedThrough)
 
     def __init__(self, most_records: int = _MOST_RECORDS) -> None:
+        # Numbers of requests begin anew with every start; this tells one run from all others.
+        self.run = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._running: dict[int, Callable[[], Progress]] = {}
         self._ended: deque[RequestRecord] = deque(maxlen=most_records)

@@ -1,7 +1,8 @@
 """Trace: one private JSON file per request: the client's body, the restored reasoning, the upstream body, the reply.
 
 Files have mode 0600 in a directory of 0700 and contain prompts and answers in full, except what looks like an API key;
-the caller is a digest, headers are absent. `explain_trace` reads them. FORMAT is the version of the file's format.
+the caller is a digest, headers are absent. `explain_trace` reads them. FORMAT is the version of the file's format. The
+name of a file has the run of the proxy in it, because several proxies, one after the other or at once, write here.
 """
 
 import threading
@@ -39,8 +40,10 @@ _FIRST_WORDS = 120
 class Trace:
     """Called by handler threads; the lock protects the unfinished traces and their requests."""
 
-    def __init__(self, directory: Path, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: Path, run: str, now: Callable[[], float] = time.time) -> None:
+        """`run` is that of the request log."""
         self._directory = directory.expanduser()
+        self._run = run
         self._now = now
         self._lock = threading.Lock()
         self._open: dict[int, dict[str, Any]] = {}
@@ -102,8 +105,13 @@ class Trace:
     def _write(self, trace: dict[str, Any]) -> None:
         stamp = trace["received_at"].replace(":", "").replace("-", "").partition("+")[0]
         private_files.make_directory(self._directory)
-        path = self._directory / f"{stamp}-{trace['number']:06d}.json"
+        path = self._directory / f"{stamp}-{file_end(self._run, trace['number'])}"
         private_files.write(path, redact_keys(encode_json(trace).decode()).encode(), is_new_name=True)
+
+
+def file_end(run: str, number: int) -> str:
+    """How the name of a request's file ends; it begins with the time."""
+    return f"{number:06d}-{run}.json"
 
 
 def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:

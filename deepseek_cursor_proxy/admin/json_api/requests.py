@@ -138,18 +138,21 @@ def _facts(facts: RequestFacts) -> dict[str, Any]:
     }
 
 
-def details(record: RequestRecord, trace_dir: Path | None) -> dict[str, Any]:
-    """The row of a request with its turns, and its bodies if it was traced."""
+def details(record: RequestRecord, trace_dir: Path | None, run: str) -> dict[str, Any]:
+    """The row of a request of this run with its turns, and its bodies if it was traced."""
     marks = [{"index": mark.message, "source": mark.source, "proof": PROOFS.get(mark.proof)} for mark in record.strip]
     more = {"strip": marks, "finish_reason": record.finish_reason, "dropped": list(record.dropped)}
-    return {**row(record), **more, **_bodies(record, trace_dir)}
+    return {**row(record), **more, **_bodies(record.number, trace_dir, run)}
 
 
-def _bodies(record: RequestRecord, trace_dir: Path | None) -> dict[str, Any]:
+def _bodies(number: int, trace_dir: Path | None, run: str) -> dict[str, Any]:
     if trace_dir is None:
         return {"bodies": None, "bodies_hint": _TRACING_HINT}
     try:
-        path = _find_trace(record, trace_dir.expanduser())
+        # Only here: most proxies write no trace.
+        from deepseek_cursor_proxy.observers.trace import file_end
+
+        path = next(trace_dir.expanduser().glob(f"*-{file_end(run, number)}"), None)
         if path is None:
             return {"bodies": None, "bodies_hint": _MISSING_HINT}
         if path.stat().st_size > _MOST_TRACE_BYTES:
@@ -159,13 +162,6 @@ def _bodies(record: RequestRecord, trace_dir: Path | None) -> dict[str, Any]:
         return {"bodies": None, "bodies_hint": _MISSING_HINT}
     names = {"client": "client_request", "upstream": "upstream_request", "answer": "reply"}
     return {"bodies": {name: trace.get(key) for name, key in names.items()}, "bodies_hint": None}
-
-
-def _find_trace(record: RequestRecord, folder: Path) -> Path | None:
-    """The file of this request. Numbers begin anew with every start, so an older one may have the same."""
-    newest = max(folder.glob(f"*-{record.number:06d}.json"), key=lambda path: path.stat().st_mtime, default=None)
-    is_ours = newest is not None and newest.stat().st_mtime >= record.facts.started_at - 1
-    return newest if is_ours else None
 
 
 def _time(unix: float) -> float:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -147,9 +148,29 @@ class ShapeTest(AdminCase):
         self.assertEqual({"client", "upstream", "answer"}, set(details["bodies"]))
         self.assertEqual("the question", details["bodies"]["client"]["messages"][0]["content"])
         self.assertIsNone(details["bodies_hint"])
+        # After a change of the settings they are those of the same run.
+        proxy.server.reconfigure(proxy.server.config)
+        self.round_trip(proxy, chat_body("another"))
+        self.assertEqual(
+            "another", self.get(admin, "/api/requests/2").value["bodies"]["client"]["messages"][0]["content"]
+        )
         for path in (self.folder / "traces").iterdir():
             path.write_text("damaged")
         self.assertIn("no trace of this request", self.get(admin, "/api/requests/1").value["bodies_hint"])
+
+    def test_two_proxies_with_one_trace_dir_show_no_prompt_of_the_other(self) -> None:
+        proxies = [self.admin_proxy(trace_dir=self.folder / "traces") for _ in range(2)]
+        admins = [self.admin(each) for each in proxies]
+        for text, proxy in zip(("first", "second"), proxies, strict=True):
+            self.round_trip(proxy, chat_body(text))
+        # A request that is not traced, of which the other has one with the same number.
+        self.round_trip(proxies[1], chat_body("third"))
+        proxies[0].server.reconfigure(replace(proxies[0].server.config, trace_dir=None))
+        self.round_trip(proxies[0], chat_body("untraced"))
+        proxies[0].server.reconfigure(replace(proxies[0].server.config, trace_dir=self.folder / "traces"))
+        found = [self.get(admin, f"/api/requests/{number}").value["bodies"] for admin in admins for number in (1, 2)]
+        texts = [bodies and bodies["client"]["messages"][0]["content"] for bodies in found]
+        self.assertEqual(["first", None, "second", "third"], texts)
 
 
 class LedgerTest(AdminCase):
