@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
@@ -80,7 +79,7 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
     if str(config.reasoning_content_path) == ":memory:":
         return empty, "The store is in memory (reasoning_content_path), so usage is forgotten when the proxy stops."
     try:
-        with open_read_only(Path(os.path.realpath(path))) as connection:
+        with open_read_only(path) as connection:
             if not usage_rows.has_tables(connection):
                 return empty, f"{path} was last used by a version that kept none. Start the proxy once."
             return make_report(connection, period, by, config.currency), "The proxy notes each request when it ends."

@@ -66,6 +66,7 @@ class Database:
         self._writer: StoreConnection | None = None
         self._reader: StoreConnection | None = None
         self._file_identity: file_check.FileIdentity | None = None
+        self._claim: file_check.Claim | None = None
         self._read_fault: Unusable | None = _NOT_OPEN
         self._write_fault: Unusable | None = None
         # How often a fault was met; never reset, for metrics.
@@ -246,11 +247,19 @@ class Database:
         return self._connect(may_wait)
 
     def _connect(self, may_wait: bool) -> "_Connections":
+        claim = None
         if self.path != ":memory:":
             private_files.make_directory(self._file.parent)
-            file_check.inspect(self._file, self._schema)
-            # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
-            private_files.create(self._file)
+            claim = file_check.claim(self._file, self._schema, may_create=True)
+        try:
+            return self._connect_claimed(may_wait, claim)
+        except BaseException:
+            if claim is not None:
+                claim.release()
+            raise
+
+    def _connect_claimed(self, may_wait: bool, claim: file_check.Claim | None) -> "_Connections":
+        if claim is not None:
             file_check.grant_side_files(self._file)
         connection = connect(":memory:" if self.path == ":memory:" else str(self._file))
         try:
@@ -263,7 +272,7 @@ class Database:
             connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
             self._schema.migrate(connection)
-            return _Connections(connection, connection if self.path == ":memory:" else self._connect_reader())
+            return _Connections(connection, connection if claim is None else self._connect_reader(), claim)
         except BaseException:
             connection.close()
             raise
@@ -291,20 +300,24 @@ class Database:
         if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
             return
         with suppress(sqlite3.Error, OSError, Unusable):
-            file_check.inspect(self._file, self._schema)
-            connection = connect(file_check.immutable_uri(self._file), uri=True)
+            claim = file_check.claim(self._file, self._schema, may_create=False)
+            connection = None
             try:
+                connection = connect(file_check.immutable_uri(self._file), uri=True)
                 self._schema.check(connection)
                 if schema.version(connection) != self._schema.newest_version:
                     raise fault
             except BaseException:
-                connection.close()
+                if connection is not None:
+                    connection.close()
+                claim.release()
                 raise
-            self._adopt(_Connections(connection, connection), ReadOnly(fault.reason, fault.remedy))
+            self._adopt(_Connections(connection, connection, claim), ReadOnly(fault.reason, fault.remedy))
 
     def _adopt(self, connections: "_Connections", write_fault: Unusable | None = None) -> None:
         with self._lock, self._read_lock:
-            self._writer, self._reader, self._read_fault = connections.writer, connections.reader, None
+            self._writer, self._reader, self._claim = connections
+            self._read_fault = None
             if write_fault is not None:
                 self._write_fault = write_fault
             elif self.path != ":memory:":
@@ -317,6 +330,9 @@ class Database:
                     connection.close()
         self._writer, self._reader, self._read_fault, self._file_identity = None, None, fault, None
         free_statements()
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     def _set_aside(self, damage: Damaged, before: file_check.FileIdentity, is_allowed: bool) -> None:
         if not is_allowed:
@@ -370,6 +386,7 @@ class _Transaction:
 class _Connections(NamedTuple):
     writer: StoreConnection
     reader: StoreConnection
+    claim: file_check.Claim | None
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

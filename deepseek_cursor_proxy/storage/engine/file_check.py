@@ -3,6 +3,9 @@
 A file that is not ours stays as it is, to the byte. Opening it with SQLite may already write (SQLite copies a crash's
 log into the file and creates side files), so this module reads the bytes itself. A damaged database is renamed to a
 dated name in the same folder, with its side files; it is never deleted and nothing is overwritten.
+
+POSIX drops all locks of a process on a file when the process closes any descriptor of it. SQLite minds that for its own
+connections; so that no other descriptor takes their locks away, a file is claimed as long as connections are open.
 """
 
 import itertools
@@ -10,11 +13,13 @@ import os
 import sqlite3
 import stat
 import struct
+import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
+from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.storage.engine.faults import Damaged, Unusable
 
 # The files SQLite keeps beside a database; they move together.
@@ -35,10 +40,50 @@ class FileKind(Protocol):
     def newest_version(self) -> int: ...
 
 
+_Inode = tuple[int, int] | None
+# By device and inode: the names under which files are open. A file may have several databases and readers.
+_claims: dict[_Inode, list[str]] = {}
+# Protects the claims, and is held while a descriptor that is not SQLite's is open. One thread may take it twice.
+_claim_lock = threading.RLock()
+
+
+class Claim:
+    """A file that this process has open, until `release`."""
+
+    def __init__(self, inode: _Inode, name: str) -> None:
+        self._inode = inode
+        self._name = name
+        _claims.setdefault(inode, []).append(name)
+
+    def release(self) -> None:
+        """Call it after the last connection was closed; once."""
+        with _claim_lock:
+            _claims[self._inode].remove(self._name)
+            if not _claims[self._inode]:
+                del _claims[self._inode]
+
+
+def claim(path: Path, kind: FileKind, *, may_create: bool) -> Claim:
+    """Count the file as open; unless it is already, inspect it before and create it if it is not there."""
+    name = os.path.realpath(path)
+    with _claim_lock:
+        if (inode := _inode(name)) is None or inode not in _claims:
+            inspect(path, kind)
+            if may_create:
+                # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
+                private_files.create(path)
+            inode = _inode(name)
+        other = next((each for each in _claims.get(inode, ()) if each != name), None)
+        if inode is not None and other is not None and os.stat(name).st_nlink > 1:
+            # Each name would have a log of its own.
+            raise Unusable(f"it is a hard link to {other}, which is open", "use one name for the file")
+        return Claim(inode, name)
+
+
 def inspect(path: Path, kind: FileKind) -> None:
     """Raise Unusable for a file that is not ours, Damaged for one to set aside; write nothing.
 
-    Never call it while this process has the file open: POSIX drops all locks on a file when any descriptor is closed.
+    Only `claim` calls it, because it opens the file.
     """
     try:
         status = path.stat()

@@ -4,6 +4,7 @@ It changes no file, and creates none beside one that no process has open: that i
 SQLite would create its side files.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -20,13 +21,18 @@ _BUSY_MILLISECONDS = 1000
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """The file of the store, of this version or an older one; FileNotFoundError without one, Unusable for a fault."""
+    # Behind any links, where SQLite keeps its side files.
+    path = Path(os.path.realpath(path.expanduser()))
     if not path.exists():
         raise FileNotFoundError(path)
     try:
         # Before SQLite touches it: a file that is not ours stays as it is.
-        file_check.inspect(path, schema.STORE)
-        with closing(_connect(path)) as connection:
-            yield connection
+        claim = file_check.claim(path, schema.STORE, may_create=False)
+        try:
+            with closing(_connect(path)) as connection:
+                yield connection
+        finally:
+            claim.release()
     except (sqlite3.Error, OSError) as error:
         if (fault := fault_of(error)) is None:
             raise

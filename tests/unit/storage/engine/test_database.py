@@ -1,7 +1,10 @@
 import logging
 import os
+import re
 import sqlite3
 import stat
+import subprocess
+import sys
 import unittest
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +14,7 @@ from unittest import mock
 from deepseek_cursor_proxy.storage.engine import database, file_check, schema
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Lost, Unusable
+from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
 from deepseek_cursor_proxy.storage.engine.sqlite_connection import Rows
 from tests.support.databases import StoreFileTestCase
 from tests.support.systems import needs_removable_open_files, needs_symlinks
@@ -121,6 +125,64 @@ def insert(opened: Database) -> None:
 def count(opened: Database) -> int:
     with opened.reader() as connection:
         return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+
+
+@unittest.skipUnless(os.name == "posix", "only POSIX drops locks when another descriptor is closed")
+class TestSeveralInOneProcess(StoreFileTestCase):
+    # Tries to take the lock that SQLite's connections to the file share, as a process does that finds no other.
+    LOCK = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 2**30 + 2)"
+
+    def is_locked(self) -> bool:
+        run = subprocess.run([sys.executable, "-IS", "-c", self.LOCK, self.path], stderr=subprocess.PIPE, check=False)
+        self.assertTrue(run.returncode == 0 or b"BlockingIOError" in run.stderr, run.stderr)
+        return run.returncode != 0
+
+    def test_no_database_or_reader_takes_the_locks_of_another_on_the_file_away(self) -> None:
+        first = self.open()
+        insert(first)
+        link = self.path.with_name("link")
+        link.symlink_to(self.path)
+        self.assertTrue(self.is_locked())
+        for path in (self.path, link):
+            with self.subTest(path.name):
+                # Whose first page is then not in the log.
+                first.empty_log()
+                others = [Database(path) for _ in range(4)]
+                run_at_once(Database.open, others)
+                for other in others:
+                    insert(other)
+                    other.close()
+                self.assertTrue(self.is_locked())
+                with open_read_only(path) as connection:
+                    self.assertLess(4, connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+                self.assertTrue(self.is_locked())
+        insert(first)
+        first.close()
+        self.assertFalse(self.is_locked())
+
+    def test_a_file_is_inspected_again_after_it_was_closed(self) -> None:
+        for _ in range(2):
+            self.open().close()
+        with open_read_only(self.path), self.assertRaises(ValueError), open_read_only(self.path):
+            raise ValueError
+        self.path.write_bytes(b"no database at all" * 100)
+        for opened in (Database(self.path), Database(self.path)):
+            with self.assertRaisesRegex(Unusable, "left alone"):
+                opened.open()
+        self.assertEqual({}, file_check._claims)
+
+    def test_a_hard_link_to_an_open_file_is_refused_because_it_would_have_its_own_log(self) -> None:
+        first = self.open()
+        insert(first)
+        other = self.path.with_name("other.sqlite3")
+        os.link(self.path, other)
+        with self.assertRaisesRegex(
+            Unusable, f"a hard link to {re.escape(os.path.realpath(self.path))}, which is open"
+        ):
+            Database(other).open()
+        self.assertTrue(self.is_locked())
+        first.close()
+        self.assertEqual(1, count(self.open(other)))
 
 
 class TestFaults(StoreFileTestCase):
