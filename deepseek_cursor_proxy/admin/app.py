@@ -37,6 +37,7 @@ _HEADERS: Headers = (
 )
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 _METHODS = "GET, HEAD"
+_METRICS = "/metrics"
 _REQUEST = re.compile(r"/api/requests/(-?[0-9]{1,15})")
 _SESSION = re.compile(r"/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?")
 _NONCE = re.compile(r"nonce=([0-9a-f]{32})")
@@ -59,7 +60,6 @@ class AdminApp:
         self._endpoints: dict[str, Endpoint] = {
             "/healthz": lambda _: _json({"status": "alive"}),
             "/readyz": self._ready,
-            "/metrics": lambda _: metrics.reply(context),
             "/api/stats": lambda _: _json(stats.stats(context)),
             "/api/requests": lambda parameters: _json(self._pages().page(parameters)),
             "/api/usage": self._usage,
@@ -92,11 +92,13 @@ class AdminApp:
             return self._files.reply(request)
         if request.path == PROOF_PATH:
             return self._prove(request.query)
-        self._access.check_key(request, is_for_metrics=request.path == "/metrics")
+        self._access.check_key(request, is_for_metrics=request.path == _METRICS)
         if (number := _REQUEST.fullmatch(request.path)) is not None:
             return self._request(int(number[1]))
         if (session := _SESSION.fullmatch(request.path)) is not None:
             return self._session(session[1], session[2])
+        if request.path == _METRICS:
+            return metrics.reply(self._context, request.header("accept") or "")
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
             raise NotFound("There is nothing at this path of the dashboard's port; the API is at the proxy's own port.")

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import process
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.prometheus import CONTENT_TYPE, Counter, Family, Sample, render
+from deepseek_cursor_proxy.admin.prometheus import (
+    OPENMETRICS_END,
+    OPENMETRICS_TYPE,
+    TEXT_TYPE,
+    Counter,
+    Family,
+    Sample,
+    render,
+    wants_openmetrics,
+)
 from deepseek_cursor_proxy.admin.statistics import MOST_MODELS, OTHER, Statistics
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply
@@ -17,14 +26,21 @@ _NAME_LENGTH = 60
 _COST_NAMES = {"USD": "dcp_cost_usd_total", "CNY": "dcp_cost_cny_total"}
 
 
-def reply(context: AdminContext) -> HttpReply:
+def reply(context: AdminContext, accept: str) -> HttpReply:
+    """All metrics, in the format that an Accept header asks for."""
     services = context.services()
     statistics = context.statistics()
+    openmetrics = wants_openmetrics(accept)
     with statistics.lock:
+        for upstream in services.upstreams.all:
+            statistics.reroutes.add(0, upstream.name)
         # Rendered under the lock, so that all numbers are of one moment.
-        totals = render(_totals(statistics))
-    body = totals + render(_current(context, services)) + render(_process(context))
-    return HttpReply(200, body, (("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store")))
+        body = render(_totals(statistics), openmetrics=openmetrics)
+    for families in (_current(context, services), _process(context)):
+        body += render(families, openmetrics=openmetrics)
+    kind = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
+    headers = (("Content-Type", kind), ("Cache-Control", "no-store"), ("Vary", "Accept"))
+    return HttpReply(200, body + OPENMETRICS_END if openmetrics else body, headers)
 
 
 def _totals(counts: Statistics) -> Iterator[Family]:

@@ -1,4 +1,4 @@
-"""Prometheus' text format (0.0.4): families of samples, and the two kinds that add up, Counter and Histogram.
+"""Families of samples in Prometheus' text format (0.0.4) and in OpenMetrics (1.0.0); the kinds Counter and Histogram.
 
 Label values come from requests, so they are escaped and bounded by the caller. Pure: nothing here knows what is counted
 or when. A Counter or Histogram is guarded by the lock of its owner.
@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+OPENMETRICS_END = b"# EOF\n"
 
 Labels = tuple[str, ...]
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -33,11 +35,11 @@ class Sample(NamedTuple):
 
 
 class Counter:
-    """Sums by the values of its labels."""
+    """Sums by the values of its labels; one without labels begins at 0."""
 
     def __init__(self, *label_names: str) -> None:
         self._label_names = label_names
-        self._values: dict[Labels, float] = {}
+        self._values: dict[Labels, float] = {} if label_names else {(): 0}
 
     def add(self, amount: float, *labels: str) -> None:
         self._values[labels] = self._values.get(labels, 0) + amount
@@ -50,19 +52,24 @@ class Counter:
 
 
 class Histogram:
-    """Counts of values up to each bound, by the values of its labels."""
+    """Counts of values up to each bound, by the values of its labels; one without labels begins at 0."""
 
     def __init__(self, bounds: Sequence[float], *label_names: str) -> None:
         self._bounds = tuple(bounds)
         self._label_names = label_names
         self._cells: dict[Labels, _Cell] = {}
 
+        if not label_names:
+            self._begin()
+
+    def _begin(self, *labels: str) -> "_Cell":
+        cell = self._cells[labels] = _Cell(len(self._bounds) + 1)
+        return cell
+
     def add(self, values: Sequence[float], *labels: str) -> None:
         if not values:
             return
-        cell = self._cells.get(labels)
-        if cell is None:
-            cell = self._cells[labels] = _Cell(len(self._bounds) + 1)
+        cell = self._cells.get(labels) or self._begin(*labels)
         for value in values:
             cell.counts[bisect_left(self._bounds, value)] += 1
             cell.sum += value
@@ -87,17 +94,40 @@ class _Cell:
         self.sum = 0.0
 
 
-def render(families: Iterable[Family]) -> bytes:
-    """The text that Prometheus scrapes; families without a sample are left out."""
-    return "".join(line for family in families for line in _lines(family)).encode()
+def wants_openmetrics(accept: str) -> bool:
+    """Whether an Accept header prefers OpenMetrics, of the version that there is, to plain text."""
+    weights = {"openmetrics": 0.0, "text": 0.0}
+    for each in accept.lower().split(","):
+        kind, *parameters = [part.strip() for part in each.split(";")]
+        given = dict(parameter.partition("=")[::2] for parameter in parameters)
+        try:
+            weight = float(given.get("q", 1))
+        except ValueError:
+            continue
+        if kind == "application/openmetrics-text" and given.get("version", "1.0.0") == "1.0.0":
+            weights["openmetrics"] = max(weights["openmetrics"], weight)
+        elif kind == "text/plain":
+            weights["text"] = max(weights["text"], weight)
+    return 0 < weights["openmetrics"] >= weights["text"]
 
 
-def _lines(family: Family) -> Iterator[str]:
+def render(families: Iterable[Family], *, openmetrics: bool = False) -> bytes:
+    """The text that Prometheus scrapes; families without a sample are left out. OPENMETRICS_END follows the last."""
+    return "".join(line for family in families for line in _lines(family, openmetrics)).encode()
+
+
+def _lines(family: Family, openmetrics: bool) -> Iterator[str]:
     samples = list(family.samples)
     if samples:
-        yield f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.type}\n"
+        # In OpenMetrics a counter has the suffix in its samples alone.
+        name = family.name.removesuffix("_total") if openmetrics and family.type == "counter" else family.name
+        yield f"# HELP {name} {family.help}\n# TYPE {name} {family.type}\n"
     for each in samples:
-        pairs = ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in each.labels.items()])
+        found = each.labels
+        if openmetrics and "le" in found:
+            # And a bound is a number with a point.
+            found = {**found, "le": str(float(found["le"])) if found["le"] != "+Inf" else "+Inf"}
+        pairs = ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in found.items()])
         labels = f"{{{pairs}}}" if pairs else ""
         yield f"{family.name}{each.suffix}{labels} {format_number(each.value)}\n"
 

@@ -14,10 +14,16 @@ from deepseek_cursor_proxy.admin.prometheus import Counter, Histogram
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
+from deepseek_cursor_proxy.upstream.retry import REASONS
 
 MOST_MODELS = 50
 OTHER = "other"
 _NONE = "none"
+# Where the reasoning of a turn came from, in the order of TurnCounts.
+_SOURCES = ("store", "client", "empty", "missing")
+# What a chat may change, as the words of a divergence begin.
+_PARTS = ("system", "tools", "message")
+_OUTCOMES = tuple(result.value for result in Result)
 _MINUTES = 60
 # Short answers take seconds, long ones with much thinking half an hour.
 _REQUEST_BOUNDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
@@ -54,6 +60,8 @@ class Statistics:
         # Requests that are not counted yet, and when each ended.
         self._pending: list[tuple[float, RequestRecord]] = []
         self._models: set[str] = set()
+        # API and model of requests that were counted.
+        self._known: set[tuple[str, str]] = set()
         self._minutes: deque[Minute] = deque(maxlen=_MINUTES)
         self.requests = Counter("api", "model", "outcome")
         self.tokens = Counter("model", "kind")
@@ -67,8 +75,10 @@ class Statistics:
         self.request_seconds = Histogram(_REQUEST_BOUNDS, "model")
         self.first_token_seconds = Histogram(_FIRST_TOKEN_BOUNDS, "model")
         self.queue_seconds = Histogram(_QUEUE_BOUNDS)
-        # Present from the start, so that a rate can be computed from the first one on.
-        self.recoveries.add(0)
+        # Present from the start: Prometheus computes no increase from a series that begins with its first event.
+        for counter, values in ((self.retries, REASONS), (self.turns, _SOURCES), (self.divergences, _PARTS)):
+            for value in values:
+                counter.add(0, value)
 
     def add(self, record: RequestRecord) -> None:
         """Have a request counted, soon."""
@@ -95,7 +105,7 @@ class Statistics:
         """Count requests of one model that ended within one minute."""
         minute.requests += len(records)
         for record in records:
-            self.requests.add(1, record.facts.api, model, record.result.value)
+            self._count_request(record.facts.api, model, record.result.value)
             minute.failed += record.result is Result.FAILED
             if (cost := record.cost) is not None:
                 self.costs.setdefault(cost.currency, Counter("model")).add(cost.amount, model)
@@ -108,6 +118,13 @@ class Statistics:
                 self._add_history(record)
         self._add_times([record.timing for record in records], model)
         self._add_tokens(minute, model, [record.tokens for record in records if record.tokens is not None])
+
+    def _count_request(self, api: str, model: str, outcome: str) -> None:
+        if (api, model) not in self._known:
+            self._known.add((api, model))
+            for each in _OUTCOMES:
+                self.requests.add(0, api, model, each)
+        self.requests.add(1, api, model, outcome)
 
     def minutes(self) -> list[Minute]:
         """The last sixty minutes, the oldest first, those without a request too."""
@@ -142,13 +159,12 @@ class Statistics:
 
     def _add_history(self, record: RequestRecord) -> None:
         filled, kept, empty, missing, recovered = record.turns
-        for source, number in (("store", filled), ("client", kept), ("empty", empty), ("missing", missing)):
-            if number:
-                self.turns.add(number, source)
+        for source, number in zip(_SOURCES, (filled, kept, empty, missing), strict=True):
+            self.turns.add(number, source)
         if recovered:
             self.recoveries.add(1)
         if record.divergence is not None:
-            # The words begin with the first part that differs: system, tools or message.
+            # The words begin with the first part that differs.
             self.divergences.add(1, record.divergence.partition(" ")[0].rstrip(","))
 
     def _minute(self, start: int) -> Minute:

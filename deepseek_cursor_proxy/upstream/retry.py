@@ -15,6 +15,8 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net import wait
 
 _TEMPORARY = frozenset({429, 500, 502, 503, 504})
+# Why a call was made again.
+REASONS = ("dropped", *(f"http_{status}" for status in sorted(_TEMPORARY)))
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 8.0
 # Clients that failed together should not retry together.
@@ -27,7 +29,7 @@ def is_temporary(error: ProxyError) -> bool:
 
 
 class Retries:
-    """The retries of one request, and their `reasons`: http_ and a status, or dropped. Used by its thread."""
+    """The retries of one request, and their `reasons`, each of REASONS. Used by its thread."""
 
     def __init__(
         self,

@@ -53,6 +53,34 @@ class MetricsTest(AdminCase):
             with self.subTest(line):
                 self.assertIn(line, lines)
 
+    def test_the_first_lost_reasoning_is_an_increase_of_a_counter_that_was_there(self) -> None:
+        lines = self.get(self.admin(self.admin_proxy()), "/metrics").body.decode().splitlines()
+        for line in (
+            'dcp_reasoning_turns_total{source="missing"} 0',
+            'dcp_divergences_total{where="system"} 0',
+            'dcp_retries_total{reason="http_503"} 0',
+            'dcp_reroutes_total{upstream="DeepSeek"} 0',
+            "dcp_recoveries_total 0",
+            "dcp_store_faults_total 0",
+            "dcp_upstream_queue_seconds_count 0",
+        ):
+            with self.subTest(line):
+                self.assertIn(line, lines)
+
+    def test_openmetrics_comes_when_it_is_asked_for(self) -> None:
+        admin = self.admin(self.admin_proxy())
+        for accept, kind in (
+            ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text; version=1.0.0"),
+            ("text/plain", "text/plain; version=0.0.4"),
+            ("*/*", "text/plain; version=0.0.4"),
+        ):
+            with self.subTest(accept):
+                reply = self.get(admin, "/metrics", Accept=accept)
+                self.assertEqual(f"{kind}; charset=utf-8", reply.headers["content-type"])
+                self.assertEqual("openmetrics" in accept, reply.body.endswith(b"\n# EOF\n"))
+                name = b"dcp_recoveries" if "openmetrics" in accept else b"dcp_recoveries_total"
+                self.assertIn(b"# TYPE %s counter\ndcp_recoveries_total 0\n" % name, reply.body)
+
     def test_retries_are_counted_by_reason(self) -> None:
         proxy = self.admin_proxy(retry_budget=5)
         admin = self.admin(proxy)

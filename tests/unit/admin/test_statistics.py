@@ -26,15 +26,34 @@ class StatisticsTest(unittest.TestCase):
         self.statistics.add(each)
         self.statistics.catch_up()
 
+    def counted(self, samples: Any) -> list[str]:
+        """The lines that are not 0."""
+        return [line for line in self.lines(samples) if not line.endswith(" 0")]
+
     def lines(self, samples: Any) -> list[str]:
         return render([Family("x", "counter", "h", samples.samples())]).decode().splitlines()[2:]
+
+    def test_what_has_known_labels_begins_at_0_so_that_the_first_event_is_an_increase(self) -> None:
+        for name, label, values in (
+            ("turns", "source", ("store", "client", "empty", "missing")),
+            ("divergences", "where", ("system", "tools", "message")),
+            ("retries", "reason", ("dropped", "http_429", "http_500", "http_502", "http_503", "http_504")),
+        ):
+            lines = self.lines(getattr(self.statistics, name))
+            self.assertEqual([f'x{{{label}="{value}"}} 0' for value in values], lines)
+        self.assertEqual(["x 0"], self.lines(self.statistics.recoveries))
+        self.assertIn("x_count 0", self.lines(self.statistics.queue_seconds))
+        self.add(record())
+        outcomes = {"completed": 1, "failed": 0, "client_left": 0, "refused": 0, "passed_through": 0}
+        expected = [f'x{{api="chat",model="m",outcome="{outcome}"}} {count}' for outcome, count in outcomes.items()]
+        self.assertEqual(expected, self.lines(self.statistics.requests))
 
     def test_requests_are_counted_many_at_a_time_and_when_the_figures_are_read(self) -> None:
         for _ in range(100):
             self.statistics.add(record())
-        self.assertEqual(['x{api="chat",model="m",outcome="completed"} 64'], self.lines(self.statistics.requests))
+        self.assertEqual(['x{api="chat",model="m",outcome="completed"} 64'], self.counted(self.statistics.requests))
         self.statistics.catch_up()
-        self.assertEqual(['x{api="chat",model="m",outcome="completed"} 100'], self.lines(self.statistics.requests))
+        self.assertEqual(['x{api="chat",model="m",outcome="completed"} 100'], self.counted(self.statistics.requests))
 
     def test_requests_count_by_api_model_and_outcome(self) -> None:
         for each in (record(), record(), record(result=Result.FAILED), record("", Result.REFUSED)):
@@ -45,7 +64,7 @@ class StatisticsTest(unittest.TestCase):
                 'x{api="chat",model="m",outcome="failed"} 1',
                 'x{api="chat",model="none",outcome="refused"} 1',
             ],
-            self.lines(self.statistics.requests),
+            self.counted(self.statistics.requests),
         )
 
     def test_the_kinds_of_tokens_do_not_overlap(self) -> None:
@@ -60,8 +79,8 @@ class StatisticsTest(unittest.TestCase):
         for number in range(200):
             self.add(record(f"model-{number}"))
         lines = self.lines(self.statistics.requests)
-        self.assertEqual(51, len(lines))
-        self.assertEqual('x{api="chat",model="other",outcome="completed"} 150', lines[-1])
+        self.assertEqual(51 * len(Result), len(lines))
+        self.assertEqual('x{api="chat",model="other",outcome="completed"} 150', lines[-len(Result)])
 
     def test_what_happened_to_the_history_counts(self) -> None:
         self.add(record(turns=TurnCounts(3, 2, 1, 4, 5), divergence="tools (added grep), message 12 (x)"))
@@ -72,7 +91,7 @@ class StatisticsTest(unittest.TestCase):
             [f'x{{source="{each}"}} {sources[each]}' for each in sources], self.lines(self.statistics.turns)
         )
         self.assertEqual(["x 1"], self.lines(self.statistics.recoveries))
-        places = ("tools", "system", "message")
+        places = ("system", "tools", "message")
         self.assertEqual([f'x{{where="{each}"}} 1' for each in places], self.lines(self.statistics.divergences))
 
     def test_costs_add_up_by_currency_and_model_and_unknown_ones_do_not_count_as_0(self) -> None:
@@ -88,12 +107,14 @@ class StatisticsTest(unittest.TestCase):
 
     def test_retries_count_by_what_had_failed(self) -> None:
         self.add(record(retry_reasons=("http_429", "dropped", "http_429")))
-        self.assertEqual(['x{reason="http_429"} 2', 'x{reason="dropped"} 1'], self.lines(self.statistics.retries))
+        counts = {"dropped": 1, "http_429": 2, "http_500": 0, "http_502": 0, "http_503": 0, "http_504": 0}
+        expected = [f'x{{reason="{reason}"}} {count}' for reason, count in counts.items()]
+        self.assertEqual(expected, self.lines(self.statistics.retries))
 
     def test_times_that_a_request_never_had_are_not_counted(self) -> None:
         self.add(record(timing=Timing(2.0)))
         self.assertEqual([], self.lines(self.statistics.first_token_seconds))
-        self.assertEqual([], self.lines(self.statistics.queue_seconds))
+        self.assertIn("x_count 0", self.lines(self.statistics.queue_seconds))
         self.assertIn('x_sum{model="m"} 2', self.lines(self.statistics.request_seconds))
 
     def test_the_last_hour_has_sixty_minutes_with_gaps_and_forgets_older_ones(self) -> None:
