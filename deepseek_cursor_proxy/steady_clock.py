@@ -61,6 +61,13 @@ class PruningClock:
         """Rows with an earlier time may be deleted."""
         return self._now() - max_age_seconds
 
+    def latest_plausible(self) -> float:
+        """Rows with a later time were written while the clock was ahead, so that their age is not known.
+
+        When there is too much of something they go first; else every new row would seem older and go at once.
+        """
+        return self.use_time() + self._tolerance
+
     def use_time(self) -> float:
         """The time of use of a row, for the column that pruning reads; never one that makes a new row look old."""
         return max(self._wall(), self._now())

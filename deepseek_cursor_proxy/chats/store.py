@@ -174,9 +174,8 @@ class ChatStore:
         return 0
 
     def _delete_some(self) -> int:
-        unused_since = self._pruning.oldest_kept(self._max_age)
         with self._database.transaction() as connection:
-            return delete_unused(connection, "tool_orders", unused_since=unused_since, max_rows=self._max_rows)
+            return delete_unused(connection, "tool_orders", self._pruning, self._max_age, self._max_rows)
 
     def close(self) -> None:
         """Idempotent; the database is its owner's to close."""

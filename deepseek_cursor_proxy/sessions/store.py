@@ -163,9 +163,9 @@ class SessionStore:
             deleted += _delete(
                 connection,
                 "id IN (SELECT id FROM (SELECT id, sum(bytes) OVER newest AS total, "
-                "row_number() OVER newest AS rank FROM sessions WINDOW newest AS (ORDER BY used_at DESC, id DESC)) "
-                "WHERE total > ? OR rank > ?)",
-                (self._limits.bytes, self._limits.sessions),
+                "row_number() OVER newest AS rank FROM sessions "
+                "WINDOW newest AS (ORDER BY used_at > ?, used_at DESC, id DESC)) WHERE total > ? OR rank > ?)",
+                (self._pruning.latest_plausible(), self._limits.bytes, self._limits.sessions),
             )
         if deleted:
             self.database.empty_log()

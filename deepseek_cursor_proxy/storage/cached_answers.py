@@ -163,8 +163,9 @@ class CachedAnswers:
         with self._database.transaction() as connection:
             size = connection.execute("SELECT coalesce(sum(size), 0) FROM cached_answers").fetchone()[0]
             gone, oldest_kept = [], self._pruning.oldest_kept(self._max_age)
-            oldest = "SELECT id, created_at, size FROM cached_answers ORDER BY created_at LIMIT ?"
-            for row, created_at, each in connection.execute(oldest, (_ROWS_PER_STEP,)):
+            future = self._pruning.latest_plausible() if size > self._max_bytes else float("inf")
+            oldest = "SELECT id, created_at, size FROM cached_answers ORDER BY created_at > ? DESC, created_at LIMIT ?"
+            for row, created_at, each in connection.execute(oldest, (future, _ROWS_PER_STEP)):
                 if created_at >= oldest_kept and size <= self._max_bytes:
                     break
                 gone.append((row,))

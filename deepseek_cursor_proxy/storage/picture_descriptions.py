@@ -101,9 +101,8 @@ class PictureDescriptions:
             connection.executemany("UPDATE picture_descriptions SET used_at = ? WHERE caller = ? AND picture = ?", uses)
 
     def _delete_some(self) -> int:
-        unused_since = self._pruning.oldest_kept(self._max_age)
         with self._database.transaction() as connection:
-            return delete_unused(connection, "picture_descriptions", unused_since=unused_since, max_rows=self._max_rows)
+            return delete_unused(connection, "picture_descriptions", self._pruning, self._max_age, self._max_rows)
 
 
 def _encode(text: str) -> bytes:

@@ -159,10 +159,11 @@ def stats(connection: sqlite3.Connection) -> StoreStats:
     return StoreStats(rows, keys, size, oldest)
 
 
-def oldest(connection: sqlite3.Connection, limit: int) -> list[tuple[int, int]]:
-    """Id and bytes of the longest unused reasonings."""
-    query = "SELECT id, length(text) FROM reasonings ORDER BY used_at LIMIT ?"
-    return connection.execute(query, (limit,)).fetchall()
+def oldest(connection: sqlite3.Connection, limit: int, future: float) -> list[tuple[int, int]]:
+    """Id and bytes of reasonings with a time after `future`, or if there are none of the longest unused."""
+    query = "SELECT id, length(text) FROM reasonings WHERE used_at {} ? ORDER BY used_at LIMIT ?"
+    found = (connection.execute(query.format(sign), (future, limit)).fetchall() for sign in (">", "<="))
+    return next(filter(None, found), [])
 
 
 def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:

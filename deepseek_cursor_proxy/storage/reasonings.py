@@ -58,17 +58,18 @@ _LARGEST_SHARE_BY_AGE = 0.1
 
 
 class _Amount(NamedTuple):
-    """Rows and bytes to delete; one of the two is 0."""
+    """Rows and bytes to delete, one of them 0; those with a time after `future` go first."""
 
     rows: int
     bytes: int
+    future: float = float("inf")
 
     @property
     def is_over(self) -> bool:
         return self.rows <= 0 and self.bytes <= 0
 
     def without(self, other: "_Amount") -> "_Amount":
-        return _Amount(self.rows - other.rows, self.bytes - other.bytes)
+        return self._replace(rows=self.rows - other.rows, bytes=self.bytes - other.bytes)
 
 
 # reasoning.restore.KeyAlias: a known key, a new one, the reasoning, and keys that must not be known.
@@ -244,9 +245,10 @@ class ReasoningStore:
         """The amounts beyond the limits of number, then bytes, then age."""
         rows, size = self._query(reasoning_rows.count), self._bytes_held()
         self._note_fullness(rows, size)
-        yield _Amount(rows - self._max_rows, 0)
+        future = self.pruning.latest_plausible()
+        yield _Amount(rows - self._max_rows, 0, future)
         # Measured again: what went by number may have been enough.
-        yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes)
+        yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes, future)
         with self.database.reader() as connection:
             expired = reasoning_rows.count_unused_since(connection, self.pruning.oldest_kept(self._max_age))
         yield _Amount(min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE))), 0)
@@ -273,7 +275,7 @@ class ReasoningStore:
         """Delete one step of the longest unused, at most `excess`; how much."""
         gone, ids = _Amount(0, 0), []
         with self.database.transaction() as connection:
-            for row, size in reasoning_rows.oldest(connection, _ROWS_PER_STEP):
+            for row, size in reasoning_rows.oldest(connection, _ROWS_PER_STEP, excess.future):
                 if excess.without(gone).is_over:
                     break
                 ids.append(row)

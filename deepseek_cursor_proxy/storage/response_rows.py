@@ -91,10 +91,13 @@ def totals(connection: sqlite3.Connection) -> ResponseStats:
     return ResponseStats(*connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone())
 
 
-def oldest_finished(connection: sqlite3.Connection, limit: int) -> list[tuple[int, float, int]]:
-    """Number, time and size of the oldest rows that are finished."""
-    query = f"SELECT number, created_at, size FROM responses WHERE NOT {_IS_UNFINISHED} ORDER BY created_at LIMIT ?"
-    return connection.execute(query, (limit,)).fetchall()
+def oldest_finished(connection: sqlite3.Connection, limit: int, future: float) -> list[tuple[int, float, int]]:
+    """Number, time and size of the oldest rows that are finished, after those with a time after `future`."""
+    return connection.execute(
+        f"SELECT number, created_at, size FROM responses WHERE NOT {_IS_UNFINISHED} "
+        "ORDER BY created_at > ? DESC, created_at LIMIT ?",
+        (future, limit),
+    ).fetchall()
 
 
 def delete(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:

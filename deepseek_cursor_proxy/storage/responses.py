@@ -279,9 +279,11 @@ class ResponseStore:
     def _delete_oldest(self) -> int:
         with self._database.transaction() as connection:
             rows, size = response_rows.totals(connection)
+            is_full = rows > self._max_rows or size > self._max_bytes
+            future = self._pruning.latest_plausible() if is_full else float("inf")
             gone = []
             # An unfinished response would be lost with its row.
-            for number, created_at, each in response_rows.oldest_finished(connection, _ROWS_PER_STEP):
+            for number, created_at, each in response_rows.oldest_finished(connection, _ROWS_PER_STEP, future):
                 is_old = created_at < self._pruning.oldest_kept(self._max_age)
                 if not is_old and rows <= self._max_rows and size <= self._max_bytes:
                     break

@@ -228,6 +228,37 @@ class TestStores(unittest.TestCase):
         self.assertEqual(["new"], [each.options.name for each in self.sessions.list(ME)])
         self.assertEqual((True, False), tuple(self.responses.get(ME, name) is not None for name in ("new", "first")))
 
+    def test_rows_from_the_future_go_first_when_there_is_too_much(self) -> None:
+        """The clock was ahead for days; what is stored after its correction must not be the first to go."""
+        self.clocks.wall += 100 * DAY
+        self.clocks.pass_by(2 * HOUR)
+        self.put("future")
+        self.reasonings.record([((b"future",), "why")])
+        self.answers.record(b"future", CachedAnswer(b""))
+        self.pictures.record(ME, b"future", "a tree")
+        self.chats.record(b"future", None, seen(CHAT, "ba"), ("b", "a"))
+        session = self.sessions.create(ME, SessionOptions(), "m").uuid
+        self.clocks.wall -= 100 * DAY
+        self.clocks.pass_by(2 * HOUR)
+        self.restart()
+        self.reasonings._max_rows = self.chats._max_rows = self.pictures._max_rows = 1
+        self.responses._max_rows, self.answers._max_bytes = 2, 200
+        self.sessions._limits = self.sessions._limits._replace(sessions=1)
+        self.prune()
+        self.assertEqual(
+            ({b"first": ["why"]}, None), (self.reasonings.find([b"first", b"future"]), self.sessions.get(ME, session))
+        )
+        self.assertIsNotNone(self.responses.get(ME, "first"))
+        self.assertIsNone(self.responses.get(ME, "future"))
+        self.assertEqual({b"first": "a tree"}, self.pictures.find(ME, [b"first", b"future"]))
+        with self.reasonings.database.reader() as connection:
+            rows = [
+                connection.execute(f"SELECT {name}").fetchall()
+                for name in ("key FROM cached_answers", "names FROM tool_orders")
+            ]
+        self.assertEqual([[(b"first",)], [('["a", "b"]',)]], rows)
+        self.assertEqual(1, len(self.sessions.list(ME)))
+
     def test_rows_that_are_really_old_are_pruned(self) -> None:
         self.complete_job()
         self.clocks.pass_by(31 * DAY)
