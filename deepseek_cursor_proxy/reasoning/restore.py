@@ -4,11 +4,13 @@ Pure: `look_up` reads the texts stored under the keys of the history with a give
 Our own thinking blocks and notices leave the text here; message_digest strips them by the same functions.
 
 An assistant's reasoning comes from the first of these that has it:
-  1. CLIENT   a string in the request that is not blank; but the text of 2 or 3, if it differs in white space only,
+  1. STORE    the store, by the turn's exact key: the model's own bytes, whatever the client sends in their place; of
+              several texts under that key, the client's decides
+  2. CLIENT   a string in the request that is not blank; but the text of 3 or 4, if it differs in white space only,
               because clients trim, split and join reasoning
-  2. STORE    the store: by the turn's exact key, else by a weaker one that proves it
-  3. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
-  4. MISSING  a filler where DeepSeek accepts one; in a tool loop `missing_reasoning_strategy` decides
+  3. STORE    the store, by a weaker key that proves the turn
+  4. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
+  5. MISSING  a filler where DeepSeek accepts one; in a tool loop `missing_reasoning_strategy` decides
 """
 
 import functools
@@ -26,7 +28,7 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasonin
 from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
 from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys, details_key
-from deepseek_cursor_proxy.reasoning.store_match import StoredTexts, StoreMatch, match_original, match_sent, match_turn
+from deepseek_cursor_proxy.reasoning.store_match import StoredTexts, StoreMatch, match_client, match_sent, match_turn
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
 # The memory of a turn's keys and of how it was restored.
@@ -322,7 +324,7 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         match = match_sent(sent, shown) or match_turn(keys, stored, shown)
         one = before.get(index)
         if one is None or one.turn.need is not need or one.match != match:
-            best = match_original(messages[index].reasoning, keys, stored) or match
+            best = match_client(messages[index].reasoning, match, keys, stored)
             new = _RestoredTurn(match, *_restore_one(messages[index], index, need, best, blocks))
             # The same object if only the proof changed, as it does once a turn was sent: later stages look up their
             # memory by these objects.
@@ -373,7 +375,7 @@ def _restore_one(
     reasoning, source, proof = match.reasoning, Source.STORE, match.proof
     if match.reasoning is None and (shown := _shown_original(message.reasoning, blocks)) is not None:
         reasoning, source = shown, Source.DISPLAY
-    elif not is_blank(message.reasoning) and not match.is_original:
+    elif not is_blank(message.reasoning) and not match.beats_client:
         reasoning, source, proof = message.reasoning, Source.CLIENT, ""
     elif match.reasoning is None and thinking_blocks.is_single(blocks):
         reasoning, source = blocks[0].reasoning, Source.DISPLAY

@@ -1,7 +1,7 @@
 """Match stored texts with a turn: which of them is its reasoning, and what proves it.
 
 The texts come from the store by the keys of the turn (see identity). A key proves a reasoning only if it leads to one
-text; of several, a thinking block that the client sent may decide. Pure.
+text; of several, what the client sent may decide: a thinking block, or the reasoning itself. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,8 +34,8 @@ class StoreMatch(NamedTuple):
     proof: str
     # The key that found it, if it depends on nothing before the turn: see PreparedRequest.aliases.
     key: bytes | None = None
-    # Whether the client sent the same reasoning with other white space.
-    is_original: bool = False
+    # Whether it takes the place of a different reasoning that the client sent.
+    beats_client: bool = False
 
 
 _UNKNOWN = StoreMatch(None, "unknown")
@@ -82,20 +82,29 @@ def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) 
     return StoreMatch(None, doubt)
 
 
-def match_original(reasoning: str | None, keys: TurnKeys, stored: StoredTexts) -> StoreMatch | None:
-    """The stored reasoning that the client sent with other white space; the same words prove which one it is."""
-    if reasoning is None or is_blank(reasoning) or reasoning in stored.get(keys.exact, ()):
-        return None
+def match_client(reasoning: str | None, match: StoreMatch, keys: TurnKeys, stored: StoredTexts) -> StoreMatch:
+    """The match of a turn whose reasoning the client sent, perhaps changed; `match` is the one without it.
+
+    Clients trim and join reasoning, or send a placeholder for it. The stored text beats theirs if it has the same words
+    and other white space, by any proof; or different words, by the exact key: then it is what the model wrote here.
+    """
+    exact = stored.get(keys.exact, ())
+    if reasoning is None or is_blank(reasoning) or reasoning in exact:
+        return match
     words = remove_spaces(reasoning)
     for proof in _PROOFS:
         texts = (text for key in _keys_of(keys, proof) for text in stored.get(key, ()))
         alike = {text for text in texts if remove_spaces(text) == words}
         if len(alike) == 1 and reasoning not in alike:
-            return StoreMatch(alike.pop(), proof, is_original=True)
-        if alike or (proof == "exact" and len(stored.get(keys.exact, ())) == 1):
-            # The same text, or several that differ in white space only; or the weaker keys were not looked up.
-            break
-    return None
+            return StoreMatch(alike.pop(), proof, beats_client=True)
+        if alike:
+            # The same text, or several that differ in white space only.
+            return match
+        if proof == "exact" and len(exact) == 1:
+            # An empty one is no reason to drop what the client has.
+            return match if is_blank(exact[0]) else StoreMatch(exact[0], proof, beats_client=True)
+    # Of several, the one that this chat has sent before.
+    return match._replace(beats_client=match.proof == "sent" and match.reasoning in exact)
 
 
 def _keys_of(keys: TurnKeys, proof: str) -> tuple[bytes, ...]:

@@ -1,4 +1,4 @@
-"""Reasoning that a client sends back blank or trimmed: DeepSeek gets the stored bytes, on every API."""
+"""Reasoning that a client sends back blank, changed or replaced: DeepSeek gets the stored bytes, on every API."""
 
 import logging
 from typing import Any
@@ -19,6 +19,10 @@ MANGLED = {
     "trimmed": THOUGHT.strip(),
     "without spaces": "".join(THOUGHT.split()),
     "in one line": " ".join(THOUGHT.split()),
+    "cut": THOUGHT[:12],
+    "joined with others": "An earlier thought.\n\n" + THOUGHT,
+    "a dot in its place": ".",
+    "words in its place": "(no reasoning)",
 }
 
 
@@ -37,7 +41,7 @@ class TestChat(BlankReasoningTestCase):
         answer = {"role": "assistant", "content": "Looking.", "tool_calls": tool_calls([CALL]), **changes}
         return [{"role": "user", "content": "q"}, answer, {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}]
 
-    def test_blank_or_trimmed_reasoning_is_replaced_by_the_stored_one(self) -> None:
+    def test_blank_or_changed_reasoning_is_replaced_by_the_stored_one(self) -> None:
         self.fake.answer(CALLING)
         self.chat({"role": "user", "content": "q"})
         for name, mangled in MANGLED.items():
@@ -45,11 +49,19 @@ class TestChat(BlankReasoningTestCase):
                 self.chat(*self.turn(reasoning_content=mangled))
                 self.assert_upstream_saw(THOUGHT)
 
-    def test_different_reasoning_of_the_client_is_sent_as_it_is(self) -> None:
+    def test_reasoning_of_the_client_is_sent_as_it_is_where_no_exact_one_is_stored(self) -> None:
         self.fake.answer(CALLING)
         self.chat({"role": "user", "content": "q"})
-        self.chat(*self.turn(reasoning_content="My own words."))
+        prompt = {"role": "system", "content": "New rules."}
+        self.chat(prompt, *self.turn(reasoning_content="My own words."))
         self.assert_upstream_saw("My own words.")
+
+    def test_another_key_gets_no_reasoning_in_place_of_its_own(self) -> None:
+        self.fake.answer(CALLING)
+        self.chat({"role": "user", "content": "q"})
+        body = {"messages": self.turn(reasoning_content="."), "tools": TOOLS}
+        self.assertEqual(200, self.round_trip(self.running, request_bytes(body, key="sk-other")).status)
+        self.assert_upstream_saw(".")
 
     def test_blank_reasoning_without_a_stored_one_counts_as_missing(self) -> None:
         for blank in ("", " ", "\n"):
@@ -84,16 +96,16 @@ class TestChat(BlankReasoningTestCase):
         with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
             self.chat(*self.turn(reasoning_content="My own words."))
             self.chat(*self.turn(reasoning_content=THOUGHT))
+            self.chat({"role": "system", "content": "New."}, *self.turn(reasoning_content="My own words."))
             self.chat(*self.turn(reasoning_content=" "))
         lines = [text for record in logged.records if "reasoning  " in (text := record.getMessage())]
         said = [line.partition("reasoning  ")[2] for line in lines]
-        self.assertEqual(
-            ["0 filled · 1 kept · 0 missing", "0 filled · 1 kept · 0 missing", "1 filled · 0 missing"], said
-        )
+        kept, filled = "0 filled · 1 kept · 0 missing", "1 filled · 0 missing"
+        self.assertEqual([filled, kept, kept, filled], said)
 
 
 class TestMessages(BlankReasoningTestCase):
-    def test_blank_or_trimmed_thinking_is_replaced_by_the_stored_reasoning(self) -> None:
+    def test_blank_or_changed_thinking_is_replaced_by_the_stored_reasoning(self) -> None:
         self.fake.answer(CALLING)
         body = {"model": "m", "max_tokens": 100, "tools": messages_client.TOOLS}
         thinking = {"type": "enabled", "budget_tokens": 1024}
@@ -113,7 +125,7 @@ class TestResponses(BlankReasoningTestCase):
         body = {"store": False, "tools": responses_client.TOOLS, **body}
         return self.post("/v1/responses", {"model": "deepseek-v4-pro", "input": list(items), **body})
 
-    def test_blank_or_trimmed_reasoning_items_are_replaced_by_the_stored_reasoning(self) -> None:
+    def test_blank_or_changed_reasoning_items_are_replaced_by_the_stored_reasoning(self) -> None:
         question, result = {"role": "user", "content": "q"}, responses_client.output(CALL.id)
         self.fake.answer(CALLING)
         output = self.ask(question)["output"]

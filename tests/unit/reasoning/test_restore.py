@@ -70,12 +70,17 @@ OWN, QUOTED = block("the model wrote this itself") + "Hi", "Look:\n\n<think>\nhm
 KNOWN = block("known") + "Hi"
 # A turn as it was stored, as the client sends it, and the text and reasoning that are sent upstream.
 ECHOES: tuple[tuple[str, Message | None, Message, tuple[str, str]], ...] = (
-    ("reasoning that the client sends stays", turn("", "stored"), turn("", "sent"), ("", "sent")),
+    ("reasoning that the client alone has stays", None, turn("", "sent"), ("", "sent")),
+    ("reasoning of a client stays where the model is known to have none", turn("", ""), turn("", "sent"), ("", "sent")),
+    *(
+        ("a stored reasoning beats what the client sends for it", turn("", "stored"), turn("", sent), ("", "stored"))
+        for sent in (".", "(no reasoning)", "store", "stored and more")
+    ),
     ("a block equal to the stored reasoning is stripped", turn("Hi", "known"), turn(KNOWN), ("Hi", "known")),
     ("a block that differs from it stays text", turn(OWN, "known"), turn(OWN), (OWN, "known")),
     *(
         ("our block goes whatever reasoning comes with it", turn("Hi", "known"), turn(KNOWN, sent), ("Hi", used))
-        for sent, used in (("", "known"), (" ", "known"), ("other", "other"))
+        for sent, used in (("", "known"), (" ", "known"), ("other", "known"))
     ),
     *(
         ("our block goes if the client trimmed its copy", None, turn(block(TWO_LINES) + "Hi", echo), ("Hi", TWO_LINES))
@@ -160,6 +165,25 @@ class TestSources(RestoreTestCase):
         self.assertEqual("ambiguous exact", prepared.turns[0].proof)
         for reasoning in ("one agent", "another agent"):
             self.assertEqual([reasoning], reasonings(self.memory.prepare(U, turn(block(reasoning)), T)))
+
+    def test_of_two_stored_reasonings_for_one_key_the_client_decides(self) -> None:
+        self.memory.record((U,), A, "one agent")
+        self.memory.record_aliases(self.memory.prepare(U, A, T))
+        self.memory.record((U,), A, "another agent")
+        for sent, used in (("one agent", "one agent"), ("another agent", "another agent"), ("  another\nagent", None)):
+            prepared = self.memory.prepare(U, turn("", sent), result("call_1", "otherwise"))
+            self.assertEqual([used or "another agent"], reasonings(prepared))
+        self.assertEqual(["."], reasonings(self.memory.prepare(U, turn("", "."), result("call_1", "otherwise"))))
+        # This chat has sent one of them before.
+        self.assertEqual(["one agent"], reasonings(self.memory.prepare(U, turn("", "."), T)))
+
+    def test_a_reasoning_that_only_a_weaker_key_finds_gives_way_to_what_the_client_sends(self) -> None:
+        unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
+        self.memory.record((U,), assistant("", unique), "by id")
+        history = (system("new"), U, assistant("", unique), result(unique[0]))
+        self.memory.record_aliases(self.memory.prepare(*history))
+        edited = (*history[:2], assistant("", unique, reasoning="edited by the user"), history[3])
+        self.assertEqual(["edited by the user"], reasonings(self.memory.prepare(*edited)))
 
     def test_a_displayed_block_wins_over_a_weak_match_with_other_reasoning(self) -> None:
         answer = "a plain answer of some length"
