@@ -8,13 +8,17 @@ an interrupted turn      when the exchange closes, as far as it came; and once m
 the reasoning we sent    with any of these, or when the exchange closes: DeepSeek has it in its cache
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
+from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
+from deepseek_cursor_proxy.json_codec import object_in
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
+from deepseek_cursor_proxy.protocols.request.partial_json import repair_object
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import details_key
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias, PreparedRequest
@@ -97,6 +101,8 @@ class TurnRecorder:
         # Many clients send no search back.
         turns = [*turns, *[turn._replace(server_items=None) for turn in turns if turn.server_items is not None]]
         has_calls = any(turn.tool_calls for turn in turns)
+        if has_calls and prepared.request.client_api == MESSAGES:
+            turns = [*turns, *filter(None, map(_with_objects, turns))]
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         entries: list[_Entry] = []
         partial = []
@@ -115,6 +121,17 @@ class TurnRecorder:
             self._store.record(_merge(new), (*prepared.aliases, *partial), self._stored)
             self._has_stored_aliases = True
             self._stored.update((keys[0], reasoning) for keys, reasoning in new)
+
+
+def _with_objects(turn: Message) -> Message | None:
+    """The turn with the objects that clients of Messages get for arguments that are none; None if all are objects."""
+    calls = [
+        call._replace(arguments=json.dumps(repair_object(call.arguments)))
+        if object_in(call.arguments) is None
+        else call
+        for call in turn.tool_calls
+    ]
+    return turn._replace(tool_calls=tuple(calls)) if calls != [*turn.tool_calls] else None
 
 
 def _merge(entries: Iterable[_Entry]) -> list[_Entry]:

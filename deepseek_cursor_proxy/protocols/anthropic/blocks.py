@@ -5,8 +5,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import ServerPiece, join_pieces
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import decode_upstream_json, encode_json
-from deepseek_cursor_proxy.protocols.anthropic import partial_json
+from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.protocols.request.partial_json import repair_object
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 
@@ -90,7 +90,7 @@ class ToolUse(Block):
 
     @property
     def value(self) -> dict[str, Any]:
-        return {**self.beginning, "input": _object(self.text)}
+        return {**self.beginning, "input": repair_object(self.text)}
 
 
 class ServerBlock(Block):
@@ -114,18 +114,6 @@ class ServerBlock(Block):
             return b""
         text = encode_json(item["input"]).decode()
         return self.write(text, [encode_json(text)[1:-1]])
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    """The arguments as an object, as far as they came; other text as the one field of an object."""
-    for text in (arguments or "{}", partial_json.close(arguments)):
-        try:
-            found = decode_upstream_json(text)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            return found
-    return {"arguments": arguments} if arguments.strip() else {}
 
 
 def event(kind: str, **rest: Any) -> bytes:

@@ -5,6 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE
+from deepseek_cursor_proxy.protocols.request.partial_json import repair_object
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
 from tests.support.raw_streams import raw_stream, streamed
@@ -132,6 +133,21 @@ class TestThinking(HistoryTestCase):
             for stream in (True, False):
                 self.complete(self.proxy_with_new_store(), user("q"), echo, user(*RESULTS), tools=TOOLS, stream=stream)
                 self.assert_upstream_saw(THOUGHT)
+
+    def test_a_turn_with_arguments_that_are_no_object_is_found_without_its_thinking(self) -> None:
+        """The client has an object in their place: of a plain message ours, of a stream what its package makes."""
+        for arguments in ("", "ls -la", "[1, 2]", '"text"', '{"path": "a.py", "n": ', '{"path": "a.p', '{"n": 1.5e3, '):
+            use = {"type": "tool_use", "id": "call_0", "name": "read_file", "input": repair_object(arguments)}
+            content = [{"type": "text", "text": "Looking."}, use]
+            for stream in (True, False):
+                with self.subTest(arguments, stream=stream):
+                    proxy = self.proxy_with_new_store()
+                    self.fake.answer(Answer(THOUGHT, "Looking.", (Call("call_0", "read_file", arguments),)), DONE)
+                    reply = self.create(proxy, user("q"), tools=TOOLS, stream=stream)
+                    self.assertEqual(content, content if stream else reply.message["content"][1:])
+                    echo = {"role": "assistant", "content": content}
+                    self.complete(proxy, user("q"), echo, user(result("call_0")), tools=TOOLS)
+                    self.assert_upstream_saw(THOUGHT)
 
     def test_foreign_signatures_restore_nothing_and_are_no_error(self) -> None:
         message = self.called(self.proxy_with_new_store())

@@ -5,12 +5,27 @@ pieces of a tool's input the same way, so a plain message and a streamed one hav
 """
 
 import re
+from typing import Any
+
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
 
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 # None of these may follow it: they would be a part of the same number or word.
 _SCALAR = r"(?:-?\d++(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|null)(?![\w.+-])"
 _TOKEN = re.compile(rf"\s*+(?:({_STRING})|{_SCALAR}|([{{\[])|([}}\]])|([,:]))", re.DOTALL)
 _CLOSING = {"{": "}", "[": "]"}
+
+
+def repair_object(arguments: str) -> dict[str, Any]:
+    """The arguments as an object, as far as they came; other text as the one field of an object."""
+    for text in (arguments or "{}", close(arguments)):
+        try:
+            found = decode_upstream_json(text)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {"arguments": arguments} if arguments.strip() else {}
 
 
 def close(text: str) -> str:

@@ -2,7 +2,7 @@ import json
 import time
 import unittest
 
-from deepseek_cursor_proxy.protocols.anthropic import partial_json
+from deepseek_cursor_proxy.protocols.request import partial_json
 
 WHOLE = '{"a": "x\\"{[,:", "b": [1, -2.5e+3, {"c": null}, []], "d": {"e": true, "f": {}}, "g": "雨\\n"}'
 
