@@ -8,6 +8,8 @@ of its list that is known, and goes on from there:
     unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
     parse      JSON values                   Messages                        protocols/request
     describe   Messages                      the same, pictures in words     deepseek/pictures_in_words, if set
+    echoes     Messages                      those that take the place of    reasoning/echoes, if there are any
+                                             turns with an echo
     identify   Messages                      their keys                      reasoning/identity
     restore    keys                          Messages with reasoning         reasoning/restore
     details    Messages with reasoning       the same with its details       reasoning/restore, for hosts that have them

@@ -118,4 +118,7 @@ def is_blank(reasoning: str | None) -> bool:
 
 def remove_spaces(text: str) -> str:
     """The text without white space, for telling whether a client changed nothing else in it."""
-    return "".join(text.split()).translate(dict.fromkeys(map(ord, _INVISIBLE)))
+    text = "".join(text.split())
+    for invisible in _INVISIBLE:
+        text = text.replace(invisible, "")
+    return text

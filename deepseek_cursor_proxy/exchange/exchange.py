@@ -37,8 +37,7 @@ from deepseek_cursor_proxy.observers.events import (
     Timing,
 )
 from deepseek_cursor_proxy.prices.price_list import Cost
-from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning.restore import look_up
+from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
 
 if TYPE_CHECKING:
@@ -51,14 +50,12 @@ class Exchange:
     @classmethod
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Exchange":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
-        exchange = cls(context, generation, services)
-        request, config = exchange._request, services.config
+        find, memory = services.reasoning_store.find, services.memory
+        found = find_turns(context.namespace, generation.request, find, memory, generation.client_messages)
+        exchange = cls(context, generation._replace(request=found.request), services)
         try:
-            messages = request.messages if generation.client_messages is None else generation.client_messages
-            history = identify(context.namespace, messages, request.conversation, services.memory)
-            stored = look_up(request, history, services.reasoning_store.find)
-            tracker = ChatTracker(request, history, services.chats, config.tool_order)
-            exchange._upstream_call.send(history, stored, tracker)
+            tracker = ChatTracker(exchange._request, found.history, services.chats, services.config.tool_order)
+            exchange._upstream_call.send(found.history, found.stored, tracker)
         except BaseException as error:
             exchange._fail(error)
             exchange.close()

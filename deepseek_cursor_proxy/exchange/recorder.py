@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.json_codec import object_in
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.protocols.request.partial_json import repair_object
-from deepseek_cursor_proxy.reasoning import server_turns
+from deepseek_cursor_proxy.reasoning import echoes, server_turns
 from deepseek_cursor_proxy.reasoning.identity import details_key
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias, PreparedRequest
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -109,7 +109,7 @@ class TurnRecorder:
         for turn, part in zip_longest(turns, shown):
             echo = echoed_message(turn, prepared.request.custom_tools, names)
             keys, reasoning = prepared.history.answer_keys(echo), echo.reasoning or ""
-            entries.append((keys.record_keys(), reasoning))
+            entries.append(((*keys.record_keys(), *echoes.record_keys(keys, echo)), reasoning))
             if echo.server_items is not None:
                 extras.append((server_turns.record_keys(self._namespace, echo, keys), echo.server_items))
             if part is not None:

@@ -10,6 +10,7 @@ prompts, tools, older messages), so it also has weaker keys, which still prove t
     result    the message, and the random id of a tool result that it answers
     dialogue  the message and the history without the text of system prompts ("talk" in traces)
     round     the message and the history since the answer before the last question ("place" in traces)
+    words     the reasoning, text and calls without white space, however the client divides them (see echoes)
 
 Rule: recording and looking up call the same function, `_HashChains.add`. No key is made of a tool's name, of "the same
 question", or of an id like call_0 alone: all of these recur. This file knows no store.
@@ -85,8 +86,14 @@ class TurnKeys:
         """The key of a turn whose block shows only this text, because the model went on thinking after a call."""
         return digest(self._parts.namespace, b"shown", self._parts.own, text_bytes(text))
 
+    def words_key(self, words: str, lead: str = "") -> bytes:
+        """The key of a turn by the words of its reasoning and text; `lead` is white space before the text."""
+        parts = self._parts
+        calls = [field for call in parts.calls for field in (text_bytes(call.name), arguments(call))]
+        return digest(parts.namespace, b"words", text_bytes(words), text_bytes(lead), *calls)
+
     def record_keys(self) -> tuple[bytes, ...]:
-        """All keys to record the turn under; computed once per answer, so none of them is cached."""
+        """All keys by its place to record the turn under; computed once per answer, so none of them is cached."""
         parts = self._parts
         weaker = (*parts.call_keys(), *parts.result_keys(), *parts.dialogue_keys(), *self.round)
         return (self.exact, *weaker, *self.unnamed)

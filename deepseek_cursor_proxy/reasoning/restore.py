@@ -174,21 +174,34 @@ class PreparedRequest(NamedTuple):
             )
 
 
-def look_up(request: ChatRequest, history: History, find: FindTexts) -> StoredTexts:
+class LookedUp(NamedTuple):
+    """The texts stored for a history, and the indices of turns whose text is part of none of the keys found."""
+
+    stored: StoredTexts
+    doubtful: Sequence[int] = ()
+
+
+def look_up(request: ChatRequest, history: History, find: FindTexts) -> LookedUp:
     """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs."""
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
     sent_keys = [key for key in history.sent_keys if key is not None]
     stored = find([*sent_keys, *(keys.exact for _, keys in turns[-1:])])
     other_turns = [turn for turn in turns if not _is_confirmed(request, history, turn[0], stored)]
     if not other_turns:
-        return stored
+        return LookedUp(stored)
     if exact := [keys.exact for _, keys in other_turns if keys.exact not in stored]:
         stored |= find(exact)
     if without_exact := [keys for _, keys in other_turns if len(stored.get(keys.exact, ())) != 1]:
         stored |= find([key for keys in without_exact for key in (*keys.aliases, *keys.weaker_keys())])
+    # The keys of calls alone say nothing about the text.
+    doubtful = [
+        at
+        for at, keys in other_turns
+        if not any(key in stored for key in (keys.exact, *keys.aliases, *keys.results, *keys.dialogue, *keys.round))
+    ]
     if partial := [key for at, keys in other_turns for key in _partial_keys(keys, history.blocks[at], stored)]:
         stored |= find(partial)
-    return stored
+    return LookedUp(stored, doubtful)
 
 
 def _is_confirmed(request: ChatRequest, history: History, at: int, stored: StoredTexts) -> bool:

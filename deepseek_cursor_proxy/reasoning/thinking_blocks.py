@@ -134,7 +134,7 @@ PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
 _FORMS = (COLLAPSIBLE, PLAIN)
 # A block this long that begins like the reasoning is no accident.
 _SHORTEST_BEGINNING = 16
-_OPENINGS = tuple(form.opening for form in _FORMS)
+OPENINGS = tuple(form.opening for form in _FORMS)
 _ENDS = tuple(form.end for form in _FORMS)
 _LONGEST_END = max(map(len, _ENDS))
 _BREAKS = re.compile(r"(?:\r?\n){2}")
@@ -278,7 +278,7 @@ def join_split_text(parts: Sequence[str]) -> str | None:
     # Linear, because a text may come in very many parts: the pieces so far, how these end, the white space after them.
     pieces, ending, gap, is_checked = [""], "", "", True
     for part in parts:
-        is_split = len(pieces) > 1 and undo_client_escapes(part).startswith(_OPENINGS)
+        is_split = len(pieces) > 1 and undo_client_escapes(part).startswith(OPENINGS)
         if not is_split and not is_checked:
             # The client trimmed the line breaks of a block.
             is_split = ending.endswith(_ENDS) and not _BREAKS.search(gap + part[:4])

@@ -12,6 +12,7 @@ from tests.interop.command_line import KEY, MODEL
 # Pinned: these were seen to run on Node 20, without any install script.
 CN = "@continuedev/cli@1.5.47"
 PI = "@earendil-works/pi-coding-agent@0.74.2"
+FLASH = "deepseek-v4-flash"
 
 
 class ContinueTest(AgentCase):
@@ -81,14 +82,15 @@ class PiTest(AgentCase):
     packages = (PI,)
 
     def point_at(self, url: str, api: str = "openai-completions") -> None:
-        model = {"id": MODEL, "reasoning": True, "contextWindow": 128000, "maxTokens": 8192}
-        provider = {"baseUrl": url, "api": api, "apiKey": KEY, "models": [model]}
+        model = {"reasoning": True, "contextWindow": 128000, "maxTokens": 8192}
+        models = [{"id": name, **model} for name in (MODEL, FLASH)]
+        provider = {"baseUrl": url, "api": api, "apiKey": KEY, "models": models}
         place = self.home / ".pi" / "agent"
         place.mkdir(parents=True, exist_ok=True)
         (place / "models.json").write_text(json.dumps({"providers": {"proxy": provider}}), encoding="utf-8")
 
-    def ask(self, question: str, *options: str) -> str:
-        command = ("--offline", "--provider", "proxy", "--model", MODEL, "--thinking", "high", *options)
+    def ask(self, question: str, *options: str, model: str = MODEL) -> str:
+        command = ("--offline", "--provider", "proxy", "--model", model, "--thinking", "high", *options)
         return self.run_client(self.program(self.commands / "pi"), *command, "-p", question)
 
     def assert_loop(self, *, display: bool) -> None:
@@ -102,6 +104,17 @@ class PiTest(AgentCase):
 
     def test_the_task_with_the_thinking_shown(self) -> None:
         self.assert_loop(display=True)
+
+    def test_a_chat_keeps_its_reasoning_over_switches_of_the_model_and_the_api(self) -> None:
+        """pi sends the thinking of turns before a switch as text, and changes the ids of calls by Responses."""
+        root = self.new_proxy(display=False)
+        chat, responses, messages = "openai-completions", "openai-responses", "anthropic-messages"
+        self.point_at(f"{root}/v1", responses)
+        self.assert_task_done(self.ask(QUESTION))
+        for api, model in ((chat, MODEL), (messages, FLASH), (responses, FLASH), (responses, MODEL), (chat, FLASH)):
+            self.point_at(root if api == messages else f"{root}/v1", api)
+            self.ask("How many did I want?", "-c", model=model)
+        self.assert_nothing_lost()
 
     def test_the_task_by_responses_through_a_proxy_that_never_saw_it(self) -> None:
         """pi keeps the items it was sent."""

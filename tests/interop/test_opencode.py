@@ -1,6 +1,7 @@
 """opencode with exactly what `setup opencode` wrote, against the strict fake: it changes real files.
 
-It sends reasoning_content back, and writes the arguments of calls anew.
+It sends reasoning_content back, and writes the arguments of calls anew. The thinking of turns that another model has
+made it sends as text before the answer.
 """
 
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer
@@ -34,6 +35,21 @@ class OpencodeTest(AgentCase):
         command = sorted(self.commands.parent.glob("opencode-*-*/bin/opencode"))[0]
         program = self.program(command, DEEPSEEK_API_KEY=KEY, **settings)
         return self.run_client(program, "run", *options, question)
+
+    def test_a_chat_keeps_its_reasoning_when_the_model_is_switched_and_switched_back(self) -> None:
+        self.set_up("opencode", self.new_proxy(display=False))
+        provider = "deepseek-cursor-proxy"
+        self.assert_task_done(self.ask(QUESTION, "-m", f"{provider}/{MODEL}"))
+        for model in ("deepseek-v4-flash", MODEL):
+            self.ask("How many did I want?", "-c", "-m", f"{provider}/{model}")
+        agent = [payload for payload in self.fake.accepted if payload.get("tools")]
+        self.assertEqual({MODEL, "deepseek-v4-flash"}, {payload["model"] for payload in agent})
+        said = [(each.reasoning, each.content or "") for each in self.said if each.reasoning is not None]
+        for number, payload in enumerate(agent):
+            turns = [message for message in payload["messages"] if message["role"] == "assistant"]
+            sent = [(one["reasoning_content"], one["content"] or "") for one in turns]
+            self.assertEqual(said[:number], sent, self.output)
+        self.assertEqual([], self.fake.refused)
 
     def test_the_task(self) -> None:
         config = self.home / ".config" / "opencode" / "opencode.jsonc"

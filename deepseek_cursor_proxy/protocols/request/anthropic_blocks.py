@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, pack_it
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.protocols.request import content
-from deepseek_cursor_proxy.protocols.request.field_checks import Json, json_text, optional, optional_string
+from deepseek_cursor_proxy.protocols.request.field_checks import Json, call_id, json_text, optional, optional_string
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 ERROR_LINE = "[the tool reported an error]"
@@ -133,7 +133,7 @@ def read(value: Any, role: str, param: str) -> Blocks:
 def _call(block: Json, param: str) -> ToolCall:
     arguments = {} if block.get("input") is None else block["input"]
     return ToolCall(
-        optional_string(block, "id", param) or "",
+        call_id(block, "id", param),
         optional_string(block, "name", param) or "",
         arguments if isinstance(arguments, str) else json_text(arguments),
     )
@@ -143,4 +143,4 @@ def _result(block: Json, param: str) -> Message:
     output = content.read(block.get("content"), f"{param}.content")
     if optional(block, "is_error", bool, "true or false", f"{param}.is_error"):
         output = f"{ERROR_LINE}\n{output}" if isinstance(output, str) else (content.text_part(ERROR_LINE), *output)
-    return Message("tool", output, tool_call_id=optional_string(block, "tool_use_id", param) or "")
+    return Message("tool", output, tool_call_id=call_id(block, "tool_use_id", param))

@@ -3,6 +3,7 @@
 A field of the wrong type raises a BadRequest that names it; null counts as absent, as in OpenAI's clients.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -14,6 +15,9 @@ Kind = TypeVar("Kind")
 
 # Characters in the name of a model (which every chunk repeats), of a tool or of a user. OpenAI allows 64 for most.
 LONGEST_NAME = 512
+
+# As `protocols.responses` numbers its items; pi 0.74 cuts the two ids at 64 characters.
+_ITEM_ID = re.compile(r"(?<=.{8})_fc_[0-9a-f]{8,32}(?:_\d{0,6})?\Z")
 
 
 def optional(source: Json, name: str, kind: type[Kind], expected: str, param: str | None = None) -> Kind | None:
@@ -32,6 +36,12 @@ def optional_string(source: Json, name: str, param: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise bad_field(f"{param}.{name}", "a string")
+
+
+def call_id(source: Json, name: str, param: str) -> str:
+    """The id of a tool call, without that of an item of ours, which pi appends when it leaves the Responses API."""
+    found = optional_string(source, name, param) or ""
+    return _ITEM_ID.sub("", found) if "_fc_" in found else found
 
 
 def optional_name(source: Json, name: str, param: str | None = None) -> str | None:

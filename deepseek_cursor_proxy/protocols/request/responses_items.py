@@ -32,7 +32,14 @@ from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
 from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
-from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field, object_at, optional, optional_string
+from deepseek_cursor_proxy.protocols.request.field_checks import (
+    Json,
+    bad_field,
+    call_id,
+    object_at,
+    optional,
+    optional_string,
+)
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, ParsedHistory, arguments_text
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -176,7 +183,7 @@ class _Reader:
         elif kind in _OUTPUT_KINDS:
             self._end_turn()
             output = content.read(item.get("output"), f"{param}.output")
-            self._messages.append(Message("tool", output, tool_call_id=_call_id(item, param)))
+            self._messages.append(Message("tool", output, tool_call_id=call_id(item, "call_id", param)))
         elif self._keep_server_items and server_tools.is_server_item(kind):
             self._read_server_item(item)
         elif kind in _PART_KINDS:
@@ -234,8 +241,10 @@ class _Reader:
         if namespace := optional_string(item, "namespace", param):
             name = self._upstream_names.get((namespace, name)) or tool_namespaces.upstream_name((namespace, name))
         if kind == "custom_tool_call":
-            return ToolCall(_call_id(item, param), name, wrap_text(optional_string(item, "input", param) or ""))
-        return ToolCall(_call_id(item, param), name, arguments_text(item.get("arguments")))
+            return ToolCall(
+                call_id(item, "call_id", param), name, wrap_text(optional_string(item, "input", param) or "")
+            )
+        return ToolCall(call_id(item, "call_id", param), name, arguments_text(item.get("arguments")))
 
     def _end_turn(self) -> None:
         message = self._turn.message()
@@ -260,7 +269,3 @@ def _keep_parts(item: Json, found: list[Message]) -> list[Message]:
 
 def _reasoning_text(part: Any, param: str) -> str | None:
     return optional_string(object_at(part, param), "text", param)
-
-
-def _call_id(item: Json, param: str) -> str:
-    return optional_string(item, "call_id", param) or ""

@@ -63,6 +63,22 @@ class TestChat(BlankReasoningTestCase):
         self.assertEqual(200, self.round_trip(self.running, request_bytes(body, key="sk-other")).status)
         self.assert_upstream_saw(".")
 
+    def test_trimmed_reasoning_is_whole_again_in_every_turn_although_older_messages_change(self) -> None:
+        """Qwen Code 0.24 takes the reminder out of a message as soon as there is another one."""
+        history: list[dict[str, Any]] = []
+        thoughts = [f"\n  Thought {number}. \n \n" for number in range(5)]
+        for number, thought in enumerate(thoughts):
+            question = {"role": "user", "content": f"Question {number}"}
+            reminder = {
+                "role": "user",
+                "content": f"<system-reminder>\nToday.\n</system-reminder>\n\nQuestion {number}",
+            }
+            self.fake.answer(Answer(thought, f"Answer {number}."))
+            self.chat(*history, reminder)
+            self.assert_upstream_saw(*thoughts[:number])
+            answer = {"role": "assistant", "content": f"Answer {number}.", "reasoning_content": thought.strip()}
+            history += [question, answer]
+
     def test_blank_reasoning_without_a_stored_one_counts_as_missing(self) -> None:
         for blank in ("", " ", "\n"):
             with self.subTest(blank):

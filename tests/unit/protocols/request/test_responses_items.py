@@ -119,6 +119,15 @@ class TestTurns(unittest.TestCase):
         found = messages(*chat, {"role": "tool", "tool_call_id": "c", "content": "ok"})
         self.assertEqual([system("s"), assistant("", ("c", "f", "{}")), result("c")], found)
 
+    def test_the_id_of_an_item_leaves_the_id_of_its_call(self) -> None:
+        """pi 0.74 joins the two when the model or the API is switched, and cuts them at 64 characters."""
+        whole = "call_00_a1B2c3D4e5F6g7H8i9J0_fc_9d9550cfe6fa6fa0d2afaccdc42ba1a6_2"
+        for given in (whole, whole[:64], "call_00_a1B2c3D4e5F6g7H8i9J0"):
+            turn, ended = messages(call(given), output(given))
+            self.assertEqual(("call_00_a1B2c3D4e5F6g7H8i9J0",) * 2, (turn.tool_calls[0].id, ended.tool_call_id), given)
+        for given in ("call_fc_1", "fc_9d9550cfe6fa6fa0d2af", "call_00_fc_abc", "call_number_fc_deadbeef_of_ours"):
+            self.assertEqual(given, messages(call(given))[0].tool_calls[0].id)
+
     def test_arguments_of_a_call_item_become_a_string(self) -> None:
         for arguments, text in (({"a": 1}, '{"a":1}'), (None, ""), ("{", "{")):
             self.assertEqual((ToolCall("a", "Read", text),), messages(call("a", arguments))[0].tool_calls)

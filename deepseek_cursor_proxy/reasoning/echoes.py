@@ -1,0 +1,176 @@
+"""Turns whose reasoning and text a client divides otherwise than the model did, found by their words.
+
+opencode and pi send the thinking of turns before a switch of the model or the API as text before the answer, in the
+same message or, by Responses, in one of its own. Qwen Code trims reasoning and edits older messages, so that no other
+key finds the turn. The words of such a turn are still the same: its reasoning, text and calls without white space (see
+`TurnKeys.words_key`). Where a reasoning is stored under them, the message gets it byte for byte, and its text loses the
+echo. That happens before the history is identified: the turn and all later ones have the keys that they would have had
+without the echo.
+
+Rule: the client itself sends every word of the reasoning, so none of another chat can get in. Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
+from deepseek_cursor_proxy.reasoning import notices, thinking_blocks
+from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys, identify
+from deepseek_cursor_proxy.reasoning.restore import FindTexts, look_up
+from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
+
+# By index in the client's history: the message in place of one with an echo, None for one that is nothing else.
+_Edits = Mapping[int, Message | None]
+_ECHOES: Stage[Message, _Edits] = Stage("echoes", lambda message: 0)
+_BYTES_PER_EDIT = 300
+
+_NOTICE_WORDS = remove_spaces(notices.NOTICE)
+# No model writes more white space before an answer.
+_LONGEST_LEAD = 8
+
+
+class FoundTurns(NamedTuple):
+    """A request without echoes, its history, and the texts that are stored for it."""
+
+    request: ChatRequest
+    history: History
+    stored: StoredTexts
+
+
+def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
+    """The keys by the words of an answer; none for one without reasoning, which has no echo."""
+    if is_blank(answer.reasoning) or not isinstance(answer.content, str):
+        return ()
+    words, lead = _words(f"{answer.reasoning}{answer.content}"), _lead(answer.content)
+    leads = ("", lead) if 0 < len(lead) <= _LONGEST_LEAD else ("",)
+    return tuple([keys.words_key(words, each) for each in leads])
+
+
+def find_turns(
+    namespace: bytes,
+    request: ChatRequest,
+    find: FindTexts,
+    memory: ChatMemory = NO_MEMORY,
+    client_messages: tuple[Message, ...] | None = None,
+) -> FoundTurns:
+    """Identify the turns of a request and look them up; `client_messages` identify them, if not its own messages do.
+
+    Only turns that no other key proves are examined, so a chat without echoes needs no further query.
+    """
+    messages = request.messages if client_messages is None else client_messages
+    lookup = memory.look_up(_ECHOES, messages, namespace)
+    edits = dict(lookup.result or {})
+
+    def look_up_all() -> tuple[FoundTurns, Sequence[int]]:
+        edited = request._replace(messages=_apply(edits, request.messages)) if edits else request
+        history = identify(namespace, _apply(edits, messages), request.conversation, memory)
+        looked_up = look_up(edited, history, find)
+        return FoundTurns(edited, history, looked_up.stored), looked_up.doubtful
+
+    found, doubtful = look_up_all()
+    if not doubtful and not edits:
+        return found
+    start = lookup.count - sum(each is None for each in edits.values())
+    origins = [at for at in range(len(messages)) if at not in edits or edits[at] is not None]
+    new = _find_echoes(found, [at for at in doubtful if at >= start], find)
+    edits |= {origins[at]: message for at, message in new.items()}
+    if messages[-1].role != "assistant":
+        lookup.store(edits, sum(_BYTES_PER_EDIT + each.byte_size for each in edits.values() if each is not None))
+    return look_up_all()[0] if new else found
+
+
+def _apply(edits: _Edits, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    if not edits:
+        return messages
+    edited = (edits.get(at, message) for at, message in enumerate(messages))
+    return tuple([message for message in edited if message is not None])
+
+
+class _Reading(NamedTuple):
+    """One way to read a doubtful turn: a message alone, or with the text of the message before it."""
+
+    at: int
+    message: Message
+    # The text of the message before it, if that belongs to the turn.
+    echo: str | None
+    keys: TurnKeys
+    words: str
+
+    @property
+    def key(self) -> bytes:
+        return self.keys.words_key(self.words)
+
+    def divide(self, texts: Sequence[str], find: FindTexts) -> Message | None:
+        """The message with its reasoning and without the echo of that; None if no stored text is its reasoning."""
+        message = self.message
+        said = message.reasoning if self.echo is None else self.echo
+        if said is not None and not is_blank(said):
+            words = remove_spaces(said)
+            found = next((each for each in texts if remove_spaces(each) == words), None)
+            return message._replace(reasoning=found) if found not in (None, message.reasoning) else None
+        if len({remove_spaces(each) for each in texts}) != 1:
+            # None; or the words can be divided in two ways.
+            return None
+        rest = _text_after(str(message.content), texts[0])
+        # The echo may have ended with white space, or the client has added some.
+        lead = _lead(rest)[-_LONGEST_LEAD:]
+        leads = {self.keys.words_key(self.words, lead[start:]): lead[start:] for start in range(len(lead))}
+        known = find(list(leads)) if leads else {}
+        own_lead = next((each for key, each in leads.items() if key in known), "")
+        return message._replace(content=own_lead + rest.lstrip(), reasoning=texts[0])
+
+
+def _find_echoes(found: FoundTurns, doubtful: Iterable[int], find: FindTexts) -> dict[int, Message | None]:
+    """The messages in place of those with an echo, by index."""
+    readings = [each for at in doubtful for each in _readings(found, at)]
+    texts = find([each.key for each in readings]) if readings else {}
+    edits: dict[int, Message | None] = {}
+    for each in readings:
+        if each.at in edits or (message := each.divide(texts.get(each.key, ()), find)) is None:
+            continue
+        edits |= {each.at: message} if each.echo is None else {each.at - 1: None, each.at: message}
+    return edits
+
+
+def _readings(found: FoundTurns, at: int) -> list[_Reading]:
+    """The ways to read a turn: as one with the message before or after it, and alone."""
+    messages, keys = found.request.messages, found.history.keys
+    readings = []
+    for last in (at, at + 1):
+        own = keys[last] if 0 < last < len(keys) and keys[last - 1] is not None else None
+        if own is None:
+            continue
+        echo, answer = messages[last - 1], messages[last]
+        is_echo = is_blank(echo.reasoning) and not echo.tool_calls and is_blank(answer.reasoning)
+        if is_echo and isinstance(echo.content, str) and isinstance(answer.content, str):
+            readings.append(_Reading(last, answer, echo.content, own, _words(echo.content + answer.content)))
+    message, own = messages[at], keys[at]
+    if own is not None and isinstance(message.content, str):
+        readings.append(_Reading(at, message, None, own, _words((message.reasoning or "") + message.content)))
+    return readings
+
+
+def _words(text: str) -> str:
+    """The words of a reasoning and the text after it, without what we display in that."""
+    openings = [at for opening in thinking_blocks.OPENINGS if (at := text.find(opening)) >= 0]
+    if openings:
+        text = text[: min(openings)] + thinking_blocks.strip_display(text[min(openings) :])
+    return remove_spaces(notices.strip(text)).replace(_NOTICE_WORDS, "")
+
+
+def _lead(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())]
+
+
+def _text_after(text: str, reasoning: str) -> str:
+    """The text after a reasoning that it begins with, white space aside."""
+    begins, text = reasoning.strip(), text.lstrip()
+    if text.startswith(begins):
+        return text[len(begins) :]
+    left = len(remove_spaces(begins))
+    for at, character in enumerate(text, 1):
+        left -= len(remove_spaces(character))
+        if not left:
+            return text[at:]
+    return ""

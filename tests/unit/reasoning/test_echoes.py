@@ -1,0 +1,148 @@
+import unittest
+from collections.abc import Collection, Sequence
+
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.reasoning import echoes, identity
+from deepseek_cursor_proxy.reasoning.echoes import FoundTurns
+from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE
+from tests.support.histories import TOOLS, assistant, result, system, user
+
+ME = identity.namespace("https://api.deepseek.com", "sk-me")
+OTHER = identity.namespace("https://api.deepseek.com", "sk-other")
+U, U2, T = user("U"), user("U2"), result("call_1")
+CALL = ("call_1", "read_file", "{}")
+THOUGHT = "\n Look at\n\n  a.py first. \n"
+BLOCK = COLLAPSIBLE.opening + COLLAPSIBLE.escape(THOUGHT) + COLLAPSIBLE.closing
+
+
+class Store:
+    def __init__(self) -> None:
+        self.found: dict[bytes, list[str]] = {}
+        self.queries = 0
+
+    def record(self, before: Sequence[Message], answer: Message) -> None:
+        keys = identity.identify(ME, before).answer_keys(answer)
+        for key in (*keys.record_keys(), *echoes.record_keys(keys, answer)):
+            self.found.setdefault(key, []).insert(0, answer.reasoning or "")
+
+    def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
+        self.queries += 1
+        return {key: self.found[key] for key in keys if key in self.found}
+
+    def find_turns(self, *messages: Message, namespace: bytes = ME, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
+        return echoes.find_turns(namespace, ChatRequest("m", "m", messages, tuple(TOOLS)), self.find, memory)
+
+
+class EchoTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.store = Store()
+
+    def assert_unchanged(self, *messages: Message, namespace: bytes = ME) -> None:
+        self.assertEqual(messages, self.store.find_turns(*messages, namespace=namespace).request.messages)
+
+
+class TestEchoes(EchoTestCase):
+    def test_an_echo_in_any_form_leaves_the_text_and_becomes_the_reasoning(self) -> None:
+        for text, calls in (("Hi.", ()), ("", (CALL,)), ("Hi.", (CALL,)), ("\n\nHi.", ()), (" Hi. ", (CALL,))):
+            said = assistant(text, *calls, reasoning=THOUGHT)
+            for name, echo in {
+                "in front": (assistant(THOUGHT + text, *calls),),
+                "a blank line between": (assistant(f"{THOUGHT}\n\n{text}", *calls),),
+                "trimmed": (assistant(THOUGHT.strip() + text, *calls),),
+                "in one line": (assistant(" ".join(THOUGHT.split()) + text, *calls),),
+                "with blank reasoning": (assistant(THOUGHT + text, *calls, reasoning=""),),
+                "in a message of its own": (assistant(THOUGHT), assistant(text, *calls)),
+                "before a block": (assistant(THOUGHT + BLOCK + text, *calls),),
+                "before a notice": (assistant(THOUGHT + NOTICE + text, *calls),),
+            }.items():
+                with self.subTest(name, text=text, calls=calls):
+                    self.setUp()
+                    self.store.record((U,), said)
+                    results = (T,) if calls else ()
+                    found = self.store.find_turns(U, *echo, *results, U2)
+                    clean = identity.identify(ME, (U, said, *results, U2))
+                    self.assertEqual(clean.digests, found.history.digests)
+                    self.assertEqual(clean.chains.exact, found.history.chains.exact)
+                    self.assertEqual(THOUGHT, found.request.messages[1].reasoning)
+                    if "before" not in name:
+                        self.assertEqual(said, found.request.messages[1])
+
+    def test_an_echo_is_found_after_the_prompt_and_older_messages_changed(self) -> None:
+        self.store.record((system("You are A."), U), assistant("Hi.", reasoning=THOUGHT))
+        found = self.store.find_turns(system("You are B."), user("Otherwise"), assistant(THOUGHT + "Hi."), U2)
+        self.assertEqual(assistant("Hi.", reasoning=THOUGHT), found.request.messages[2])
+
+    def test_text_that_is_no_echo_of_a_stored_turn_stays(self) -> None:
+        self.store.record((U,), assistant("Hi.", reasoning=THOUGHT))
+        self.store.record((U,), assistant("Hi.", CALL, reasoning=THOUGHT))
+        for turn in (
+            assistant(THOUGHT + "Hello."),
+            assistant(THOUGHT),
+            assistant(THOUGHT.strip()[:-1] + "Hi."),
+            assistant("Hi." + THOUGHT),
+            assistant(THOUGHT + "Hi.", ("call_1", "read_file", '{"path":"b"}')),
+            assistant(THOUGHT + "Hi.", reasoning="My own."),
+        ):
+            self.assert_unchanged(U, turn, U2)
+        self.assert_unchanged(U, user(THOUGHT + "Hi."), U2)
+
+    def test_another_key_finds_no_echo(self) -> None:
+        self.store.record((U,), assistant("Hi.", reasoning=THOUGHT))
+        self.assert_unchanged(U, assistant(THOUGHT + "Hi."), U2, namespace=OTHER)
+
+    def test_words_that_two_stored_turns_divide_differently_stay(self) -> None:
+        self.store.record((U,), assistant("and b", reasoning="a"))
+        self.store.record((U,), assistant("b", reasoning="a and"))
+        self.assert_unchanged(U, assistant("a and b"), U2)
+
+    def test_an_answer_that_begins_with_its_reasoning_loses_nothing(self) -> None:
+        said = assistant("Paris. It is Paris.", reasoning="Paris.")
+        self.store.record((U,), said)
+        self.assert_unchanged(U, said._replace(reasoning=None), U2)
+        self.assert_unchanged(U, said, U2)
+        found = self.store.find_turns(U, assistant("Paris.Paris. It is Paris."), U2)
+        self.assertEqual(said, found.request.messages[1])
+
+
+class TestTrimmedReasoning(EchoTestCase):
+    def test_trimmed_reasoning_is_whole_again_although_all_messages_around_it_changed(self) -> None:
+        """Qwen Code takes its reminders out of older messages."""
+        self.store.record((user("reminder\nU"),), assistant("Hi.", reasoning=THOUGHT))
+        echo = assistant("Hi.", reasoning=THOUGHT.strip())
+        found = self.store.find_turns(U, echo, U2)
+        self.assertEqual(assistant("Hi.", reasoning=THOUGHT), found.request.messages[1])
+        self.assert_unchanged(U, echo._replace(content="Hi. And?"), U2)
+        self.assert_unchanged(U, echo._replace(reasoning="Look elsewhere."), U2)
+        self.assert_unchanged(U, echo, U2, namespace=OTHER)
+
+
+class TestCost(EchoTestCase):
+    def test_a_chat_of_known_turns_needs_no_further_query(self) -> None:
+        messages: tuple[Message, ...] = (U,)
+        for number in range(6):
+            said = assistant(f"Answer {number}", reasoning=f"Thought {number}")
+            self.store.record(messages, said)
+            messages = (*messages, said._replace(reasoning=None), user(f"Question {number}"))
+        self.store.find_turns(*messages)
+        self.assertEqual(2, self.store.queries)
+
+    def test_with_the_memory_echoes_of_a_growing_chat_are_the_same_objects_and_looked_up_once(self) -> None:
+        memory = ChatMemory()
+        clean: tuple[Message, ...] = (U,)
+        sent: tuple[Message, ...] = (U,)
+        before: tuple[Message, ...] = ()
+        for number in range(12):
+            said = assistant(f"Answer {number}", reasoning=f"Thought {number}")
+            self.store.record(clean, said)
+            question = user(f"Question {number}")
+            clean = (*clean, said, question)
+            echo = (assistant(f"Thought {number}"), assistant(f"Answer {number}"))
+            sent = (*sent, *(echo if number % 2 else (assistant(f"Thought {number}Answer {number}"),)), question)
+            found = self.store.find_turns(*sent, memory=memory).request.messages
+            self.assertEqual(clean, found)
+            self.assertEqual(found, self.store.find_turns(*sent).request.messages)
+            if number > 4:
+                self.assertTrue(all(one is other for one, other in zip(before, found, strict=False)))
+            before = found
