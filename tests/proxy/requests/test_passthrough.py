@@ -1,5 +1,6 @@
 """Models with a route of their own: the request there, its answer, and what never leaves."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -7,8 +8,11 @@ import socket
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw
-from deepseek_cursor_proxy.upstream import response
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.upstream import response, response_head
+from deepseek_cursor_proxy.upstream.pool import Connection
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.polling import wait_until
 
@@ -23,6 +27,16 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nX-
 def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> Raw:
     body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
     return Raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + body + end)
+
+
+def patient_heads() -> contextlib.AbstractContextManager[object]:
+    """Let `request_timeout` bound the silence after the head of an answer, and not the time until the head."""
+    read = response_head.read
+
+    def read_patiently(connection: Connection, peer: Peer | None, _: Deadline) -> Any:
+        return read(connection, peer, Deadline.after(PATIENCE))
+
+    return mock.patch.object(response_head, "read", read_patiently)
 
 
 class PassthroughTestCase(SocketTestCase):
@@ -177,7 +191,8 @@ class TestFaults(PassthroughTestCase):
             for body in (BODY, STREAMED) if step is not cut else (BODY,):
                 with self.subTest(step):
                     self.other.answer(step)
-                    status, _, answer = self.ask(body, self.passing(request_timeout=0.1, retry_budget=5))
+                    timeout = PATIENCE if step.then_close else 0.1
+                    status, _, answer = self.ask(body, self.passing(request_timeout=timeout, retry_budget=5))
                     self.assertEqual(expected, status)
                     self.assertNotIn("DeepSeek", json.loads(answer)["error"]["message"])
         self.assertEqual(9, len(self.other.seen))
@@ -193,7 +208,8 @@ class TestFaults(PassthroughTestCase):
         for end, then_close, code in ((b"", True, "upstream_error"), (b"", False, "upstream_timeout")):
             step = chunked(b'data: {"a":1}\n\nda', b'ta: {"half', end=end)
             self.other.answer(Raw(step.data, then_close=then_close))
-            status, _, body = self.ask(STREAMED, self.passing(request_timeout=0.1))
+            with patient_heads():
+                status, _, body = self.ask(STREAMED, self.passing(request_timeout=PATIENCE if then_close else 0.1))
             lines = [line for line in body.decode().split("\n") if line]
             self.assertEqual((200, 'data: {"a":1}', "data: [DONE]"), (status, lines[0], lines[-1]))
             error = json.loads(lines[1].removeprefix("data: "))["error"]

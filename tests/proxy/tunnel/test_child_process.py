@@ -19,6 +19,7 @@ PARENT = """
 import sys, time
 from deepseek_cursor_proxy.tunnel.child_process import ChildProcess
 ChildProcess().start(sys.argv[1:])
+print(flush=True)
 time.sleep(60)
 """
 # Its connection ends with it, which is seen from outside without its process id.
@@ -52,8 +53,11 @@ class ChildProcessTest(unittest.TestCase):
     def test_a_child_and_those_of_a_wrapper_script_end_when_our_process_is_killed(self) -> None:
         for wrapper in ((), (*RUN, WRAPPER)):
             command = [sys.executable, "-c", PARENT, *wrapper, *self.child]
-            with self.subTest(wrapper), subprocess.Popen(command, cwd=ROOT) as parent:
+            with self.subTest(wrapper), subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as parent:
                 sock = self.connected()
+                # A child may run before start() has returned.
+                assert parent.stdout is not None
+                parent.stdout.readline()
                 parent.kill()
                 self.expect_gone(sock)
 
