@@ -5,7 +5,6 @@ import json
 import tempfile
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +18,12 @@ from tests.bench.load_clients import Client, post
 from tests.bench.rounds import Contest, Target
 from tests.bench.scale import Scale
 from tests.bench.table import OURS, Figure, Row
+
+try:
+    import tracemalloc
+except ImportError:
+    # PyPy does not count its memory.
+    tracemalloc = None  # type: ignore[assignment]
 
 _TURNS = 30
 # What a short answer of an agent has.
@@ -76,15 +81,18 @@ def _export_rows(count: int) -> Iterator[Row]:
             store.open()
             written = _fill(store, count)
             (session,) = store.list(None)
-            tracemalloc.start()
+            if tracemalloc:
+                tracemalloc.start()
             started = time.perf_counter()
             lines = sum(1 for _ in export.lines(store.nodes(session.uuid), "openai", export.Filter()))
-            seconds, (_, peak) = time.perf_counter() - started, tracemalloc.get_traced_memory()
-            tracemalloc.stop()
+            seconds = time.perf_counter() - started
+            memory = Figure.single(tracemalloc.get_traced_memory()[1] / 1e6) if tracemalloc else None
+            if tracemalloc:
+                tracemalloc.stop()
         assert lines == count
         size = path.stat().st_size
     yield Row(f"{count:,} trajectories: bytes on disk, against their text", "", {OURS: Figure.single(size / written)})
-    yield Row("  memory of their export", "MB", {OURS: Figure.single(peak / 1e6)})
+    yield Row("  memory of their export", "MB", {OURS: memory})
     yield Row("  per second", "nodes/s", {OURS: Figure.single(count / seconds)})
 
 

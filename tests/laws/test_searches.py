@@ -80,7 +80,7 @@ def as_codex(item: Json) -> Json:
 
 
 def shuffled(item: Json) -> Json:
-    return dict(reversed(item.items())) | {"status": "completed"}
+    return dict(reversed([*item.items()])) | {"status": "completed"}
 
 
 # What clients make of the items of an answer when they send them back.

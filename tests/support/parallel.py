@@ -35,7 +35,9 @@ def shared(loader: unittest.TestLoader, pattern: str) -> unittest.TestSuite:
     _allow_bytecode()
     found = loader.discover(str(_TESTS), pattern, str(_TESTS.parent))
     # What was loaded stays to the end: the garbage collector need not walk over it again and again.
-    gc.freeze()
+    # PyPy's has no such function.
+    if hasattr(gc, "freeze"):
+        gc.freeze()
     if _is_helper or found.countTestCases() < _FEW:
         return found
     return _SharedSuite(_modules(found), pattern, loader.testNamePatterns or [])

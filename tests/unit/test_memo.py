@@ -1,11 +1,11 @@
 import gc
 import json
-import tracemalloc
 import unittest
 from sys import maxsize
 
 from deepseek_cursor_proxy.memo import Memo, guess_size, json_size, size_of
 from tests.support.threads import run_at_once
+from tests.support.traced_memory import traced_memory
 
 
 class TestSizes(unittest.TestCase):
@@ -29,11 +29,9 @@ class TestSizes(unittest.TestCase):
         }.items():
             with self.subTest(name):
                 gc.collect()
-                tracemalloc.start()
-                self.addCleanup(tracemalloc.stop)
-                value = json.loads(written)
-                taken, _ = tracemalloc.get_traced_memory()
-                tracemalloc.stop()
+                with traced_memory() as memory:
+                    value = json.loads(written)
+                    taken = memory.held()
                 self.assertGreater(json_size(value), 0.9 * taken)
 
     def test_a_huge_value_is_not_measured_to_its_end(self) -> None:

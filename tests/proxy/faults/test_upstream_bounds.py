@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-import tracemalloc
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from tests.support.harness import chat_body
 from tests.support.polling import wait_until
 from tests.support.raw_replies import EVENTS, GOOD, JSON, SSE, STREAM_HEAD, TEXT, delta, event, head
 from tests.support.raw_upstream import CERTIFICATE, CLOSE, HANG, KEEP, RESET, ScriptedReply
+from tests.support.traced_memory import traced_memory
 from tests.support.width import width
 
 
@@ -217,12 +217,9 @@ class TestMemory(FaultTestCase):
     def assert_bounded(self, data: ScriptedReply, *, stream: bool) -> None:
         proxy, _ = self.scripted_proxy([data])
         sock = self.connect(proxy)
-        tracemalloc.start()
-        try:
+        with traced_memory() as memory:
             verdict = self.ask(sock, stream=stream).verdict
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+            peak = memory.peak()
         self.assertEqual(REPORTED, verdict)
         self.assertLess(peak, 64 * 1024 * 1024)
 

@@ -1,4 +1,4 @@
-"""The demo, which is a whole chat, on a Python without the functions that other systems lack."""
+"""The demo, which is a whole chat, and the tests on a Python without the functions that others lack."""
 
 import json
 import subprocess
@@ -27,29 +27,43 @@ MACOS = {
     "os": ("sched_setaffinity", "sched_getaffinity"),
     "socket": ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "MSG_NOSIGNAL"),
 }
-PYPY = {"select": ("EPOLLRDHUP", "POLLRDHUP")}
+PYPY: dict[str, tuple[str, ...]] = {
+    "select": ("EPOLLRDHUP", "POLLRDHUP"),
+    "tracemalloc": (),
+    "gc": ("freeze", "unfreeze", "get_freeze_count"),
+}
 
 WITHOUT = """
 import importlib, json, runpy, sys
-platform, missing = sys.argv[1:]
-for module, names in json.loads(missing).items():
+platform, missing, module, *arguments = sys.argv[1:]
+for each, names in json.loads(missing).items():
     if not names:
-        sys.modules[module] = None
+        sys.modules[each] = None
     for name in names:
-        vars(importlib.import_module(module)).pop(name, None)
+        vars(importlib.import_module(each)).pop(name, None)
 sys.platform = platform
-sys.argv = ["deepseek-cursor-proxy", "demo"]
-runpy.run_module("deepseek_cursor_proxy", run_name="__main__")
+sys.argv = [module, *arguments]
+runpy.run_module(module, run_name="__main__")
 """
 
 
 @unittest.skipUnless(sys.platform == "linux", "the other systems lack them by themselves")
 class MissingFunctionsTest(unittest.TestCase):
+    def run_without(
+        self, missing: dict[str, tuple[str, ...]], platform: str, *command: str
+    ) -> "subprocess.CompletedProcess[str]":
+        command = (sys.executable, "-c", WITHOUT, platform, json.dumps(missing), *command)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
+
     def test_a_chat_works_without_what_other_systems_lack(self) -> None:
         # Their own names would have the standard library load modules of theirs.
         for platform, missing in (("like-windows", WINDOWS), ("like-macos", MACOS), ("linux", PYPY)):
             with self.subTest(platform):
-                command = [sys.executable, "-c", WITHOUT, platform, json.dumps(missing)]
-                demo = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
+                demo = self.run_without(missing, platform, "deepseek_cursor_proxy", "demo")
                 self.assertEqual((0, ""), (demo.returncode, demo.stderr))
                 self.assertIn("4 of 4 requests accepted, 6 of 6 reasonings put back exactly.", demo.stdout)
+
+    def test_every_test_loads_without_what_pypy_lacks(self) -> None:
+        """A module that does not load is an error whatever the name asked for."""
+        tests = self.run_without(PYPY, "linux", "unittest", "-k", "a name that no test has")
+        self.assertRegex(tests.stderr, r"\A\n-+\nRan 0 tests in .+\n\n(OK|NO TESTS RAN)\n\Z")

@@ -1,7 +1,6 @@
 """The log of requests: what runs, the last thousand that ended, their listeners, and how much memory they take."""
 
 import logging
-import tracemalloc
 import unittest
 from typing import Any
 
@@ -24,6 +23,7 @@ from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecor
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from tests.support.histories import user
+from tests.support.traced_memory import traced_memory
 
 REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (user("secret"),))
 HISTORY = identity.identify(b"me", REQUEST.messages)
@@ -147,12 +147,11 @@ class TestRecord(unittest.TestCase):
         long = long._replace(request=REQUEST._replace(dropped=tuple(f"field {n}" for n in range(30))))
         # A tenth of what is kept, because tracing makes it slow.
         log = RequestLog(most_records=100)
-        tracemalloc.start()
-        self.addCleanup(tracemalloc.stop)
-        before = tracemalloc.get_traced_memory()[0]
-        for number in range(110):
-            usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens"), 100_000 + number)
-            asked = facts(number, session=f"{number:012x}")._replace(requested_model=f"model-{number}" * 20)
-            log.emit(finished(prepared=long, usage=usage)._replace(facts=asked))
-        self.assertLess(tracemalloc.get_traced_memory()[0] - before, 500_000)
+        with traced_memory() as memory:
+            for number in range(110):
+                counts = ("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens")
+                asked = facts(number, session=f"{number:012x}")._replace(requested_model=f"model-{number}" * 20)
+                ended = finished(prepared=long, usage=dict.fromkeys(counts, 100_000 + number))
+                log.emit(ended._replace(facts=asked))
+            self.assertLess(memory.held(), 500_000)
         self.assertEqual(100, len(log.ended(limit=2000)))

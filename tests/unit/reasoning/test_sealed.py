@@ -1,11 +1,11 @@
 import random
-import tracemalloc
 import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
+from tests.support.traced_memory import traced_memory
 
 SECRET = b"s" * 32
 TEXTS = ("", " ", "Let me think.", "多" * 1000, "half \ud83d", "a\x00b", "x" * 100_000)
@@ -62,13 +62,10 @@ class TestSealer(unittest.TestCase):
     def test_a_sealed_text_that_is_too_large_is_not_inflated_to_its_end(self) -> None:
         sealed = self.sealer.seal("x" * 50_000_000)
         self.assertLess(len(sealed), 400_000)
-        tracemalloc.start()
-        try:
+        with traced_memory() as memory:
             with self.assertRaises(TooLarge):
                 Opener(self.sealer, 100_000).open(sealed)
-            self.assertLess(tracemalloc.get_traced_memory()[1], 3_000_000)
-        finally:
-            tracemalloc.stop()
+            self.assertLess(memory.peak(), 3_000_000)
 
 
 class TestUnsealEach(unittest.TestCase):

@@ -1,5 +1,4 @@
 import contextlib
-import tracemalloc
 import unittest
 import zlib
 from unittest import mock
@@ -17,6 +16,7 @@ from deepseek_cursor_proxy.response_cache.replay import (
 from deepseek_cursor_proxy.response_cache.service import CacheLookup, CacheState, ResponseCache, cache_key
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.traced_memory import traced_memory
 
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n: bye\n\ndata: [DONE]\n\n'
@@ -65,11 +65,10 @@ class TestReplay(unittest.TestCase):
 
     def test_a_long_answer_is_never_whole_in_memory(self) -> None:
         packed = zlib.compress(bytes(16 * 1024 * 1024))
-        tracemalloc.start()
-        self.addCleanup(tracemalloc.stop)
-        pieces = ReplayedResponse(packed).stream(with_lulls=False)
-        self.assertEqual(16 * 1024 * 1024, sum(len(each) for each in pieces if isinstance(each, bytes)))
-        self.assertLess(tracemalloc.get_traced_memory()[1], 12 * 1024 * 1024)
+        with traced_memory() as memory:
+            pieces = ReplayedResponse(packed).stream(with_lulls=False)
+            self.assertEqual(16 * 1024 * 1024, sum(len(each) for each in pieces if isinstance(each, bytes)))
+            self.assertLess(memory.peak(), 12 * 1024 * 1024)
 
 
 class TestLookups(unittest.TestCase):

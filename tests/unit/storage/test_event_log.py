@@ -1,13 +1,13 @@
 """EventLog: the same bytes from any offset, while they are written and after, in little memory."""
 
 import random
-import tracemalloc
 import unittest
 import zlib
 from collections.abc import Iterable
 
 from deepseek_cursor_proxy.storage import event_log
 from deepseek_cursor_proxy.storage.event_log import EventLog
+from tests.support.traced_memory import traced_memory
 
 DELTA = (
     'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,"item_id":'
@@ -63,14 +63,9 @@ class TestEventLog(unittest.TestCase):
                 list(event_log.unpack(damaged))
 
     def test_a_megabyte_of_text_in_small_deltas_takes_a_few_megabytes(self) -> None:
-        tracemalloc.start()
-        try:
-            packed = filled(events(50_000)).pack()
-            self.assertLess(len(packed), 6 * 6 * 50_000)
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
+        packed = filled(events(50_000)).pack()
+        self.assertLess(len(packed), 6 * 6 * 50_000)
+        with traced_memory() as memory:
             for _ in event_log.unpack(packed):
                 pass
-            self.assertLess(tracemalloc.get_traced_memory()[1] - before, 2_000_000)
-        finally:
-            tracemalloc.stop()
+            self.assertLess(memory.peak(), 2_000_000)
