@@ -9,6 +9,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.proxy.sessions.test_sessions import QUESTION, SessionsTestCase
 from tests.support.harness import RunningProxy
 from tests.support.polling import wait_until
+from tests.support.systems import needs_removable_open_files
 
 
 class TestSessionFaults(SessionsTestCase):
@@ -38,6 +39,7 @@ class TestSessionFaults(SessionsTestCase):
             wait_until(lambda: sum(each["num_requests"] for each in self.listed()) == 3)
         self.assertEqual(2, len(logged.output), logged.output)
 
+    @needs_removable_open_files
     def test_a_deleted_file_is_begun_anew(self) -> None:
         session = self.create()["uuid"]
         for each in self.path.parent.glob("sessions*"):

@@ -15,6 +15,11 @@ from deepseek_cursor_proxy.cli import main, service
 from deepseek_cursor_proxy.service import managers
 
 
+def plain(unit: str) -> str:
+    """The unit of systemd without the quotes and escapes that it needs for the paths of Windows."""
+    return unit.replace('"', "").replace("\\\\", "\\")
+
+
 class ServiceTest(unittest.TestCase):
     def setUp(self) -> None:
         self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -49,7 +54,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual((0, ""), (code, errors))
         text = self.path.read_text()
         traces = Path("t").absolute()
-        self.assertIn(f" serve --port=9100 --tunnel=on --verbose --trace-dir={traces}\n", text)
+        self.assertIn(f" serve --port=9100 --tunnel=on --verbose --trace-dir={traces}\n", plain(text))
         self.assertIn(text, out)
         verbs = ["daemon-reload", "enable", "restart"]
         self.assertEqual(verbs, [call.split()[2] for call in self.calls])
@@ -98,7 +103,7 @@ class ServiceTest(unittest.TestCase):
     def test_a_configuration_file_is_named_by_its_whole_path(self) -> None:
         (self.home / "my.toml").write_text("port = 9200\n")
         self.run_command("install", "--yes", "--config", str(self.home / "my.toml"))
-        self.assertIn(f" serve --config {self.home / 'my.toml'}\n", self.path.read_text())
+        self.assertIn(f" serve --config {self.home / 'my.toml'}\n", plain(self.path.read_text()))
 
     def test_a_command_that_fails_or_is_missing_is_one_line(self) -> None:
         self.codes["enable"] = 1

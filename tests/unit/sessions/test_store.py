@@ -1,7 +1,6 @@
 import math
 import random
 import sqlite3
-import tracemalloc
 import unittest
 from collections import Counter
 from contextlib import closing
@@ -23,6 +22,8 @@ from deepseek_cursor_proxy.sessions.trajectory import (
 )
 from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from tests.support.systems import needs_removable_open_files
+from tests.support.traced_memory import traced_memory
 from tests.support.width import width
 
 ME, OTHER = b"me", b"other"
@@ -274,6 +275,7 @@ class TestNodes(StoreTestCase):
         )
         self.assertEqual(first.id, second.parent)
 
+    @needs_removable_open_files
     def test_a_backup_that_takes_the_place_of_the_file_is_gone_on_from(self) -> None:
         session, chat = self.create(), [user("q"), answer("a")]
         backup = self.path.with_name("backup")
@@ -358,12 +360,10 @@ class TestNodes(StoreTestCase):
         def peak(count: int) -> int:
             session = self.create()
             self.record(session, *[turn(user(f"q{number} " + "x" * 1000), answer("a")) for number in range(count)])
-            tracemalloc.start()
-            self.addCleanup(tracemalloc.stop)
-            self.assertEqual(count, sum(1 for _ in export.lines(self.store.nodes(session), "openai", export.Filter())))
-            _, most = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            return most
+            with traced_memory() as memory:
+                lines = export.lines(self.store.nodes(session), "openai", export.Filter())
+                self.assertEqual(count, sum(1 for _ in lines))
+                return memory.peak()
 
         self.assertLess(peak(2000), 1.5 * peak(200))
 
