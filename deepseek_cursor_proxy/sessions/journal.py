@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from io import FileIO
 from pathlib import Path
@@ -204,7 +204,7 @@ class LeftJournal:
             file.truncate(0)
 
 
-def find_left(store: Path) -> Iterator[LeftJournal]:
+def find_left(store: Path) -> Generator[LeftJournal, None, None]:
     """The journals beside a store whose processes are gone, each locked until the next; empty ones are removed."""
     store = _behind_links(store)
     pattern = glob.escape(store.name) + _SUFFIX + "[0-9a-f]" * 2 * _NAME_BYTES + "-[01]"

@@ -14,6 +14,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,11 +196,13 @@ class SessionStore:
         if self.database.path == ":memory:":
             return 0
         count = 0
-        for left in find_left(Path(self.database.path)):
-            try:
-                count += self._recover(left)
-            except OSError as error:
-                _log.warning("sessions: the journal %s cannot be read or emptied: %s", left.name, error.strerror)
+        # Closed, because PyPy would keep the locks of a generator that a fault left unfinished.
+        with closing(find_left(Path(self.database.path))) as journals:
+            for left in journals:
+                try:
+                    count += self._recover(left)
+                except OSError as error:
+                    _log.warning("sessions: the journal %s cannot be read or emptied: %s", left.name, error.strerror)
         if count:
             _log.info("sessions: turns that a process left when it was killed, written now: %d", count)
         return count

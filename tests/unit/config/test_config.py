@@ -311,7 +311,8 @@ class RefusalTest(ConfigTest):
     def test_a_file_that_exceeds_pythons_limits_is_refused_as_invalid_toml(self) -> None:
         for text in ("port = " + "[" * 100_000, "port = " + "9" * 10_000, "port = 1\nport = 2", "[port", "\x00"):
             with self.subTest(text[:20]):
-                self.assertIn("is not valid TOML", self.refusal(text))
+                # PyPy reads a number of any length.
+                self.assertRegex(self.refusal(text), "is not valid TOML|port = … is more than 65535")
 
     def test_a_configuration_file_that_cannot_be_read_or_is_not_utf_8_is_refused_with_the_remedy(self) -> None:
         remedy = "fix it or pass another file with --config"

@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.sessions.journal import Journal, find_left
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.storage.engine.faults import Locked
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 
 ME = b"\x00me"
@@ -108,7 +109,7 @@ class TestJournal(JournalTestCase):
 
     def test_a_long_history_is_left_out_if_the_store_is_idle_and_has_most_of_it(self) -> None:
         made = self.make_journal()
-        question, answer = Message("user", "x" * 100_000), Message("assistant", "a")
+        question, answer = Message("user", "x" * 40_000), Message("assistant", "a")
         for count, is_store_idle, is_noted in ((1, True, True), (3, True, False), (3, True, True), (5, False, True)):
             with self.subTest(count=count, is_store_idle=is_store_idle):
                 made.switch()
@@ -309,6 +310,26 @@ class TestRecover(JournalTestCase):
         (session,) = store.list(None)
         self.assertEqual(1, session.requests)
         self.assertEqual([], self.sizes())
+
+    def test_a_journal_is_free_again_after_a_fault_of_the_store(self) -> None:
+        """PyPy ends a generator that was left when its garbage is collected, and its locks with it."""
+        made, store = self.make_journal(), self.open()
+        made.add([turn(Message("user", "q"), ANSWERS[0], session=SESSIONS[2])], is_store_idle=True)
+        self.leave(made)
+        begun = []
+
+        def find(path: Path) -> Any:
+            begun.append(find_left(path))
+            return begun[-1]
+
+        with (
+            mock.patch("deepseek_cursor_proxy.sessions.store.find_left", find),
+            mock.patch.object(store, "record", side_effect=Locked()),
+            self.assertRaises(Locked),
+        ):
+            store.recover()
+        self.assertEqual(1, len(begun))
+        self.assertEqual(1, store.recover())
 
     def test_many_turns_are_recovered_in_few_transactions(self) -> None:
         made, store = self.make_journal(), self.open()

@@ -162,7 +162,7 @@ class TestSessionRecorder(unittest.TestCase):
         def long(count: int) -> Finished:
             event = finished("a")
             assert event.prepared is not None
-            messages = (Message("user", "x" * 100_000),) * count
+            messages = (Message("user", "x" * 40_000),) * count
             request = event.prepared.request._replace(messages=messages)
             return event._replace(prepared=event.prepared._replace(request=request))
 

@@ -39,7 +39,7 @@ class FileTestCase(StoreFileTestCase):
         """Another database that is open, with this statement in its WAL file."""
         path = self.place / "living"
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA journal_mode=WAL").fetchall()
             connection.execute(statement)
             yield path
         path.unlink()
