@@ -101,7 +101,9 @@ def _plan(target: Target, entry: Entry | None, *, is_undo: bool) -> Change:
     except Unreadable as reason:
         raise Refusal(target, str(reason)) from None
     except ChangedLines as reason:
-        remedy = "put them back as they were, or remove them by hand"
+        remedy = (
+            "put them back as they were, or remove them by hand, with the comment of setup above them if there is one"
+        )
         raise Refusal(target, f"{reason}; {remedy}") from None
 
 

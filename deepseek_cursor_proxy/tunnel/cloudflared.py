@@ -48,8 +48,8 @@ class Cloudflared(Program):
         ),
         (r"no such host|network is unreachable|i/o timeout", "Cloudflare cannot be reached: is the network up?"),
     )
-    # What has no time in front is its last word.
-    error_lines = re.compile(r"(?!\S+Z (?:INF|WRN|DBG) )(?!.* was empty$)")
+    # What has no time in front is its last word. Lines about a request have what a stranger wrote.
+    error_lines = re.compile(r"(?!\S+Z (?:INF|WRN|DBG) )(?!.* was empty$)(?!.*\b(?:dest|originService|cfRay)=)")
 
     def __init__(
         self,

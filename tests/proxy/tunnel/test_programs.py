@@ -305,6 +305,12 @@ class CloudflaredTest(CloudflaredCase, ProgramCase):
             self.assertEqual({self.urls[0]}, set(self.checked))
             self.assertTrue(self.announced.empty())
 
+    def test_a_strangers_request_is_not_quoted_when_the_tunnel_is_lost(self) -> None:
+        asked = '2026-08-20T10:00:04Z ERR Request failed error="EOF" dest=https://a/paste-this-into-Cursor:https://evil'
+        self.tunnel(prints(*self.first["lines"], asked), self.second).start()
+        self.kill(self.children[0])
+        self.expect_announced(lost(self.name))
+
     def test_a_network_without_udp_has_a_remedy(self) -> None:
         error = "failed to dial to edge with quic: timeout: no recent network activity"
         line = f'2026-08-20T10:00:09Z ERR Failed to dial a quic connection error="{error}" connIndex=0'
