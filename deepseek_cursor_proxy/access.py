@@ -11,6 +11,10 @@ The owner's keys ([passthrough], [upstreams], DEEPSEEK_API_KEY) are spent for ac
 every address, even where other callers are served with their own keys. A request under a foreign host name (own_hosts)
 never spends an owner's key and never pins one.
 
+A caller is known (`knows`) once an upstream has accepted its key, in this run or an earlier one, or if access_keys
+lists it. Until then its requests cost bounded memory and a line of the log: no store writes a row for them, no metric
+gets a label. This is the only place that decides it; the report of a request carries the answer to all observers.
+
 Wrong keys make their IP address wait, against guessing. A key too long to guess never waits, nor one that was right
 before: a stranger in the same tunnel, who has the same address, cannot lock the owner out.
 """
@@ -67,9 +71,12 @@ class Access:
         *,
         environment: Mapping[str, str] = os.environ,
         now: Callable[[], float] = time.monotonic,
+        had_answer: Callable[[str], bool] = lambda digest: False,
     ) -> None:
+        """`had_answer` tells whether a caller, named by its digest, got an answer in an earlier run."""
         self._access_keys = config.access_keys
         self._state: _State = former._state if former is not None else _State(now)
+        self._had_answer: Callable[[str], bool] = former._had_answer if former is not None else had_answer
         self.can_pin = not self._access_keys and (
             config.pin_key == "always" or (config.pin_key == "exposed" and config.is_exposed)
         )
@@ -104,6 +111,11 @@ class Access:
         else:
             self._state.fail(caller.client_ip)
             raise self._unknown_key()
+
+    def knows(self, caller: Caller, digest: str) -> bool:
+        """Whether an upstream has accepted this caller's key, or access_keys lists it; `digest` names it in stores."""
+        # `check` has accepted a listed key.
+        return self._state.has_accepted(caller.key) or self._had_answer(digest)
 
     def check_call(self, caller: Caller) -> None:
         """Raise unless DeepSeek may be called for this caller now, with its own key or the held one."""

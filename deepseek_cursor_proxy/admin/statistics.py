@@ -2,7 +2,8 @@
 
 It listens to the request log on the thread of each request, which only adds its record to a list. Records are counted
 many at a time, or when the figures are read. Names of models come from clients: beyond fifty of them all others count
-as `other`.
+as `other`. A request that was not understood, or whose caller `access` does not know, makes no label: it counts as one
+without a model.
 """
 
 import threading
@@ -95,7 +96,7 @@ class Statistics:
     def _count_pending(self) -> None:
         groups: dict[tuple[int, str], list[RequestRecord]] = {}
         for ended_at, record in self._pending:
-            model = self._label(record.facts.model or record.facts.requested_model)
+            model = self._label(_model(record))
             groups.setdefault((int(ended_at // 60) * 60, model), []).append(record)
         self._pending.clear()
         for (start, model), records in groups.items():
@@ -171,3 +172,12 @@ class Statistics:
         if not self._minutes or self._minutes[-1].minute != start:
             self._minutes.append(Minute(start))
         return self._minutes[-1]
+
+
+def _model(record: RequestRecord) -> str:
+    """The model that a request was for; "" if its caller is not known, or the request was not understood."""
+    facts = record.facts
+    if not facts.key:
+        return ""
+    # One that was passed on has no other name.
+    return facts.model or (facts.requested_model if record.upstream else "")

@@ -27,9 +27,9 @@ from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
-from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
@@ -71,16 +71,20 @@ class Endpoint:
 
     def context(self, caller: Caller, peer: Peer | None) -> CallContext:
         namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
-        self._report.add_caller(namespace)
-        if self._report.session and not self._services.sessions.knows(namespace, self._report.session):
-            raise unknown_session(self._report.session)
-        held_key = self._services.access.held_key
+        report, access = self._report, self._services.access
+        report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)))
+        if report.path_session:
+            if not self._services.sessions.knows(namespace, report.path_session):
+                raise unknown_session()
+            report.session = report.path_session
+        held_key = access.held_key
         credential, is_held = held_key or caller.credential, held_key is not None
         return CallContext(namespace, credential, peer, is_held, None, self._report)
 
 
-def unknown_session(session: str) -> NotFound:
-    return NotFound(f"There is no session {safe_text(session, 60)} for this key. POST /sessions/create makes one.")
+def unknown_session() -> NotFound:
+    # Without the id: it is any text of a path, perhaps a key, and the log and the dashboard show this message.
+    return NotFound("This key has no session with the id in the path. POST /sessions/create makes one.")
 
 
 class GenerationEndpoint(Endpoint):
@@ -156,6 +160,7 @@ class GenerationEndpoint(Endpoint):
         if exchange.is_sent and (request.context.is_held or not exchange.has_owner_key):
             # A cached answer, or an upstream that accepts a key of the owner, says nothing about the caller's.
             access.record_accepted(request.caller)
+            self._services.accept(request.context.namespace)
         return exchange
 
     def reply(

@@ -2,7 +2,8 @@
 
 A worker runs a job and appends its events. The job has a Wakeup in the place of a client: cancelling the job, or
 stopping the proxy, sets it, and ends whatever the work waits for as a client that leaves does. The events are held,
-packed, until the job is over: at most 16 million characters for each job, which is the bound of an answer.
+packed, until the job is over: at most 16 million characters for each job, which is the bound of an answer. A job of a
+caller that `access` does not know yet is one of a few, which are small, so that others find a place in the queue.
 This file knows no protocol, no store and no exchange.
 """
 
@@ -30,6 +31,9 @@ _CHECK_SECONDS = 0.25
 # A job whose peer is set ends within moments; no thread waits longer for it.
 _END_SECONDS = 1.0
 _RETRY_AFTER_SECONDS = 10
+# Of jobs for callers that are not known yet, all together; at most half of all jobs.
+_MOST_UNACCEPTED = 16
+_MOST_UNACCEPTED_BYTES = 16 * 1024 * 1024
 # A comment of an event stream, as DeepSeek sends it to calls in its queue.
 _HEARTBEAT = b": keep-alive\n\n"
 
@@ -40,10 +44,12 @@ class Job:
     A submitted job is closed by its worker, any other by the thread that created it.
     """
 
-    def __init__(self, id: str, caller: bytes) -> None:
+    def __init__(self, id: str, caller: bytes, unaccepted_bytes: int = 0) -> None:
         """Raises Overloaded when the system has no descriptors for it."""
         self.id = id
         self.caller = caller
+        # The size of the request as long as no upstream has accepted the caller's key; else 0.
+        self.unaccepted_bytes = unaccepted_bytes
         try:
             # In place of a client: set, it ends whatever the work waits for.
             self.peer = Wakeup()
@@ -177,6 +183,26 @@ class Jobs:
         self._idle = 0
         self._is_stopping = False
 
+    def check(self, unaccepted_bytes: int = 0) -> None:
+        """Raise a ProxyError if no job, or none with so many of its bytes, can be submitted now."""
+        with self._changed:
+            if self._is_stopping:
+                raise ProxyStopping
+            if len(self._tasks) >= self._max_jobs:
+                raise QueueFull(
+                    "As many background responses wait already as may. Try again in a moment, "
+                    "or raise --background-workers or --background-queue.",
+                    retry_after=_RETRY_AFTER_SECONDS,
+                )
+            sizes = [task.job.unaccepted_bytes for task in self._tasks.values() if task.job.unaccepted_bytes]
+        most = max(1, min(_MOST_UNACCEPTED, self._max_jobs // 2))
+        if unaccepted_bytes and (len(sizes) >= most or sum(sizes) + unaccepted_bytes > _MOST_UNACCEPTED_BYTES):
+            raise QueueFull(
+                "DeepSeek has not accepted this key yet, and background responses of such keys may only be few and "
+                "small. Send one request without background first, or try again in a moment.",
+                retry_after=_RETRY_AFTER_SECONDS,
+            )
+
     def submit(self, job: Job, run: Run) -> None:
         """Have a worker, or the thread that cancels it first, call `run(job)`; else raise a ProxyError and close it."""
         try:
@@ -226,14 +252,7 @@ class Jobs:
 
     def _enqueue(self, task: _Task) -> None:
         with self._changed:
-            if self._is_stopping:
-                raise ProxyStopping
-            if len(self._tasks) >= self._max_jobs:
-                raise QueueFull(
-                    "As many background responses wait already as may. Try again in a moment, "
-                    "or raise --background-workers or --background-queue.",
-                    retry_after=_RETRY_AFTER_SECONDS,
-                )
+            self.check(task.job.unaccepted_bytes)
             if self._idle <= len(self._queue) and len(self._threads) < self._max_workers:
                 thread = start_thread(self._work, "job")
                 if thread is not None:

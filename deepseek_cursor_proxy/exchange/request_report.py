@@ -3,11 +3,13 @@
 The app opens a report with the request; the endpoint, the exchange, passthrough and a background job add what they
 learn. Whichever of them ends the request first emits the terminal event; any later one is dropped.
 A number is taken with the first event, so that requests without events leave no gaps.
+
+As long as `access` does not know the caller, its `key` is empty: observers write nothing that lasts for such a request.
 """
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest
@@ -19,6 +21,7 @@ from deepseek_cursor_proxy.observers.events import (
     Refused,
     RequestFacts,
     Terminal,
+    caller_digest,
 )
 
 
@@ -26,21 +29,24 @@ class RequestReport:
     """Used by one thread at a time: the client's, and after it that of a background job."""
 
     __slots__ = (
-        "_number", "_numbers", "api", "body_bytes", "caller", "emit", "has_ended", "key", "requested_model", "session",
-        "started", "started_at", "stream",
+        "_is_known", "_number", "_numbers", "api", "body_bytes", "caller", "emit", "has_ended", "path_session",
+        "requested_model", "session", "started", "started_at", "stream",
     )  # fmt: skip
 
-    def __init__(self, observers: Observer, numbers: Iterator[int], api: str, session: str = "") -> None:
+    def __init__(self, observers: Observer, numbers: Iterator[int], api: str, path_session: str = "") -> None:
+        """`path_session` is any text of the request's path, which no event carries."""
         self.emit = observers.emit
         self._numbers = numbers
         self._number = 0
         self.api = api
         self.started_at = time.time()
         self.started = time.monotonic()
-        self.key = ""
-        # The caller's namespace, and the session in the request's path.
+        # The caller's namespace, and whether `access` knows it.
         self.caller = b""
-        self.session = session
+        self._is_known: Callable[[], bool] = lambda: False
+        self.path_session = path_session
+        # The same once it is found to be one of the caller's sessions.
+        self.session = ""
         self.requested_model = ""
         self.stream = False
         self.body_bytes = 0
@@ -57,9 +63,15 @@ class RequestReport:
         """The age of the request."""
         return time.monotonic() - self.started
 
-    def add_caller(self, namespace: bytes) -> None:
+    @property
+    def key(self) -> str:
+        """The digest that names the caller; "" as long as it is not known (see `access`)."""
+        return caller_digest(self.caller) if self.caller and self._is_known() else ""
+
+    def add_caller(self, namespace: bytes, is_known: Callable[[], bool] = lambda: True) -> None:
+        """`is_known` is asked again with every event: an upstream may have accepted the key by then."""
         self.caller = namespace
-        self.key = namespace.hex()[:DIGEST_LENGTH]
+        self._is_known = is_known
 
     def add_body(self, body: Mapping[str, Any], size: int) -> None:
         model = body.get("model")

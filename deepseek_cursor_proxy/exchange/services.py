@@ -70,11 +70,12 @@ class Services:
     @classmethod
     def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
         _warn_of_pictures(config)
-        access, client = Access(config), UpstreamClient(config)
+        client = UpstreamClient(config)
         database, pruning = reasoning_store.database, reasoning_store.pruning
         max_age, forms = config.reasoning_cache_max_age_seconds, ReasoningForms(database)
         request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
         ledger = _open_ledger(config, reasoning_store, request_log)
+        access = Access(config, had_answer=ledger.had_answer)
         return cls(
             config=config,
             access=access,
@@ -114,9 +115,14 @@ class Services:
             observers=_build_observers(config, self.request_log, self.ledger, self.sessions),
         )
 
-    def open_report(self, api: str, session: str = "") -> RequestReport:
-        """The report of a new request, which came by this API, perhaps to be recorded in a session."""
-        return RequestReport(self.observers, self.numbers, api, session)
+    def open_report(self, api: str, path_session: str = "") -> RequestReport:
+        """The report of a new request, which came by this API, perhaps below the path of a session."""
+        return RequestReport(self.observers, self.numbers, api, path_session)
+
+    def accept(self, caller: bytes) -> None:
+        """Write what a caller has made before an upstream accepted its key (see `access`)."""
+        self.sessions.accept(caller)
+        self.responses.accept(caller)
 
     def close_upstream(self) -> None:
         """New services have taken over: running exchanges may finish, then their connections are closed."""

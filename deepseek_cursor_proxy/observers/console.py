@@ -74,7 +74,8 @@ class Console:
         self._reports[type(event)](event)
 
     def _report_received(self, event: Received) -> None:
-        if event.request.dropped:
+        # Of a caller that is not known yet, the next request says it.
+        if event.request.dropped and event.progress().facts.key:
             self._report_dropped(event.request.dropped)
         self._print("┌", event.number, _format_received(event), _PLAIN)
         if self._verbose:
@@ -138,7 +139,8 @@ class Console:
             parts = [f"picture described by {safe_text(event.model, 60)}", *tokens, f"{event.seconds:.1f} s"]
             self._write(safe_text(f"─ {' · '.join(parts)}", 1000))
             return
-        name = f"picture {event.caller} {event.picture}"
+        # All callers that are not known have one line, or they would use up the names.
+        name = f"picture {event.caller} {event.picture if event.caller else ''}"
         if name not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED:
             self._reported_fields.add(name)
             why = f"{safe_text(event.model, 60)}: {safe_text(event.outcome)} ({event.status})"

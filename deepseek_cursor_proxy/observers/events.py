@@ -40,6 +40,11 @@ _log = logging.getLogger(__name__)
 DIGEST_LENGTH = 12
 
 
+def caller_digest(namespace: bytes) -> str:
+    """The name of a caller in logs and stores."""
+    return namespace.hex()[:DIGEST_LENGTH]
+
+
 class Result(Enum):
     """How a request ended, in one word."""
 
@@ -84,7 +89,8 @@ class RequestFacts(NamedTuple):
     started_at: float
     # chat, responses or messages; other for a path without an API.
     api: str
-    # Twelve hexadecimal digits of a digest of the caller, never a key; "" if the key was refused.
+    # Twelve hexadecimal digits of a digest of the caller, never a key; "" as long as no upstream has accepted its key
+    # (see `access`): nothing that lasts may be written for such a request.
     key: str = ""
     requested_model: str = ""
     model: str = ""
@@ -199,7 +205,8 @@ class Finished(NamedTuple):
 class PictureDescribed(NamedTuple):
     """A call to put a picture into words, for a model that sees none, is over: `outcome` is "described" or an error.
 
-    `caller` and `picture` are digests; one call may serve several requests of the caller.
+    `caller` and `picture` are digests; one call may serve several requests of the caller. If it failed, and the caller
+    is not known, `caller` is "", as in RequestFacts.
     """
 
     caller: str

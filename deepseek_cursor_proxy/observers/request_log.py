@@ -3,8 +3,13 @@
 A RequestRecord has everything that a terminal event carries but texts: no prompt, no answer, no key. Its words are
 short and free of control characters, and all records together take less than 5 MB. Nothing is computed per chunk: the
 progress of a running answer is read when the dashboard asks for it.
+
+Of callers that `access` does not know, which are those without a `key`, the last few requests are kept: however many
+there are, they push no others out.
 """
 
+import heapq
+import itertools
 import logging
 import secrets
 import threading
@@ -37,6 +42,8 @@ from deepseek_cursor_proxy.redaction import safe_text
 _log = logging.getLogger(__name__)
 
 _MOST_RECORDS = 1000
+# Enough to find a wrong key by; fewer than the dashboard shows at first.
+_MOST_OF_UNKNOWN = 20
 # Four bytes each; the oldest turns of a longer chat are left out.
 _MOST_TURNS = 600
 _MESSAGE_LENGTH = 200
@@ -139,7 +146,10 @@ class RequestLog:
         self.run = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._running: dict[int, Callable[[], Progress]] = {}
-        self._ended: deque[RequestRecord] = deque(maxlen=most_records)
+        # Numbered in the order in which they ended; those of known callers, and the others.
+        self._order = itertools.count()
+        self._ended: deque[tuple[int, RequestRecord]] = deque(maxlen=most_records)
+        self._unknown: deque[tuple[int, RequestRecord]] = deque(maxlen=_MOST_OF_UNKNOWN)
         self._end_listeners: tuple[EndListener, ...] = ()
         self._begin_listeners: tuple[BeginListener, ...] = ()
 
@@ -153,9 +163,16 @@ class RequestLog:
             record = make_record(event)
             with self._lock:
                 self._running.pop(record.facts.number, None)
-                self._ended.append(record)
+                self._keep(record)
             for end in self._end_listeners:
                 _notify(end, record)
+
+    def _keep(self, record: RequestRecord) -> None:
+        (self._ended if record.facts.key else self._unknown).append((next(self._order), record))
+        if len(self._ended) == self._ended.maxlen:
+            # The ledger has what is older, and it has none of these.
+            while self._unknown and self._unknown[0][0] < self._ended[0][0]:
+                self._unknown.popleft()
 
     # Read …
 
@@ -172,7 +189,7 @@ class RequestLog:
     def ended(self, before: int | None = None, limit: int = 50) -> list[RequestRecord]:
         """The last requests that ended, newest first; those that ended before request number `before`."""
         with self._lock:
-            records = list(self._ended)
+            records = [record for _, record in heapq.merge(self._ended, self._unknown)]
         records.reverse()
         if before is not None:
             at = next((index for index, record in enumerate(records) if record.number == before), None)
@@ -181,7 +198,8 @@ class RequestLog:
 
     def find(self, number: int) -> RequestRecord | None:
         with self._lock:
-            return next((record for record in self._ended if record.number == number), None)
+            records = itertools.chain(self._ended, self._unknown)
+            return next((record for _, record in records if record.number == number), None)
 
     def find_running(self, number: int) -> RunningRequest | None:
         with self._lock:

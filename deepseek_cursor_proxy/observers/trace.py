@@ -1,8 +1,9 @@
 """Trace: one private JSON file per request: the client's body, the restored reasoning, the upstream body, the reply.
 
 Files have mode 0600 in a directory of 0700 and contain prompts and answers in full, except what looks like an API key;
-the caller is a digest, headers are absent. `explain_trace` reads them. FORMAT is the version of the file's format. The
-name of a file has the run of the proxy in it, because several proxies, one after the other or at once, write here.
+the caller is a digest, headers are absent. A caller that `access` does not know leaves no file. `explain_trace` reads
+them. FORMAT is the version of the file's format. The name of a file has the run of the proxy in it, because several
+proxies, one after the other or at once, write here.
 """
 
 import threading
@@ -67,14 +68,16 @@ class Trace:
                 with self._lock:
                     trace = self._open.pop(event.number, None)
                     self._requests.pop(event.number, None)
-                if trace is not None:
+                if trace is not None and event.facts.key:
                     timing = {
                         "queue_seconds": event.timing.queue,
                         "connect_seconds": event.timing.connect,
                         "first_delta_seconds": event.timing.first_delta,
                         "total_seconds": event.timing.total,
                     }
-                    self._write({**trace, **_finished_fields(event), "timing": {**trace["timing"], **timing}})
+                    # With the first request of a key, it is not known until an upstream has accepted it.
+                    fields = {"caller": event.facts.key, **_finished_fields(event)}
+                    self._write({**trace, **fields, "timing": {**trace["timing"], **timing}})
             case Rerouted():
                 trace = self._trace_of(event)
                 words = {"failed": event.failed, "reason": event.reason, "upstream": event.upstream}
@@ -96,7 +99,7 @@ class Trace:
             "format": FORMAT,
             "number": event.number,
             "received_at": datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
-            "caller": event.progress().facts.key,
+            "caller": "",
             "client_request": event.body,
             "dropped_fields": event.request.dropped,
             "timing": {},

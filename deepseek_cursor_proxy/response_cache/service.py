@@ -99,7 +99,6 @@ class CacheLookup:
             if (found := self.take()) is not None:
                 return found
         self.state = CacheState.MISS
-        self._cache.store.count_miss()
         return None
 
     def _look_up(self) -> ReplayedResponse | None:
@@ -133,6 +132,9 @@ class CacheLookup:
         """The reader of the answer: of a hit, or of a response that is recorded from its beginning."""
         if self.state is CacheState.HIT:
             return ReplayReader(reader)
+        if self._recorder is None:
+            # Only now that the upstream has accepted the call, and not again with a retry.
+            self._cache.store.count_miss()
         self._recorder = AnswerRecorder(reader)
         return self._recorder
 

@@ -1,13 +1,20 @@
 """SessionService: the store of sessions and its recorder, both made when they are first needed.
 
+A session of a caller that `access` does not know yet is in memory, with those of all such callers, for some minutes or
+until newer ones take its place; `accept` has it written. Questions about sessions make no file.
+
 Most proxies record nothing, so this file imports the others of the folder late.
 """
 
+import glob
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.sources import expand_home
@@ -18,11 +25,18 @@ from deepseek_cursor_proxy.storage.engine.reopener import Reopener
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
     from deepseek_cursor_proxy.sessions.store import SessionStore
+    from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions
 
 _FILE_NAME = "sessions.sqlite3"
 # A client that uses a session asks every few seconds; one that expires or is pruned meanwhile may get one more answer.
 _SECONDS_KNOWN = 5.0
 _MOST_KNOWN = 1000
+# What a client needs between its first session and its first answer, thinking included.
+_SECONDS_PENDING = 900.0
+_MOST_PENDING = 1000
+_MOST_CHARACTERS_PENDING = 1_000_000
+# Of an id as we make it.
+_ID_LENGTH = 36
 
 
 def sessions_path(config: ProxyConfig, store_path: Path) -> Path:
@@ -32,8 +46,21 @@ def sessions_path(config: ProxyConfig, store_path: Path) -> Path:
     return store_path if str(store_path) == ":memory:" else store_path.with_name(_FILE_NAME)
 
 
+class _Pending(NamedTuple):
+    """A session that is in memory only, when it was created (monotonic), and its size in characters."""
+
+    session: "Session"
+    created_at: float
+    size: int
+
+    @property
+    def is_alive(self) -> bool:
+        age, ttl = time.monotonic() - self.created_at, self.session.options.ttl_seconds
+        return age < _SECONDS_PENDING and (ttl is None or age < ttl)
+
+
 class SessionService:
-    """An observer, and the way to the store. Called by handler threads; the lock protects `_store` and `_recorder`."""
+    """An observer, and the way to the store. Called by handler threads; the lock protects all but `_known`."""
 
     def __init__(self, config: ProxyConfig, store_path: Path) -> None:
         """`store_path` is that of the reasoning."""
@@ -46,6 +73,10 @@ class SessionService:
         # Sessions that were there a moment ago, by caller, until when that counts. A dictionary's own operations are
         # atomic.
         self._known: dict[tuple[bytes, str], float] = {}
+        # Sessions of callers that are not known yet, oldest first; and those of them whose callers were accepted since,
+        # and which wait for the file.
+        self._pending: dict[tuple[bytes, str], _Pending] = {}
+        self._accepted: list[tuple[bytes, Session]] = []
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Take over the settings that need no restart."""
@@ -85,7 +116,81 @@ class SessionService:
                     store.close()
                     raise
                 self._store = store
+            while self._accepted:
+                caller, session = self._accepted[0]
+                self._store.insert(caller, session)
+                # Only now, so that it is found at any moment.
+                self._pending.pop((caller, session.uuid), None)
+                del self._accepted[0]
             return self._store
+
+    def _existing_store(self) -> "SessionStore | None":
+        """The store; None if it has no file yet. Raises Unusable."""
+        if self._store is None and (str(self._path) == ":memory:" or not self._has_files()):
+            return None
+        return self.store()
+
+    def _has_files(self) -> bool:
+        """Whether there is the store's file, or a journal of a process that was killed before it made one."""
+        path = expand_home(self._path)
+        return any(path.parent.glob(f"{glob.escape(path.name)}*"))
+
+    # Sessions …
+
+    def create(self, caller: bytes, options: "SessionOptions", *, is_known: bool) -> "Session":
+        """A new session; raises Unusable."""
+        from deepseek_cursor_proxy.sessions.session_writer import storable
+        from deepseek_cursor_proxy.sessions.trajectory import new_session
+
+        model = self._config.upstream_model
+        if is_known:
+            return self.store().create(caller, options, model)
+        session = new_session(replace(options, name=storable(options.name)), model, time.time())
+        size = 200 + len(options.name) + sum(map(len, options.tags))
+        with self._lock:
+            self._pending[caller, session.uuid] = _Pending(session, time.monotonic(), size)
+            characters = sum(each.size for each in self._pending.values())
+            while len(self._pending) > _MOST_PENDING or characters > _MOST_CHARACTERS_PENDING:
+                characters -= self._pending.pop(next(iter(self._pending))).size
+        return session
+
+    def accept(self, caller: bytes) -> None:
+        """An upstream has accepted the caller's key: write its sessions, as soon as the file can be used."""
+        if not self._pending:
+            return
+        with self._lock:
+            own = [(caller, each.session) for key, each in self._pending.items() if key[0] == caller and each.is_alive]
+            self._accepted += [each for each in own if each not in self._accepted]
+        if self._accepted:
+            with suppress(Unusable):
+                self.store()
+
+    def _find_pending(self, caller: bytes, session: str) -> "Session | None":
+        found = self._pending.get((caller, session))
+        return found.session if found is not None and found.is_alive else None
+
+    def get(self, caller: bytes, session: str) -> "Session | None":
+        """Raises Unusable."""
+        if len(session) != _ID_LENGTH:
+            return None
+        if (pending := self._find_pending(caller, session)) is not None:
+            return pending
+        store = self._existing_store()
+        return store.get(caller, session) if store is not None else None
+
+    def list(self, caller: bytes) -> "list[Session]":
+        """The sessions of a caller, newest first; raises Unusable."""
+        with self._lock:
+            pending = [each.session for key, each in self._pending.items() if key[0] == caller and each.is_alive]
+        store = self._existing_store()
+        written = store.list(caller) if store is not None else []
+        ids = {each.uuid for each in written}
+        return [*(each for each in reversed(pending) if each.uuid not in ids), *written]
+
+    def nodes(self, session: str) -> "Iterator[Node]":
+        """The nodes of a session; raises Unusable."""
+        store = self._existing_store()
+        return store.nodes(session) if store is not None else iter(())
 
     def _reopen(self) -> bool:
         """Try once to use the file again. Called by the reopener."""
@@ -105,11 +210,14 @@ class SessionService:
 
     def knows(self, caller: bytes, session: str) -> bool:
         """Whether the caller has this session; True where that cannot be found out, because no answer fails for it."""
+        if len(session) != _ID_LENGTH:
+            return False
         key, now = (caller, session), time.monotonic()
-        if self._known.get(key, 0.0) > now:
+        if self._known.get(key, 0.0) > now or self._find_pending(caller, session) is not None:
             return True
         try:
-            is_known = self.store().has(caller, session)
+            store = self._existing_store()
+            is_known = store is not None and store.has(caller, session)
         except Unusable:
             return True
         if is_known:
@@ -120,7 +228,13 @@ class SessionService:
 
     def delete(self, caller: bytes, session: str) -> bool:
         """Delete a session; whether there was one, which a lookup decides. Raises Unusable."""
-        if not self.store().contains(caller, session):
+        with self._lock:
+            pending = self._pending.pop((caller, session), None)
+            self._accepted = [each for each in self._accepted if each[1].uuid != session]
+        if pending is not None:
+            return pending.is_alive
+        store = self._existing_store()
+        if store is None or not store.contains(caller, session):
             return False
         # What waits may have turns of it. After the first flush, later turns may keep them in the journal; not after
         # the second.
@@ -135,10 +249,11 @@ class SessionService:
 
     def count(self) -> int | None:
         """How many sessions there are; None if that cannot be found out."""
-        if self._store is None and (str(self._path) == ":memory:" or not expand_home(self._path).exists()):
-            return 0
+        with self._lock:
+            pending = sum(each.is_alive for each in self._pending.values())
         try:
-            return self.store().count()
+            store = self._existing_store()
+            return pending + (store.count() if store is not None else 0)
         except Unusable:
             return None
 

@@ -12,7 +12,6 @@ import json
 import logging
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +21,14 @@ from deepseek_cursor_proxy.sessions.journal import LeftJournal, find_left
 from deepseek_cursor_proxy.sessions.rows import UNUSED, Rows, delete_unused, last_id, unpack
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
 from deepseek_cursor_proxy.sessions.session_writer import SessionRow, SessionWriter, WrittenTurn, storable
-from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.sessions.trajectory import (
+    Node,
+    Session,
+    SessionOptions,
+    TurnOfSession,
+    UnnamedSession,
+    new_session,
+)
 from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import fault_of
@@ -65,6 +71,8 @@ class SessionStore:
         self._limits = limits
         self._clock = clock
         self._pruning = pruning or PruningClock(tolerance_for(limits.age_seconds))
+        # Whether turns have begun a session since the surplus was deleted.
+        self._has_begun = False
         # By session: a copy of what is in the file; used within transactions.
         self._last_turns: dict[str, WrittenTurn] = {}
         # The connection they were written by, and its PRAGMA data_version, which changes with the writes of others.
@@ -84,10 +92,19 @@ class SessionStore:
     # Sessions …
 
     def create(self, caller: bytes, options: SessionOptions, model: str) -> Session:
-        session = Session(str(uuid.uuid4()), options, model, self._clock(), self._pruning.use_time())
+        return self.insert(caller, new_session(options, model, self._clock()))
+
+    def insert(self, caller: bytes, session: Session) -> Session:
+        """Add a new session, as it is used now; if there are too many, the longest unused go."""
+        session = session._replace(used_at=self._pruning.use_time())
         with self.database.transaction() as connection:
             _insert(connection, caller, session)
+        self._prune_surplus()
         return session
+
+    def _prune_surplus(self) -> None:
+        if self.count() > self._limits.sessions:
+            self.prune()
 
     def get(self, caller: bytes, session: str) -> Session | None:
         with self.database.reader() as connection:
@@ -190,6 +207,9 @@ class SessionStore:
             # Some of them may not be in the file.
             self._last_turns.clear()
             raise
+        if self._has_begun:
+            self._has_begun = False
+            self._prune_surplus()
 
     def recover(self) -> int:
         """Record what processes that are gone left in their journals; how many turns that were."""
@@ -272,8 +292,9 @@ class SessionStore:
             return SessionRow(row[0], row[1], bool(row[2]))
         if isinstance(session, str):
             return None
-        options, times = SessionOptions(session.name), (self._clock(), self._pruning.use_time())
-        begun = Session(str(uuid.uuid4()), options, session.model, *times)
+        begun = new_session(SessionOptions(session.name), session.model, self._clock())
+        begun = begun._replace(used_at=self._pruning.use_time())
+        self._has_begun = True
         return SessionRow(_insert(connection, caller, begun, session.chat), begun.uuid, track_tree=False)
 
     def _remember(self, writer: SessionWriter) -> None:

@@ -4,6 +4,7 @@ A message is in the form of chat completions, as DeepSeek saw it, with the reaso
 `reasoning_content`; a filler in place of an unknown reasoning is left out.
 """
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -37,6 +38,10 @@ class Session(NamedTuple):
     nodes: int = 0
     tokens: int = 0
     cost: float | None = None
+
+
+def new_session(options: SessionOptions, model: str, now: float) -> Session:
+    return Session(str(uuid.uuid4()), options, model, now, now)
 
 
 class RecordedTurn(NamedTuple):

@@ -168,7 +168,10 @@ class PendingChanges:
             self._changes[change.caller, change.id] = change
             self._bytes += change.size
             while len(self._changes) > self._most or self._bytes > self._most_bytes:
-                self._remove(next(iter(self._changes)))
+                self._remove(self._first_to_go())
+
+    def _first_to_go(self) -> tuple[bytes, str]:
+        return next(iter(self._changes))
 
     def writable(self) -> list[Change]:
         """The changes worth trying again."""
@@ -189,3 +192,15 @@ class PendingChanges:
         former = self._changes.pop(key, None)
         self._bytes -= former.size if former is not None else 0
         return former
+
+
+class UnacceptedRows(PendingChanges):
+    """Responses of callers that are not known yet. Those that are finished go first: the jobs of others are bounded."""
+
+    def of(self, caller: bytes) -> list[Change]:
+        with self._lock:
+            return [each for each in self._changes.values() if each.caller == caller]
+
+    def _first_to_go(self) -> tuple[bytes, str]:
+        finished = (key for key, each in self._changes.items() if each.row is None or not each.row.is_unfinished)
+        return next(finished, super()._first_to_go())

@@ -7,6 +7,9 @@ Once `put` or `update` returns, the response survives the death of this process.
 file: a change that cannot be written is pending in memory, within bounds, is found there, and is written when the file
 can be used (see `reopener`).
 
+A response of a caller that `access` does not know yet is in memory, with those of all such callers, for some minutes or
+until others take its place; `accept` has it written.
+
 This module is the policy; the SQL of the table `responses` is in `response_rows`.
 """
 
@@ -25,7 +28,7 @@ from deepseek_cursor_proxy.storage import response_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
-from deepseek_cursor_proxy.storage.response_rows import Change, PendingChanges, ResponseStats, Row
+from deepseek_cursor_proxy.storage.response_rows import Change, PendingChanges, ResponseStats, Row, UnacceptedRows
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +38,10 @@ _WRITES_BETWEEN_PRUNINGS = 16
 _ROWS_PER_STEP = 20
 _MOST_PENDING = 64
 _MOST_BYTES_PENDING = 32 * 1024 * 1024
+# Of callers that are not known yet, all together: the jobs that `background_jobs` admits for them, and some that ended.
+_MOST_UNACCEPTED = 64
+_MOST_BYTES_UNACCEPTED = 48 * 1024 * 1024
+_SECONDS_UNACCEPTED = 900.0
 # Some four responses of a chain of 1 MB.
 _MOST_BYTES_UNPACKED = 32 * 1024 * 1024
 _RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted before this response was finished."}
@@ -86,6 +93,7 @@ class ResponseStore:
         # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
         self._pending = PendingChanges(_MOST_PENDING, _MOST_BYTES_PENDING)
+        self._unaccepted = UnacceptedRows(_MOST_UNACCEPTED, _MOST_BYTES_UNACCEPTED)
         # Values packed lately, by their packed bytes: a chain continues from what was just stored, and the chat memory
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
@@ -98,17 +106,40 @@ class ResponseStore:
 
     # Changes …
 
-    def put(self, caller: bytes, response: StoredResponse) -> None:
-        """Store a response, or replace the one with the same id."""
+    def put(self, caller: bytes, response: StoredResponse, *, is_known: bool = True) -> None:
+        """Store a response, or replace the one with the same id; in memory for a caller that is not known."""
         row = self._to_row(caller, response)
+        change = Change(caller, row.id, row, may_insert=True)
         with self._lock:
-            self._note_work(row)
-            self._change(Change(caller, row.id, row, may_insert=True))
+            if is_known:
+                self._note_work(row)
+                self._change(change)
+            else:
+                self._unaccepted.add(change)
+
+    def accept(self, caller: bytes) -> None:
+        """Store the responses that a caller made before an upstream accepted its key."""
+        if not len(self._unaccepted):
+            return
+        with self._lock:
+            for change in self._unaccepted.of(caller):
+                assert change.row is not None
+                if self._is_alive(change.row):
+                    self._note_work(change.row)
+                    self._change(change)
+                # Only now, so that it is found at any moment.
+                self._unaccepted.remove(change)
+
+    def _is_alive(self, row: Row) -> bool:
+        return row.is_unfinished or self._clock() - row.created_at < _SECONDS_UNACCEPTED
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
         """Replace a stored response; whether it was there. One that was deleted meanwhile stays deleted."""
         row = self._to_row(caller, response)
         with self._lock:
+            if self._unaccepted.find(caller, row.id) is not None:
+                self._unaccepted.add(Change(caller, row.id, row, may_insert=True))
+                return True
             self._note_work(row)
             pending = self._pending.find(caller, row.id)
             if pending is not None and pending.row is None:
@@ -125,6 +156,9 @@ class ResponseStore:
     def delete(self, caller: bytes, response_id: str) -> bool:
         """Delete a response; whether there was one."""
         with self._lock:
+            if (unaccepted := self._unaccepted.find(caller, response_id)) is not None:
+                self._unaccepted.remove(unaccepted)
+                return unaccepted.row is not None and self._is_alive(unaccepted.row)
             pending = self._pending.find(caller, response_id)
             row = pending.row if pending is not None else self._read(caller, response_id)
             if row is None:
@@ -215,9 +249,12 @@ class ResponseStore:
 
     def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
         """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""
-        # Pending first: a row that is written meanwhile is found twice rather than not at all.
-        pending = self._pending.find(caller, response_id)
-        row = pending.row if pending is not None else self._read(caller, response_id, with_events=with_events)
+        # In memory first: a row that is written meanwhile is found twice rather than not at all.
+        if (unaccepted := self._unaccepted.find(caller, response_id)) is not None:
+            row = unaccepted.row if unaccepted.row is not None and self._is_alive(unaccepted.row) else None
+        else:
+            pending = self._pending.find(caller, response_id)
+            row = pending.row if pending is not None else self._read(caller, response_id, with_events=with_events)
         if row is None or not self._is_current(row):
             return None
         with self._faults.guard("look up"):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 # More groups of one day are added up under this name: clients may choose the names of models.
 OTHER = "other"
 _MAX_GROUPS_PER_DAY = 500
+_MAX_ANSWERED_KEYS = 10_000
 
 
 class UsageRow(NamedTuple):
@@ -143,6 +144,15 @@ def read_days(connection: sqlite3.Connection, since: str, until: str) -> list[tu
         f"SELECT {', '.join(_DAY_COLUMNS)} FROM usage_days WHERE day BETWEEN ? AND ? ORDER BY day", (since, until)
     )
     return [(DayGroup(*row[: len(_GROUP)]), DaySums(*row[len(_GROUP) :])) for row in found]
+
+
+def read_answered_keys(connection: sqlite3.Connection) -> frozenset[str]:
+    """The keys of callers that got answers, those of the last days if there are very many."""
+    found = connection.execute(
+        "SELECT key FROM usage_days WHERE requests > failed GROUP BY key ORDER BY max(day) DESC LIMIT ?",
+        (_MAX_ANSWERED_KEYS,),
+    )
+    return frozenset(key for (key,) in found)
 
 
 def sum_sessions(

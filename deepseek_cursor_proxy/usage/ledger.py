@@ -1,9 +1,9 @@
 """UsageLedger: one row for every request that ended, written about a second later by a thread that ends when idle.
 
-A call that describes a picture has a row, too, with the API "picture". A request whose key was refused has none: it
-cost nothing, and strangers could fill the file with them. Rows wait in memory while the file cannot be used, up to a
-bound; beyond it the oldest are lost, with one warning. A process that is killed loses the rows of its last second.
-Nothing here delays or fails an answer.
+A call that describes a picture has a row, too, with the API "picture". A request whose key no upstream has accepted has
+none (see `access`): it cost nothing, and strangers could fill the file with them. Rows wait in memory while the file
+cannot be used, up to a bound; beyond it the oldest are lost, with one warning. A process that is killed loses the rows
+of its last second. Nothing here delays or fails an answer.
 """
 
 import logging
@@ -59,6 +59,8 @@ class UsageLedger:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._pruner = Pruner(lambda: self.prune(), every=_ROWS_BETWEEN_PRUNINGS, name="usage-prune")
+        # The keys of callers that got an answer in earlier runs; None until they are read.
+        self._earlier_keys: frozenset[str] | None = None
 
     def add(self, record: RequestRecord) -> None:
         """Have a request written; returns at once."""
@@ -70,6 +72,16 @@ class UsageLedger:
                 self._drop_excess()
             if self._thread is None and not self._is_closed:
                 self._thread = start_thread(self._run, "usage-ledger")
+
+    def had_answer(self, key: str) -> bool:
+        """Whether a caller got an answer before this run; False while the file cannot be read."""
+        if self._earlier_keys is None:
+            try:
+                with self._database.reader() as connection:
+                    self._earlier_keys = usage_rows.read_answered_keys(connection)
+            except (Unusable, sqlite3.Error, OSError):
+                return False
+        return key in self._earlier_keys
 
     def emit(self, event: Event) -> None:
         """Have a call written that is no request of a client."""
@@ -180,9 +192,7 @@ class UsageLedger:
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
     found: dict[tuple[str, str, str, str, str], list[UsageRow]] = {}
     for row in rows:
-        # A key that DeepSeek does not know gets no row of its own: a stranger could send any number of them.
-        key = row.key if row.status != 401 else ""
-        found.setdefault((day_of(row.ended_at), row.model, key, row.api, row.currency), []).append(row)
+        found.setdefault((day_of(row.ended_at), row.model, row.key, row.api, row.currency), []).append(row)
     return {DayGroup(*group): _add_up(each) for group, each in found.items()}
 
 

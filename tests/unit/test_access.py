@@ -503,6 +503,35 @@ class TestRateLimit(AccessTest):
             self.clock.now += FORGIVEN * ALLOWED
 
 
+class TestKnownCallers(AccessTest):
+    """Of whom anything may be kept."""
+
+    def knows(self, access: Access, key: str, digest: str = "0123456789ab") -> bool:
+        return access.knows(access.admit(self.request(key)), digest)
+
+    def test_a_caller_is_known_once_an_upstream_has_accepted_its_key(self) -> None:
+        access = self.access()
+        self.assertFalse(self.knows(access, OWNER))
+        self.admit_and_accept(access, OWNER)
+        self.assertEqual([True, False], [self.knows(access, key) for key in (OWNER, STRANGER)])
+
+    def test_a_refused_key_stays_unknown_and_an_accepted_one_known(self) -> None:
+        access = self.access()
+        access.record_refused(access.admit(self.request(STRANGER)))
+        self.assertFalse(self.knows(access, STRANGER))
+        access.record_refused(self.admit_and_accept(access, OWNER))
+        self.assertTrue(self.knows(access, OWNER))
+
+    def test_a_listed_key_is_known_at_once(self) -> None:
+        self.assertTrue(self.knows(self.access(access_keys=[OWNER]), OWNER))
+
+    def test_a_caller_that_had_an_answer_in_an_earlier_run_is_known_also_after_a_reload(self) -> None:
+        former = Access(ProxyConfig(), environment={}, had_answer={"of-the-owner"}.__contains__)
+        for access in (former, Access(ProxyConfig(), former, environment={})):
+            self.assertTrue(self.knows(access, OWNER, "of-the-owner"))
+            self.assertFalse(self.knows(access, STRANGER, "of-a-stranger"))
+
+
 class TestReload(AccessTest):
     """New settings while the proxy runs: what is known about keys stays known."""
 

@@ -131,7 +131,8 @@ class ResponsesEndpoint(GenerationEndpoint):
     def _writer(self, plan: ResponsePlan) -> ResponseWriter:
         def save(response: dict[str, Any]) -> None:
             if plan.frame.options.store:
-                self._services.responses.put(plan.namespace, StoredResponse(response, plan.input))
+                is_known = bool(self._report.key)
+                self._services.responses.put(plan.namespace, StoredResponse(response, plan.input), is_known=is_known)
 
         return plan.writer(save)
 
@@ -143,10 +144,14 @@ class ResponsesEndpoint(GenerationEndpoint):
         self._services.access.check_call(plan.request.caller)
         # The job saves its response, with all of its events.
         writer = plan.writer(lambda response: None)
-        job = Job(plan.frame.response_id, plan.namespace)
+        is_known = bool(self._report.key)
+        unaccepted_bytes = 0 if is_known else plan.request.body_bytes
+        # Before anything is packed.
+        self._services.jobs.check(unaccepted_bytes)
+        job = Job(plan.frame.response_id, plan.namespace, unaccepted_bytes)
         job.append(writer.begin_queued())
         queued = plan.frame.response(envelope.state("queued"))
-        store.put(plan.namespace, StoredResponse(queued, plan.input))
+        store.put(plan.namespace, StoredResponse(queued, plan.input), is_known=is_known)
         try:
             self._services.jobs.submit(job, lambda job: self._run(plan, writer, job))
         except ProxyError:
@@ -191,6 +196,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             closing(self.open(request, plan.generation)) as exchange,
             closing(show(exchange, plan.generation.request, with_lulls=False)) as batches,
         ):
+            job.unaccepted_bytes = 0
             try:
                 for batch in batches:
                     if not isinstance(batch, Lull):

@@ -1,7 +1,7 @@
 """Sessions: created, listed, read, exported and deleted; and the prompt that a chat request would send.
 
 Requests are recorded by their path: /s/{id} before the path of any API (see `routes`). To the caller of another key a
-session does not exist.
+session does not exist. One that a key creates before an upstream has accepted it is in memory for some minutes.
 """
 
 import re
@@ -19,7 +19,6 @@ from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.sessions import export, rendering
 from deepseek_cursor_proxy.sessions.node_json import node_json, prompt_json, session_json
-from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Session, SessionOptions, message_json
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 
@@ -34,15 +33,15 @@ class SessionsEndpoint(GenerationEndpoint):
         caller = self._caller(request)
         raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
-        with self._store() as store:
-            session = store.create(caller, options, self._services.config.upstream_model)
+        with self._faults():
+            session = self._services.sessions.create(caller, options, is_known=bool(self._report.key))
         return HttpReply.json(
             {**session_json(session, _base_url(request, session)), "ttl_seconds": options.ttl_seconds}
         )
 
     def list(self, request: HttpRequest, _: str) -> HttpReply:
-        with self._store(with_flush=True) as store:
-            found = store.list(self._caller(request))
+        with self._faults(with_flush=True):
+            found = self._services.sessions.list(self._caller(request))
         return HttpReply.json({"sessions": [session_json(each, _base_url(request, each)) for each in found]})
 
     def retrieve(self, request: HttpRequest, session: str) -> HttpReply:
@@ -52,17 +51,17 @@ class SessionsEndpoint(GenerationEndpoint):
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
         caller = self._caller(request)
         # Turns that ended before go with it.
-        with self._store():
+        with self._faults():
             is_deleted = self._services.sessions.delete(caller, session)
         if not is_deleted:
-            raise unknown_session(session)
+            raise unknown_session()
         return HttpReply.json({"status": "deleted", "uuid": session})
 
     def nodes(self, request: HttpRequest, session: str) -> HttpReply:
         found = self._find(request, session)
         tokenizer = self._services.counter.load_tokenizer()
-        with self._store() as store:
-            nodes = store.nodes(found.uuid)
+        with self._faults():
+            nodes = self._services.sessions.nodes(found.uuid)
         pieces = (encode_json(node_json(node, tokenizer)) for node in nodes)
         kind = (("Content-Type", "application/json"),)
         return HttpReply(200, _Pieces(b'{"nodes":[', b",", pieces, b"]}"), kind)
@@ -73,13 +72,13 @@ class SessionsEndpoint(GenerationEndpoint):
         if form not in export.FORMATS:
             raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
         tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
-        with self._store() as store:
-            lines = export.lines(store.nodes(found.uuid), form, export.Filter(), tokenizer)
+        with self._faults():
+            lines = export.lines(self._services.sessions.nodes(found.uuid), form, export.Filter(), tokenizer)
         return HttpReply(200, _Pieces(b"", b"", lines, b""), (("Content-Type", "application/jsonl; charset=utf-8"),))
 
     def render(self, request: HttpRequest, _: str) -> HttpReply:
         """The prompt of a chat request in a session; nothing is sent."""
-        if not self._report.session:
+        if not self._report.path_session:
             raise NotFound("Prompts are rendered in a session, at /s/{id}/v1/chat/completions/render.")
         return self.serve(request, None, self._render)
 
@@ -95,20 +94,19 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def _find(self, request: HttpRequest, session: str) -> Session:
         caller = self._caller(request)
-        with self._store(with_flush=True) as store:
-            found = store.get(caller, session)
+        with self._faults(with_flush=True):
+            found = self._services.sessions.get(caller, session)
         if found is None:
-            raise unknown_session(session)
+            raise unknown_session()
         return found
 
     @contextmanager
-    def _store(self, *, with_flush: bool = False) -> Iterator[SessionStore]:
-        """The store; with all turns of the past in it, if they could be written in time. Overloaded for its faults."""
+    def _faults(self, *, with_flush: bool = False) -> Iterator[None]:
+        """Raise Overloaded for faults of the file; with `with_flush` past turns are written first, if they can be."""
         try:
-            store = self._services.sessions.store()
             if with_flush:
                 self._services.sessions.flush()
-            yield store
+            yield
         except Unusable as fault:
             raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
 

@@ -33,7 +33,7 @@ from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.observers.events import PictureDescribed
+from deepseek_cursor_proxy.observers.events import PictureDescribed, caller_digest
 from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.redaction import redact_keys
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
@@ -69,8 +69,12 @@ class PictureDescriber(NamedTuple):
         except ClientGone:
             outcome, status = "client left", 499
         seconds = time.monotonic() - started
+        report = self.context.report
+        # An upstream that answers has accepted the key, or was called with one of the owner's, for a known caller.
+        has_answer = status == 200 or reply.usage is not None
+        key = caller_digest(caller) if has_answer or report is None else report.key
         event = PictureDescribed(
-            caller.hex()[:12], digest.hex()[:12], self.model, outcome, status, seconds, reply.usage, self._cost(reply)
+            key, digest.hex()[:12], self.model, outcome, status, seconds, reply.usage, self._cost(reply)
         )
         self.services.observers.emit(event)
         return text

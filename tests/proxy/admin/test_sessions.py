@@ -15,10 +15,10 @@ class SessionsTest(AdminCase):
         uuid: str = json.loads(self.round_trip(proxy, data).body)["uuid"]
         return uuid
 
-    def chat(self, proxy: RunningProxy, session: str, *messages: dict[str, str]) -> None:
+    def chat(self, proxy: RunningProxy, session: str, *messages: dict[str, str], key: str = "sk-test") -> None:
         path = f"/s/{session}/v1/chat/completions"
         body = {"model": "deepseek-v4-pro", "messages": list(messages)}
-        reply = self.round_trip(proxy, request_bytes(body, path=path, headers=("Connection: close",)))
+        reply = self.round_trip(proxy, request_bytes(body, path=path, headers=("Connection: close",), key=key))
         self.assertEqual(200, reply.status)
 
     def test_nothing_is_recorded_at_first(self) -> None:
@@ -32,6 +32,7 @@ class SessionsTest(AdminCase):
         self.fake.answer(Answer("Thought.", "One."), Answer("Again.", "Two."))
         for _ in range(2):
             self.chat(proxy, session, QUESTION)
+        self.chat(proxy, other, QUESTION, key="sk-other")
         found = self.get(admin, "/api/sessions").value["sessions"]
         self.assertEqual({session, other}, {each["uuid"] for each in found})
         shape = {"uuid", "name", "tags", "model", "created_at", "used_at", "requests", "nodes", "tokens", "cost"}

@@ -452,6 +452,8 @@ class TestFailures(DescribedTestCase):
 
     def test_the_console_tells_a_description_and_a_failure_once(self) -> None:
         proxy = self.describing()
+        # From here on the key is known.
+        self.chat(proxy, user("Hi."))
         self.failing(*[Failure(429, "Too many requests")] * 3)
         with self.assertLogs(CONSOLE, "INFO") as logged:
             for _ in range(5):

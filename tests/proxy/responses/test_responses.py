@@ -270,10 +270,10 @@ class TestStorage(ResponsesTestCase):
         responses = self.running.server.services().responses
         is_asked, may_store, put = threading.Event(), threading.Event(), responses.put
 
-        def slow(*details: Any) -> None:
+        def slow(*details: Any, **options: Any) -> None:
             is_asked.set()
             may_store.wait(PATIENCE)
-            put(*details)
+            put(*details, **options)
 
         with mock.patch.object(responses, "put", slow), self.open_stream(self.running, "q") as sock:
             self.assertTrue(is_asked.wait(PATIENCE))

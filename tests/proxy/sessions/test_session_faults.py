@@ -20,6 +20,8 @@ class TestSessionFaults(SessionsTestCase):
         self.path = Path(place.name) / "sessions.sqlite3"
         self.running = RunningProxy(self.fake.url, ReasoningStore(self.path.with_name("store.sqlite3")))
         self.addCleanup(self.running.close)
+        # So that DeepSeek has accepted the key, and sessions are written when they are created.
+        self.json("POST", "/v1/chat/completions", {"model": "deepseek-v4-pro", "messages": [QUESTION]})
 
     def test_turns_wait_for_a_locked_file_and_other_calls_are_refused_until_then(self) -> None:
         session = self.create()["uuid"]

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.prices.price_list import Cost
 
 
 def record(model: str = "m", result: Result = Result.COMPLETED, **more: Any) -> RequestRecord:
-    facts = RequestFacts(1, 0.0, "chat", model=model, stream=True)
+    facts = RequestFacts(1, 0.0, "chat", more.pop("key", "0123456789ab"), more.pop("requested_model", ""), model, True)
     return RequestRecord(facts, result, 200, None, more.pop("timing", Timing(1.0, 0.5, 0.0, 0.0)), **more)
 
 
@@ -65,6 +65,29 @@ class StatisticsTest(unittest.TestCase):
                 'x{api="chat",model="none",outcome="refused"} 1',
             ],
             self.counted(self.statistics.requests),
+        )
+
+    def test_a_caller_that_no_upstream_has_accepted_makes_no_label(self) -> None:
+        for number in range(100):
+            self.add(record(f"made-up-{number}", Result.FAILED, key=""))
+        self.add(record("the-owners"))
+        self.assertEqual(
+            [
+                'x{api="chat",model="none",outcome="failed"} 100',
+                'x{api="chat",model="the-owners",outcome="completed"} 1',
+            ],
+            self.lines(self.statistics.requests),
+        )
+
+    def test_a_request_that_was_not_understood_makes_no_label(self) -> None:
+        self.add(record("", Result.REFUSED, requested_model="any text"))
+        self.add(record("", Result.PASSED_THROUGH, requested_model="gpt-5", upstream="api.example"))
+        self.assertEqual(
+            [
+                'x{api="chat",model="none",outcome="refused"} 1',
+                'x{api="chat",model="gpt-5",outcome="passed_through"} 1',
+            ],
+            self.lines(self.statistics.requests),
         )
 
     def test_the_kinds_of_tokens_do_not_overlap(self) -> None:

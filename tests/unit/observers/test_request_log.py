@@ -76,6 +76,23 @@ class TestRequestLog(unittest.TestCase):
         self.assertEqual([], log.ended(before=3))
         self.assertIsNone(log.find(1))
 
+    def test_callers_that_are_not_known_push_no_request_out(self) -> None:
+        log = RequestLog(most_records=10)
+        log.emit(finished(1))
+        for number in range(2, 1000):
+            log.emit(Refused(facts(number)._replace(key=""), "chat", End(Result.REFUSED, 401, "no"), 0.1))
+        log.emit(finished(1000))
+        numbers = [each.number for each in log.ended(limit=1000)]
+        self.assertEqual([1000, *range(999, 979, -1), 1], numbers)
+        self.assertEqual([True, True, False], [log.find(number) is not None for number in (1, 999, 900)])
+
+    def test_a_request_that_only_the_memory_has_goes_with_older_ones_of_the_ledger(self) -> None:
+        log = RequestLog(most_records=3)
+        log.emit(Refused(facts(1)._replace(key=""), "chat", End(Result.REFUSED, 401, "no"), 0.1))
+        for number in range(2, 7):
+            log.emit(finished(number))
+        self.assertEqual([6, 5, 4], [each.number for each in log.ended()])
+
     def test_listeners_are_called_until_they_unsubscribe_and_their_failures_stay_theirs(self) -> None:
         log = RequestLog()
         begun: list[int] = []

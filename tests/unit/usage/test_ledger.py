@@ -114,10 +114,23 @@ class TestLedger(LedgerTestCase):
         opened.add(record(key=""))
         self.assertTrue(opened.flush())
         self.assertEqual(([], {}), (self.rows(), self.sums()))
-        # DeepSeek refused it: a row, and in the sums nobody's.
-        opened.add(record(result=Result.FAILED, status=401, tokens=None, cost=None))
+
+    def test_a_caller_that_got_an_answer_is_known_to_the_next_run(self) -> None:
+        first = self.ledger()
+        first.add(record(key="answered0000"))
+        first.add(record(key="refused00000", result=Result.FAILED, status=401, tokens=None, cost=None))
+        first.close()
+        second = self.ledger(self.database)
+        keys = ("answered0000", "refused00000", "unknown00000", "")
+        self.assertEqual([True, False, False, False], [second.had_answer(key) for key in keys])
+
+    def test_no_caller_is_known_while_the_file_cannot_be_read(self) -> None:
+        opened = self.ledger()
+        opened.add(record(key="answered0000"))
         opened.flush()
-        self.assertEqual([("deepseek-flash", "", "chat", "")], list(self.sums()))
+        with mock.patch.object(usage_rows, "read_answered_keys", side_effect=sqlite3.OperationalError):
+            self.assertFalse(opened.had_answer("answered0000"))
+        self.assertTrue(opened.had_answer("answered0000"))
 
     def test_names_beyond_a_bound_are_added_up_together(self) -> None:
         opened = self.ledger(max_rows=10_000)

@@ -1,0 +1,285 @@
+"""Callers whose key no upstream has accepted: they are answered, and leave nothing that lasts."""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.exchange import background_jobs
+from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.admin_client import AdminCase
+from tests.support.harness import RawReply, RunningProxy
+from tests.support.pictures import part
+from tests.support.polling import wait_until
+
+OWNER, MADE_UP = "sk-the-key-of-the-owner", "sk-made-up"
+QUESTION = {"role": "user", "content": "hi"}
+CHAT = {"model": "deepseek-v4-pro", "messages": [QUESTION]}
+FOREIGN = ("Host: evil.example", "Origin: https://evil.example")
+
+
+class UnacceptedKeysCase(AdminCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.fake = self.enterContext(FakeDeepSeek(keys=[OWNER]))
+        self.running = self.start()
+
+    def start(self, **settings: Any) -> RunningProxy:
+        store = ReasoningStore(self.folder / "store.sqlite3")
+        return self.proxy(store, admin_port=0, admin_key="sk-admin-key-of-the-tests", **settings)
+
+    def restart(self, **settings: Any) -> None:
+        self.running.close()
+        self.running = self.start(**settings)
+
+    def call(self, method: str, path: str, body: Any = None, *, key: str = MADE_UP, headers: Any = ()) -> RawReply:
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/1.1", *(headers or ("Host: localhost",)), f"Authorization: Bearer {key}"]
+        lines += [f"Content-Length: {len(data)}", "Connection: close", "", ""]
+        return self.round_trip(self.running, "\r\n".join(lines).encode() + data)
+
+    def value(self, method: str, path: str, body: Any = None, **details: Any) -> Any:
+        reply = self.call(method, path, body, **details)
+        self.assertEqual(200, reply.status, reply.body[:300])
+        return reply.value
+
+    def accept_owner(self) -> None:
+        self.value("POST", "/v1/chat/completions", CHAT, key=OWNER)
+
+    def create(self, key: str = MADE_UP, **details: Any) -> str:
+        uuid: str = self.value("POST", "/sessions/create", {"name": "mine"}, key=key, **details)["uuid"]
+        return uuid
+
+    def tables(self) -> dict[str, list[Any]]:
+        """The rows of every table in every file."""
+        services = self.running.server.services()
+        services.ledger.flush()
+        services.sessions.flush()
+        services.response_cache.store._write_counts()
+        found = {}
+        for path in sorted(self.folder.glob("*.sqlite3")):
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+                for (name,) in names:
+                    found[f"{path.stem}.{name}"] = connection.execute(f"SELECT * FROM {name}").fetchall()
+        return found
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        self.running.server.services().ledger.flush()
+        with contextlib.closing(sqlite3.connect(self.folder / "store.sqlite3")) as connection:
+            return connection.execute("SELECT api, status, session FROM usage ORDER BY id").fetchall()
+
+    @contextlib.contextmanager
+    def nothing_is_written(self) -> Iterator[None]:
+        tables, files = self.tables(), self.files()
+        yield
+        self.assertEqual(tables, self.tables())
+        self.assertEqual(files, self.files())
+
+    def files(self) -> set[Path]:
+        # The files of an open database beside its own come and go.
+        return {each for each in self.folder.rglob("*") if not each.name.endswith(("-wal", "-shm"))}
+
+    def all_requests(self, key: str) -> None:
+        """A request to every kind of route, good and bad, none of which the upstream accepts for this key."""
+        unknown = "00000000-0000-0000-0000-000000000000"
+        responses = {"model": "deepseek-v4-pro", "input": "hi"}
+        picture = {"role": "user", "content": [part("a")]}
+        messages = {"model": "deepseek-v4-pro", "max_tokens": 9, "messages": [QUESTION]}
+        for method, path, body in (
+            ("POST", "/v1/chat/completions", CHAT),
+            ("POST", "/v1/chat/completions", {**CHAT, "n": 2, "cache": True}),
+            ("POST", "/v1/chat/completions", {**CHAT, "messages": [picture]}),
+            ("POST", "/v1/chat/completions", {"model": f"model-of-{key}"}),
+            ("POST", "/v1/chat/completions", b"{"),
+            ("POST", "/v1/responses", responses),
+            ("POST", "/v1/responses", {**responses, "background": True}),
+            ("POST", "/v1/responses", {**responses, "previous_response_id": "resp_1"}),
+            ("POST", "/v1/responses/input_tokens", responses),
+            ("GET", "/v1/responses/resp_1", None),
+            ("DELETE", "/v1/responses/resp_1", None),
+            ("POST", "/v1/messages", messages),
+            ("POST", "/v1/messages/count_tokens", messages),
+            ("POST", "/sessions/create", {"name": key}),
+            ("GET", "/sessions", None),
+            ("GET", f"/s/{unknown}", None),
+            ("DELETE", f"/s/{unknown}", None),
+            ("POST", f"/s/{unknown}/v1/chat/completions", CHAT),
+            ("POST", f"/s/{'x' * 16_000}/v1/chat/completions", CHAT),
+            ("GET", "/nothing/here", None),
+        ):
+            self.call(method, path, body, key=key)
+
+
+class TestRows(UnacceptedKeysCase):
+    def test_requests_of_made_up_keys_write_nothing_anywhere(self) -> None:
+        for settings in ({}, {"record": "all", "pictures": "describe", "response_cache": "on"}):
+            with self.subTest(settings):
+                self.restart(trace_dir=self.folder / "traces", **settings)
+                self.accept_owner()
+                # Makes the secret, which belongs to no caller.
+                self.value("POST", "/v1/responses", {"model": "deepseek-v4-pro", "input": "hi"}, key=OWNER)
+                with self.nothing_is_written():
+                    for number in range(3):
+                        self.all_requests(f"{MADE_UP}-{number}")
+                    jobs = self.running.server.services().jobs
+                    wait_until(lambda jobs=jobs: not jobs._tasks)
+
+    def test_a_fresh_proxy_makes_no_file_of_sessions_for_made_up_keys(self) -> None:
+        self.all_requests(MADE_UP)
+        self.create(headers=FOREIGN)
+        self.assertEqual([], list(self.folder.glob("sessions*")))
+
+    def test_the_first_accepted_request_of_a_key_has_its_row_and_a_refused_one_before_has_none(self) -> None:
+        self.call("POST", "/v1/chat/completions", b"{", key=OWNER)
+        self.assertEqual([], self.rows())
+        self.accept_owner()
+        self.call("POST", "/v1/chat/completions", b"{", key=OWNER)
+        self.assertEqual([200, 400], [row[1] for row in self.rows()])
+
+    def test_a_listed_key_is_known_at_once(self) -> None:
+        self.restart(access_keys=[OWNER, MADE_UP])
+        self.call("POST", "/v1/chat/completions", b"{")
+        self.create()
+        self.assertEqual([("chat", 400, "")], self.rows())
+        self.assertEqual(1, len(self.tables()["sessions.sessions"]))
+
+    def test_a_key_that_got_an_answer_is_known_after_a_restart(self) -> None:
+        self.accept_owner()
+        self.restart()
+        self.fake.answer(Failure(500, "down"))
+        self.assertEqual(500, self.call("POST", "/v1/chat/completions", CHAT, key=OWNER).status)
+        self.create(OWNER)
+        self.assertEqual([200, 500], [row[1] for row in self.rows()])
+        self.assertEqual(1, len(self.tables()["sessions.sessions"]))
+
+    def test_the_call_that_describes_a_picture_has_a_row_only_if_the_key_is_accepted(self) -> None:
+        self.restart(pictures="describe")
+        picture = {"role": "user", "content": [part("a")]}
+        body = {**CHAT, "messages": [picture]}
+        self.assertEqual(401, self.call("POST", "/v1/chat/completions", body).status)
+        self.assertEqual([], self.rows())
+        self.value("POST", "/v1/chat/completions", body, key=OWNER)
+        self.assertEqual(["picture", "chat"], [row[0] for row in self.rows()])
+
+
+class TestSessions(UnacceptedKeysCase):
+    def test_a_session_of_a_new_key_is_used_listed_and_deleted_before_it_is_accepted(self) -> None:
+        session, other = self.create(), self.create("sk-another")
+        self.assertEqual([session], [each["uuid"] for each in self.value("GET", "/sessions")["sessions"]])
+        self.assertEqual("mine", self.value("GET", f"/s/{session}")["name"])
+        self.assertEqual([], self.value("GET", f"/s/{session}/nodes")["nodes"])
+        self.assertEqual(b"", self.call("GET", f"/s/{session}/export").body)
+        self.assertEqual(401, self.call("POST", f"/s/{session}/v1/chat/completions", CHAT).status)
+        self.assertEqual(404, self.call("GET", f"/s/{other}").status)
+        self.assertEqual(200, self.call("DELETE", f"/s/{session}").status)
+        self.assertEqual([404, 404], [self.call(method, f"/s/{session}").status for method in ("GET", "DELETE")])
+        self.assertEqual([], list(self.folder.glob("sessions*")))
+
+    def test_the_first_accepted_request_writes_the_sessions_of_its_key(self) -> None:
+        sessions = {self.create(OWNER), self.create(OWNER)}
+        stranger = self.create()
+        (used, *_) = sessions
+        self.value("POST", f"/s/{used}/v1/chat/completions", CHAT, key=OWNER)
+        self.assertEqual(1, len(self.value("GET", f"/s/{used}/nodes", key=OWNER)["nodes"]))
+        self.restart()
+        found = self.value("GET", "/sessions", key=OWNER)["sessions"]
+        self.assertEqual(sessions, {each["uuid"] for each in found})
+        self.assertEqual(404, self.call("GET", f"/s/{stranger}").status)
+
+    def test_made_up_keys_prune_no_session_of_the_owner(self) -> None:
+        self.restart(max_sessions=3)
+        self.accept_owner()
+        session = self.create(OWNER)
+        for number in range(10):
+            self.create(f"{MADE_UP}-{number}", headers=FOREIGN)
+        self.restart(max_sessions=3)
+        self.assertEqual([session], [each["uuid"] for each in self.value("GET", "/sessions", key=OWNER)["sessions"]])
+
+    def test_the_most_sessions_hold_when_one_is_created(self) -> None:
+        self.restart(max_sessions=3, record="all")
+        self.accept_owner()
+        sessions = [self.create(OWNER) for _ in range(5)]
+        found = [each["uuid"] for each in self.value("GET", "/sessions", key=OWNER)["sessions"]]
+        # One of them is that of the chat, which was written last.
+        self.assertEqual((3, sessions[:2:-1]), (len(found), found[1:]))
+        for number in range(5):
+            question = {"role": "user", "content": f"question {number}"}
+            self.value("POST", "/v1/chat/completions", {**CHAT, "messages": [question]}, key=OWNER)
+        self.assertEqual(3, len(self.value("GET", "/sessions", key=OWNER)["sessions"]))
+
+    def test_an_unknown_or_long_id_is_recorded_nowhere(self) -> None:
+        self.accept_owner()
+        admin = self.admin(self.running)
+        for key in (OWNER, MADE_UP):
+            for text in ("x" * 16_000, "sk-text-of-a-key-0123456789", "00000000-0000-0000-0000-00000000beef"):
+                with self.subTest(key=key, text=text[:40]):
+                    reply = self.call("POST", f"/s/{text}/v1/chat/completions", CHAT, key=key)
+                    self.assertEqual(404, reply.status)
+                    shown = [self.get(admin, path).body for path in ("/api/requests", "/api/usage?by=session")]
+                    for body in (reply.body, *shown):
+                        self.assertNotIn(text[:30].encode(), body)
+                    self.assertTrue(all(len(session) <= 36 for *_, session in self.rows()))
+
+
+class TestBackground(UnacceptedKeysCase):
+    def background(self, key: str = MADE_UP, text: str = "hi") -> RawReply:
+        body = {"model": "deepseek-v4-pro", "input": text, "background": True}
+        return self.call("POST", "/v1/responses", body, key=key)
+
+    def ended(self, response_id: str, key: str = MADE_UP) -> dict[str, Any]:
+        def status() -> bool:
+            return self.value("GET", f"/v1/responses/{response_id}", key=key)["status"] not in ("queued", "in_progress")
+
+        wait_until(status)
+        found: dict[str, Any] = self.value("GET", f"/v1/responses/{response_id}", key=key)
+        return found
+
+    def test_a_refused_background_response_is_shown_from_memory_and_never_written(self) -> None:
+        created = self.background().value
+        self.assertEqual("queued", created["status"])
+        self.assertEqual("failed", self.ended(created["id"])["status"])
+        items = self.value("GET", f"/v1/responses/{created['id']}/input_items")["data"]
+        self.assertEqual("hi", items[0]["content"][0]["text"])
+        self.assertIn(b"response.failed", self.call("GET", f"/v1/responses/{created['id']}?stream=true").body)
+        self.assertEqual(404, self.call("GET", f"/v1/responses/{created['id']}", key=OWNER).status)
+        self.assertEqual([], self.tables()["store.responses"])
+        self.assertEqual(200, self.call("DELETE", f"/v1/responses/{created['id']}").status)
+        self.assertEqual(404, self.call("GET", f"/v1/responses/{created['id']}").status)
+
+    def test_a_response_of_a_new_key_is_written_when_its_key_is_accepted(self) -> None:
+        first = self.background(OWNER).value["id"]
+        self.assertEqual("completed", self.ended(first, OWNER)["status"])
+        self.restart()
+        self.assertEqual("completed", self.value("GET", f"/v1/responses/{first}", key=OWNER)["status"])
+
+    def test_background_responses_of_made_up_keys_are_few_and_small(self) -> None:
+        with mock.patch.object(background_jobs, "_MOST_UNACCEPTED_BYTES", 10_000):
+            reply = self.background(text="x" * 20_000)
+            self.assertEqual(429, reply.status)
+            self.assertIn(b"not accepted this key yet", reply.body)
+            self.accept_owner()
+            self.assertEqual(200, self.background(OWNER, "x" * 20_000).status)
+
+
+class TestObservers(UnacceptedKeysCase):
+    def test_made_up_keys_push_no_request_of_the_owner_out_and_make_no_label(self) -> None:
+        admin = self.admin(self.running)
+        # The admin listener counts from here on.
+        self.get(admin, "/metrics")
+        self.accept_owner()
+        for number in range(60):
+            body = {"model": f"made-up-model-{number}", "messages": 7}
+            self.assertEqual(400, self.call("POST", "/v1/chat/completions", body, key=f"{MADE_UP}-{number}").status)
+        self.fake.answer(Answer("", "Hi."))
+        self.accept_owner()
+        metrics = self.get(admin, "/metrics").body.decode()
+        self.assertNotIn("made-up-model", metrics)
+        self.assertIn('dcp_requests_total{api="chat",model="deepseek-v4-pro",outcome="completed"} 2', metrics)
+        listed = self.get(admin, "/api/requests").value["requests"]
+        self.assertEqual(2, sum(each["outcome"] == "completed" for each in listed))
+        self.assertEqual(2, len(self.rows()))
