@@ -1,7 +1,7 @@
 """GET /metrics: every metric with its name, type and help. What is counted over time comes from `statistics`."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import process
@@ -16,7 +16,8 @@ from deepseek_cursor_proxy.admin.prometheus import (
     render,
     wants_openmetrics,
 )
-from deepseek_cursor_proxy.admin.statistics import MOST_MODELS, OTHER, Statistics
+from deepseek_cursor_proxy.admin.statistics import OTHER, Statistics
+from deepseek_cursor_proxy.deepseek.model_names import MODELS
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.redaction import safe_text
@@ -100,7 +101,7 @@ def _current(context: AdminContext, services: Services) -> Iterator[Family]:
     states = [Sample(int(each.state == "closed"), {"upstream": each.name}) for each in services.upstreams.all]
     yield Family("dcp_upstream_up", "gauge", "1 if the upstream is asked, 0 while others are asked first.", states)
     help = "Calls that wait for a slot, by model."
-    yield Family("dcp_upstream_waiting", "gauge", help, _waiting_calls(limits).samples())
+    yield Family("dcp_upstream_waiting", "gauge", help, _waiting_calls(limits, _limit_names(context)).samples())
     yield _gauge("dcp_connections", "Connections of clients.", len(context.server.connections))
     store = context.store_states.read(services.reasoning_store.database)
     rows = [Sample(number, {"table": table}) for table, number in store.size.rows.items()]
@@ -111,11 +112,22 @@ def _current(context: AdminContext, services: Services) -> Iterator[Family]:
     )
 
 
-def _waiting_calls(limits: Mapping[str, CallLimit]) -> Counter:
+def _limit_names(context: AdminContext) -> set[str]:
+    """The names of call limits that have a label: those of the settings, and of models that known callers asked for."""
+    services, statistics = context.services(), context.statistics()
+    tables = [each.name for each in services.upstreams.all if each.table is not None]
+    of_tables = {name for table in tables for name in (table, f"{table}/", f"{table}/flash")}
+    of_routes = {f'[passthrough."{key}"]' for key in services.config.passthrough}
+    with statistics.lock:
+        return {*MODELS, services.config.upstream_model, *of_tables, *of_routes, *statistics.models}
+
+
+def _waiting_calls(limits: Mapping[str, CallLimit], names: Collection[str]) -> Counter:
     """Calls that wait, by model; clients of some hosts may name any."""
     found = Counter("model")
-    for number, (model, limit) in enumerate(limits.items()):
-        found.add(limit.queued_calls, safe_text(model, _NAME_LENGTH) if number < MOST_MODELS else OTHER)
+    for model, limit in limits.items():
+        name = safe_text(model, _NAME_LENGTH)
+        found.add(limit.queued_calls, name if name in names else OTHER)
     return found
 
 

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.observers.events import Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.upstream.retry import REASONS
 
-MOST_MODELS = 50
+_MOST_MODELS = 50
 OTHER = "other"
 _NONE = "none"
 # Where the reasoning of a turn came from, in the order of TurnCounts.
@@ -60,7 +60,8 @@ class Statistics:
         self._now = now
         # Requests that are not counted yet, and when each ended.
         self._pending: list[tuple[float, RequestRecord]] = []
-        self._models: set[str] = set()
+        # Those that have a label.
+        self.models: set[str] = set()
         # API and model of requests that were counted.
         self._known: set[tuple[str, str]] = set()
         self._minutes: deque[Minute] = deque(maxlen=_MINUTES)
@@ -137,10 +138,10 @@ class Statistics:
     def _label(self, model: str) -> str:
         """The model as the value of a label. Requests that were refused early have none."""
         model = model or _NONE
-        if model not in self._models:
-            if len(self._models) >= MOST_MODELS:
+        if model not in self.models:
+            if len(self.models) >= _MOST_MODELS:
                 return OTHER
-            self._models.add(model)
+            self.models.add(model)
         return model
 
     def _add_tokens(self, minute: Minute, model: str, tokens: Sequence[Tokens]) -> None:

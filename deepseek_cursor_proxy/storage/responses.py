@@ -131,7 +131,7 @@ class ResponseStore:
                 self._unaccepted.remove(change)
 
     def _is_alive(self, row: Row) -> bool:
-        return row.is_unfinished or self._clock() - row.created_at < _SECONDS_UNACCEPTED
+        return row.is_unfinished or self._pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
         """Replace a stored response; whether it was there. One that was deleted meanwhile stays deleted."""

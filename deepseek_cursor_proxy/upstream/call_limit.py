@@ -16,6 +16,8 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 
+# Clients may name any model at some hosts: beyond so many, unused limits are forgotten.
+_MOST_LIMITS = 64
 # Each queued call holds two descriptors and a thread; more would only take them from the calls that run.
 _MOST_WAITING = 512
 _RETRY_AFTER_SECONDS = 2
@@ -47,6 +49,11 @@ class CallLimit:
     @property
     def queued_calls(self) -> int:
         return len(self._queue)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether calls run or wait."""
+        return bool(self.running_calls or self._queue)
 
     @property
     def is_full(self) -> bool:
@@ -135,6 +142,9 @@ class CallLimits:
         if limit is None:
             with self._lock:
                 new = CallLimit(self._limit_of(name), self._timeout, self._setting_of(name) or _SETTING)
+                if len(self._limits) >= _MOST_LIMITS:
+                    # A call that is about to use one of them counts for itself.
+                    self._limits = {name: each for name, each in self._limits.items() if each.is_used}
                 limit = self._limits.setdefault(name, new)
         return limit
 

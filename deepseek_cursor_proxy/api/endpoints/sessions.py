@@ -40,8 +40,9 @@ class SessionsEndpoint(GenerationEndpoint):
         )
 
     def list(self, request: HttpRequest, _: str) -> HttpReply:
+        caller = self._caller(request)
         with self._faults(with_flush=True):
-            found = self._services.sessions.list(self._caller(request))
+            found = self._services.sessions.list(caller)
         return HttpReply.json({"sessions": [session_json(each, _base_url(request, each)) for each in found]})
 
     def retrieve(self, request: HttpRequest, session: str) -> HttpReply:
@@ -104,7 +105,8 @@ class SessionsEndpoint(GenerationEndpoint):
     def _faults(self, *, with_flush: bool = False) -> Iterator[None]:
         """Raise Overloaded for faults of the file; with `with_flush` past turns are written first, if they can be."""
         try:
-            if with_flush:
+            # A caller that is not known has no turns.
+            if with_flush and self._report.key:
                 self._services.sessions.flush()
             yield
         except Unusable as fault:

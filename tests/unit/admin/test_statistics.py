@@ -76,7 +76,7 @@ class StatisticsTest(unittest.TestCase):
                 'x{api="chat",model="none",outcome="failed"} 100',
                 'x{api="chat",model="the-owners",outcome="completed"} 1',
             ],
-            self.lines(self.statistics.requests),
+            self.counted(self.statistics.requests),
         )
 
     def test_a_request_that_was_not_understood_makes_no_label(self) -> None:
@@ -87,7 +87,7 @@ class StatisticsTest(unittest.TestCase):
                 'x{api="chat",model="none",outcome="refused"} 1',
                 'x{api="chat",model="gpt-5",outcome="passed_through"} 1',
             ],
-            self.lines(self.statistics.requests),
+            self.counted(self.statistics.requests),
         )
 
     def test_the_kinds_of_tokens_do_not_overlap(self) -> None:

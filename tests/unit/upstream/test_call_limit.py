@@ -199,3 +199,12 @@ class TestCallLimit(unittest.TestCase):
         for limit in (pro, flash):
             with self.assertRaises(QueueFull):
                 limit.acquire(None)
+
+    def test_names_that_clients_make_up_do_not_add_up(self) -> None:
+        call_limits = CallLimits(ProxyConfig(max_upstream_calls=1).most_calls, 0.01)
+        used = call_limits.of("used")
+        used.acquire(None)
+        for number in range(1000):
+            call_limits.of(f"model-{number}")
+        self.assertLessEqual(len(call_limits.snapshot()), call_limit._MOST_LIMITS)
+        self.assertIs(used, call_limits.of("used"))
