@@ -9,6 +9,8 @@ proxy at another port. The key and the real question follow on the same connecti
 import contextlib
 import http.client
 import secrets
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -64,15 +66,33 @@ def _ask(store: Path, url: str, path: str, key: str | None) -> Answer:
             connection.connect()
             # Otherwise http.client would send the key on a new connection, if the proven one was closed.
             connection.auto_open = 0
-            if not _is_proven(connection, store, url):
-                return Answer(url, is_proven=False)
-            status, body = _get(connection, path, {"Authorization": f"Bearer {key}"} if key else {})
-            return Answer(url, True, status, body)
+            with _time_limit(connection.sock):
+                if not _is_proven(connection, store, url):
+                    return Answer(url, is_proven=False)
+                status, body = _get(connection, path, {"Authorization": f"Bearer {key}"} if key else {})
+                return Answer(url, True, status, body)
     except ConnectionRefusedError:
         key_files.forget_address(store, url)
         raise
     except (ValueError, http.client.HTTPException) as error:
         raise OSError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _time_limit(sock: socket.socket) -> Iterator[None]:
+    """Cut a connection off in time: the timeout of a socket is per byte, and a stranger may send them one by one."""
+
+    def cut_off() -> None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(2 * _ASK_SECONDS, cut_off)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _is_proven(connection: http.client.HTTPConnection, store: Path, url: str) -> bool:

@@ -5,6 +5,7 @@ import http.server
 import io
 import json
 import os
+import socket
 import socketserver
 import threading
 from pathlib import Path
@@ -158,6 +159,26 @@ class StrangerTest(AdminCase):
         self.assertNotEqual(first.body, other.body)
         foreign = self.get(admin, f"{running.PROOF_PATH}?nonce={'0' * 32}", key=None, Host="evil.example")
         self.assertEqual(403, foreign.status)
+
+    def test_a_stranger_that_answers_byte_by_byte_does_not_hold_a_command_up(self) -> None:
+        is_over = threading.Event()
+
+        def drip(listener: socket.socket) -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+                while not is_over.wait(0.02):
+                    connection.sendall(b"x")
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.leave(f"http://127.0.0.1:{listener.getsockname()[1]}")
+            thread = threading.Thread(target=drip, args=(listener,))
+            thread.start()
+            with mock.patch.object(running, "_ASK_SECONDS", 0.2):
+                answers = list(running.ask_all(self.store, "/healthz", ADMIN_KEY))
+            is_over.set()
+            thread.join()
+        self.assertEqual([], [each for each in answers if each.is_proven])
 
     def test_the_file_of_a_proxy_that_is_gone_is_removed(self) -> None:
         with contextlib.closing(Stranger()) as stranger:
