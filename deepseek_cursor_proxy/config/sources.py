@@ -105,6 +105,8 @@ def expand_home(path: Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
+        if str(path) == "~":
+            raise StartupError("there is no home directory for this user; set HOME") from None
         raise StartupError(
             f"{path} is in a home directory that does not exist; write the whole path, or set HOME"
         ) from None

@@ -445,6 +445,8 @@ class RefusalTest(CliTest):
             self.assertEqual(self.show()["port"], ("9000", "default"))
             for line in (["config", "path"], ["store", "stats"], ["store", "clear"]):
                 self.assertIn("in a home directory that does not exist", self.refusal(*line))
+            for line in (["setup"], ["setup", "codex", "--yes"], ["service", "status"]):
+                self.assertEqual("there is no home directory for this user; set HOME", self.refusal(*line))
 
     def test_an_unknown_key_in_the_file_is_refused_with_the_nearest(self) -> None:
         file = self.settings_file("prot = 1")
