@@ -46,6 +46,10 @@ class JobsTestCase(unittest.TestCase):
         self.created.append(job := Job(name, caller))
         return job
 
+    def unaccepted(self, name: str, size: int = 1) -> Job:
+        self.created.append(job := Job(name, YOU, size))
+        return job
+
     def work(self, job: Job) -> None:
         """What a background response does, in small: it waits for something, and for its peer meanwhile."""
         if job.is_cancelled or job.is_stopping:
@@ -354,3 +358,28 @@ class TestJobs(JobsTestCase):
         self.assert_ends(job)
         pool.stop(PATIENCE)
         self.assert_no_worker_left()
+
+
+class TestCallersThatAreNotKnown(JobsTestCase):
+    """Their jobs leave a place in the queue to others."""
+
+    def test_half_of_all_jobs_at_most_are_theirs(self) -> None:
+        jobs = self.jobs(workers=1, queue=5)
+        for number in range(3):
+            jobs.submit(self.unaccepted(f"theirs {number}"), self.work)
+        with self.assertRaises(QueueFull):
+            jobs.submit(self.unaccepted("one more"), self.work)
+        for number in range(3):
+            jobs.submit(self.job(f"mine {number}"), self.work)
+
+    def test_their_bytes_are_bounded_together(self) -> None:
+        jobs = self.jobs(queue=100)
+        most = background_jobs._MOST_UNACCEPTED_BYTES
+        with self.assertRaises(QueueFull):
+            jobs.check(most + 1)
+        jobs.submit(first := self.unaccepted("theirs", most), self.work)
+        with self.assertRaises(QueueFull):
+            jobs.submit(self.unaccepted("one more"), self.work)
+        # An upstream has accepted its key.
+        first.unaccepted_bytes = 0
+        jobs.submit(self.unaccepted("another", most), self.work)

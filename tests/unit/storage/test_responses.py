@@ -128,6 +128,49 @@ class TestPutAndGet(ResponseStoreTestCase):
                 self.assertIn(index, step[3])
 
 
+class TestCallersThatAreNotKnown(ResponseStoreTestCase):
+    """Their responses are in memory until an upstream has accepted the key."""
+
+    def test_a_response_is_found_replaced_and_deleted_in_memory(self) -> None:
+        self.store.put(ME, response("r", "queued"), is_known=False)
+        self.assertTrue(self.store.update(ME, response("r", "failed")))
+        self.assertEqual("failed", self.status("r"))
+        self.assertIsNone(self.store.get(YOU, "r"))
+        self.assertEqual([], self.ids())
+        self.assertEqual([True, False], [self.store.delete(ME, "r") for _ in range(2)])
+        self.assertIsNone(self.store.get(ME, "r"))
+
+    def test_accepting_a_key_stores_its_responses_and_no_others(self) -> None:
+        self.store.put(ME, response("mine", "in_progress"), is_known=False)
+        self.store.put(YOU, response("yours"), is_known=False)
+        self.store.accept(ME)
+        self.assertEqual(["mine"], self.ids())
+        self.assertTrue(self.store.update(ME, response("mine")))
+        self.restart()
+        self.assertEqual("completed", self.status("mine"))
+        self.assertIsNone(self.store.get(YOU, "yours"))
+
+    def test_their_number_and_bytes_are_bounded_and_those_that_ended_go_first(self) -> None:
+        self.store.put(ME, response("running", "queued"), is_known=False)
+        for number in range(100):
+            self.store.put(ME, response(f"r{number}"), is_known=False)
+        kept = [number for number in range(100) if self.status(f"r{number}") is not None]
+        self.assertEqual(list(range(100 - responses._MOST_UNACCEPTED + 1, 100)), kept)
+        with mock.patch.object(self.store._unaccepted, "_most_bytes", 20_000):
+            for number in range(10):
+                self.store.put(ME, response(f"large{number}", text=f"{number}{NOISE}"), is_known=False)
+            self.assertLessEqual(self.store._unaccepted._bytes, 20_000)
+        self.assertEqual(("queued", "completed"), (self.status("running"), self.status("large9")))
+
+    def test_one_that_ended_has_a_short_life(self) -> None:
+        self.store.put(ME, response("running", "queued"), is_known=False)
+        self.store.put(ME, response("ended"), is_known=False)
+        with mock.patch.object(responses, "_SECONDS_UNACCEPTED", 0.0):
+            self.assertEqual(("queued", None), (self.status("running"), self.status("ended")))
+            self.store.accept(ME)
+        self.assertEqual(["running"], self.ids())
+
+
 class TestChains(ResponseStoreTestCase):
     def test_a_response_just_stored_is_found_as_the_same_objects(self) -> None:
         """The chat memory recognises the items of a chain by that."""
