@@ -1,8 +1,9 @@
 """Checks of the file at the store's path, before SQLite may touch it; and moving a damaged one aside.
 
 A file that is not ours stays as it is, to the byte. Opening it with SQLite may already write (SQLite copies a crash's
-log into the file and creates side files), so this module reads the bytes itself. A damaged database is renamed to a
-dated name in the same folder, with its side files; it is never deleted and nothing is overwritten.
+log into the file and creates side files), so this module reads the application id in the head itself, and asks SQLite
+by a connection that cannot write. A damaged database is renamed to a dated name in the same folder, with its side
+files; it is never deleted and nothing is overwritten.
 
 POSIX drops all locks of a process on a file when the process closes any descriptor of it. SQLite minds that for its own
 connections; so that no other descriptor takes their locks away, a file is claimed as long as connections are open.
@@ -17,27 +18,36 @@ import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from deepseek_cursor_proxy import private_files
-from deepseek_cursor_proxy.storage.engine.faults import Damaged, Unusable
+from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Unusable, fault_of
 
 # The files SQLite keeps beside a database; they move together.
 SIDE_FILES = ("-wal", "-shm", "-journal")
 
-# The page size of our own files: where to look for pages in one that lost its head.
-_PAGE_BYTES = 4096
-_PAGES_LOOKED_AT = 256
+# The head of every SQLite database: a magic, and at fixed places the version and the application id.
+_MAGIC = b"SQLite format 3\0"
+_HEAD_BYTES = 100
+_HEAD = struct.Struct(">60xi4xi")
+# Where to look for the text of our tables in a file that lost its head.
+_BYTES_LOOKED_AT = 1024 * 1024
+# Another process may be opening the file.
+_BUSY_SECONDS = 0.2
+_OF_ANOTHER_PROGRAM = "it is a database of another program, which is left alone"
 
 
 class FileKind(Protocol):
-    """What a file of ours is known by: the number in its head, and the newest version that we can read."""
+    """What a file of ours is known by: the number in its head, the newest version that we can read, and its tables."""
 
     @property
     def application_id(self) -> int: ...
 
     @property
     def newest_version(self) -> int: ...
+
+    @property
+    def first_statement(self) -> str: ...
 
 
 _Inode = tuple[int, int] | None
@@ -95,111 +105,80 @@ def inspect(path: Path, kind: FileKind) -> None:
         raise Unusable("it is not a regular file")
     if status.st_size == 0:
         return
-    # SQLite reads the log first: a page that a power cut tore while it was copied is still whole in there.
-    newest = _Head(_newest_in_log(path) or _head(path))
-    if newest.application_id != kind.application_id and not newest.is_empty:
-        _check_readable(path)
-    check_ownership(newest.application_id, newest.version, kind, is_empty=newest.is_empty)
+    start = _read_start(path)
+    is_database, has_wal = start.startswith(_MAGIC) and len(start) >= _HEAD_BYTES, _size(f"{path}-wal") > 0
+    version, application_id = _HEAD.unpack_from(start) if is_database else (0, 0)
+    if application_id == kind.application_id:
+        # Whether it is damaged shows when SQLite reads it under its locks: another process may write to it now.
+        check_ownership(application_id, version, False, kind)
+    elif is_database or has_wal:
+        try:
+            check_ownership(*_read_identity(path, is_database, has_wal), kind)
+        except sqlite3.DatabaseError as error:
+            if not isinstance(fault_of(error), Damaged):
+                raise
+            if _read_start(path)[:_HEAD_BYTES] != start[:_HEAD_BYTES]:
+                # Another process copied its log into the file meanwhile.
+                raise Locked from None
+            raise _fault_of_unreadable(path, start, kind) from None
+    else:
+        raise _fault_of_unreadable(path, start, kind)
 
 
-def check_ownership(application_id: int, version: int, kind: FileKind, *, is_empty: bool) -> None:
+def _read_start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_BYTES_LOOKED_AT)
+
+
+def _read_identity(path: Path, is_database: bool, has_wal: bool) -> tuple[int, int, bool]:
+    """The application id, the version, and whether the database is empty, by SQLite.
+
+    These connections can write neither to the file nor to its log; SQLite may add the index of the log (-shm).
+    """
+    names = [immutable_uri(path)] if is_database else []
+    # The log may have all that was ever written, or the first page that a power cut tore.
+    names += [f"{path.absolute().as_uri()}?mode=ro"] if has_wal else []
+    for name in names:
+        with closing(sqlite3.connect(name, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
+            id, version = (
+                connection.execute(f"PRAGMA {of}").fetchone()[0] for of in ("application_id", "user_version")
+            )
+            is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if not is_empty:
+            break
+    return id, version, is_empty
+
+
+def _fault_of_unreadable(path: Path, start: bytes, kind: FileKind) -> Unusable:
+    """The fault of a file whose head is not ours and that SQLite cannot read."""
+    if start.startswith(_MAGIC):
+        # With its log half of a database may be healthy.
+        return Unusable(_OF_ANOTHER_PROGRAM) if has_log(path) else Damaged("its first page is overwritten or cut off")
+    # Six letters of the magic identify a database that was cut off within it.
+    is_cut_off = len(start) >= 6 and _MAGIC.startswith(start)
+    if is_cut_off or not start[:_HEAD_BYTES].strip(b"\0") or kind.first_statement.encode() in start:
+        return Damaged("its first page is overwritten or cut off")
+    return Unusable("it is not an SQLite database and is left alone")
+
+
+def check_ownership(application_id: int, version: int, is_empty: bool, kind: FileKind) -> None:
     """Raise Unusable unless the database is of this kind; an empty one may become it."""
     if application_id != kind.application_id and not is_empty:
-        raise Unusable("it is a database of another program, which is left alone")
+        raise Unusable(_OF_ANOTHER_PROGRAM)
     if version > kind.newest_version:
         raise Unusable(f"it was written by a newer version of this program (schema {version}) and is left alone")
 
 
-class _Head:
-    """The fields that we need from the first page of a database."""
-
-    MAGIC = b"SQLite format 3\0"
-    BYTES = 108
-    # The same three numbers in every SQLite database.
-    FRACTIONS = bytes((64, 32, 32))
-    # The first page is always a table's inner page or leaf.
-    KINDS = (0x05, 0x0D)
-
-    def __init__(self, data: bytes) -> None:
-        self.is_sane = len(data) >= self.BYTES and data[21:24] == self.FRACTIONS and data[100] in self.KINDS
-        if self.is_sane:
-            self.version, self.application_id = (struct.unpack_from(">i", data, at)[0] for at in (60, 68))
-            self.is_empty = data[100] == self.KINDS[1] and data[103:105] == b"\0\0"
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        head = file.read(_Head.BYTES)
-        # Six letters of the magic identify a database that was cut off within it.
-        if head[:16] == _Head.MAGIC[: max(6, len(head))]:
-            if not _Head(head).is_sane:
-                raise Damaged("its first page is overwritten or cut off")
-            return head
-        if not head.strip(b"\0"):
-            raise Damaged("its first page is empty")
-        if _has_pages(file):
-            raise Damaged("its first page is overwritten")
-    raise Unusable("it is not an SQLite database and is left alone")
-
-
-def _has_pages(file: BinaryIO) -> bool:
-    """Whether a file that lost its first page has other pages of a database."""
-    for number in range(1, _PAGES_LOOKED_AT):
-        file.seek(number * _PAGE_BYTES)
-        page = file.read(_PAGE_BYTES)
-        if len(page) < _PAGE_BYTES:
-            return False
-        if _is_page(page):
-            return True
-    return False
-
-
-def _is_page(page: bytes) -> bool:
-    """Whether these bytes are a b-tree page: a valid kind, and cells where their pointers say."""
-    kind, _, cells, start, fragments = struct.unpack_from(">BHHHB", page)
-    if kind not in (0x02, 0x05, 0x0A, 0x0D) or fragments > 60:
-        return False
-    begin = 12 if kind < 0x0A else 8
-    if not begin + 2 * cells <= start <= _PAGE_BYTES:
-        return False
-    return all(start <= pointer < _PAGE_BYTES for pointer in struct.unpack_from(f">{cells}H", page, begin))
-
-
-def _newest_in_log(path: Path) -> bytes | None:
-    """The head that the last committed transaction left in the -wal file; None when it is not in there."""
-    found = candidate = None
-    with suppress(FileNotFoundError), Path(f"{path}-wal").open("rb") as log:
-        header = log.read(32)
-        if len(header) < 32:
-            return None
-        page_bytes, salts = struct.unpack_from(">I", header, 8)[0], header[16:24]
-        while len(frame := log.read(24 + _Head.BYTES)) == 24 + _Head.BYTES and frame[8:16] == salts:
-            number, pages_after_commit = struct.unpack_from(">II", frame)
-            candidate = frame[24:] if number == 1 else candidate
-            found = candidate if pages_after_commit else found
-            log.seek(page_bytes - _Head.BYTES, os.SEEK_CUR)
-    return found if found is not None and _Head(found).is_sane else None
-
-
-def _check_readable(path: Path) -> None:
-    """Raise Damaged when another program's database cannot be read: then that program cannot use it either."""
-    if has_log(path):
-        return
-    with closing(sqlite3.connect(immutable_uri(path), uri=True)) as connection:
-        try:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise Damaged(str(error)) from None
-
-
 def has_log(path: Path) -> bool:
     """Whether a log lies beside the file, without which the file may be half of a healthy database."""
-    for side in ("-wal", "-journal"):
-        with suppress(OSError):
-            if os.stat(f"{path}{side}").st_size:
-                return True
-    return False
+    return _size(f"{path}-wal") > 0 or _size(f"{path}-journal") > 0
+
+
+def _size(name: str) -> int:
+    try:
+        return os.stat(name).st_size
+    except OSError:
+        return 0
 
 
 def immutable_uri(path: Path) -> str:

@@ -121,6 +121,11 @@ class Schema:
     def newest_version(self) -> int:
         return len(self.migrations)
 
+    @property
+    def first_statement(self) -> str:
+        """The first CREATE TABLE, which SQLite keeps in the file as text."""
+        return self.migrations[0][0]
+
     def check(self, connection: sqlite3.Connection) -> None:
         """Raise Unusable for a file that is not ours, Damaged for one of ours that lost its tables; write nothing."""
         with connection:
@@ -129,7 +134,7 @@ class Schema:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
             number = version(connection)
-        check_ownership(application_id, number, self, is_empty=not tables)
+        check_ownership(application_id, number, not tables, self)
         ours, expected = tables & set[str]().union(*self.tables), set[str]().union(*self.tables[: max(0, number) + 1])
         if not ours >= expected:
             raise Damaged("its tables are gone")

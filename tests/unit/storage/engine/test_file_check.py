@@ -11,7 +11,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage.engine import file_check, schema
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Damaged, Unusable
+from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Unusable
 from tests.support.databases import StoreFileTestCase
 
 OURS = schema.STORE.application_id
@@ -45,12 +45,17 @@ class FileTestCase(StoreFileTestCase):
         path.unlink()
 
     def expect_left_alone(self, words: str) -> None:
-        before = {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()}
+        before = self.contents()
         with self.assertRaisesRegex(Unusable, words) as caught:
             file_check.inspect(self.path, schema.STORE)
         self.assertNotIsInstance(caught.exception, Damaged)
         self.assertIn("--reasoning-content-path", str(caught.exception))
-        self.assertEqual(before, {path: path.read_bytes() for path in self.place.iterdir() if path.is_file()})
+        self.assertEqual(before, self.contents())
+
+    def contents(self) -> dict[Path, bytes]:
+        """All files but SQLite's index of the log, which any reader of the log may add and no program needs."""
+        files = [path for path in self.place.iterdir() if path.is_file() and not path.name.endswith("-shm")]
+        return {path: path.read_bytes() for path in files}
 
     def expect_damaged(self) -> None:
         with self.assertRaises(Damaged):
@@ -112,6 +117,7 @@ class TestInspect(FileTestCase):
             ("CREATE TABLE theirs (x)", "another program"),
             ("PRAGMA user_version = 999", "newer version"),
         ):
+            Path(f"{self.path}-shm").unlink(missing_ok=True)
             with self.living(statement) as living:
                 for end in ("", "-wal"):
                     Path(f"{self.path}{end}").write_bytes(Path(f"{living}{end}").read_bytes())
@@ -163,6 +169,21 @@ class TestInspect(FileTestCase):
         # With its log beside it, half of a database may be healthy.
         Path(f"{self.path}-wal").write_bytes(b"not for us to read")
         self.expect_left_alone("another program")
+
+    def test_a_file_that_another_process_changes_meanwhile_is_not_damaged(self) -> None:
+        """Its log is copied into the file while we read it: half of it is old."""
+        ours = self.make_ours()
+        self.path.unlink()
+        self.make("PRAGMA journal_mode=WAL")
+
+        def copy_log(*_: object) -> None:
+            self.path.write_bytes(ours)
+            with closing(sqlite3.connect(self.place / "no database")) as connection:
+                (self.place / "no database").write_bytes(b"no database" * 100)
+                connection.execute("PRAGMA user_version")
+
+        with mock.patch.object(file_check, "_read_identity", copy_log), self.assertRaises(Locked):
+            file_check.inspect(self.path, schema.STORE)
 
 
 class TestSideFiles(FileTestCase):
