@@ -71,15 +71,18 @@ class Endpoint:
 
     def context(self, caller: Caller, peer: Peer | None) -> CallContext:
         namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
-        report, access = self._report, self._services.access
+        report, access, sessions = self._report, self._services.access, self._services.sessions
         report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)))
         if report.path_session:
-            if not self._services.sessions.knows(namespace, report.path_session):
+            if not sessions.knows(namespace, report.path_session):
                 raise unknown_session()
             report.session = report.path_session
         held_key = access.held_key
         credential, is_held = held_key or caller.credential, held_key is not None
-        return CallContext(namespace, credential, peer, is_held, None, self._report)
+        context = CallContext(namespace, credential, peer, is_held, None, report)
+        if report.path_session and sessions.reads_written_calls(namespace, report.path_session):
+            return context._replace(reads_written_calls=True)
+        return context
 
 
 def unknown_session() -> NotFound:

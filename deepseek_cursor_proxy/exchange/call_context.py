@@ -28,6 +28,8 @@ class CallContext(NamedTuple):
     report: RequestReport | None = None
     # Why no key of the owner is spent for this caller at one of several upstreams; None if it may be.
     spend_refusal: ProxyError | None = None
+    # Whether calls that the model writes as text become calls, whatever the upstream: the session asks for that.
+    reads_written_calls: bool = False
 
     def __repr__(self) -> str:
         """Without the key."""

@@ -7,6 +7,7 @@ without them, and so are those that follow. Any other is raised as it is. Where 
 says which of them is asked next; the request is prepared anew for each, because its host may want it otherwise.
 """
 
+import secrets
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -16,6 +17,7 @@ from deepseek_cursor_proxy.chats.divergence import Divergence
 from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader
 from deepseek_cursor_proxy.deepseek.error_messages import explain, name_upstream
 from deepseek_cursor_proxy.deepseek.hosts import Form
@@ -45,6 +47,7 @@ from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries
 
 if TYPE_CHECKING:
+    from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
     from deepseek_cursor_proxy.exchange.upstreams.failover import Failover
     from deepseek_cursor_proxy.response_cache.replay import ReplayedResponse
 
@@ -210,6 +213,8 @@ class UpstreamCall:
             # The first wait for DeepSeek may be long.
             self.record_sent()
         reader = self._open_reader()
+        if (written := self._open_written_calls()) is not None:
+            reader = written.reader(reader)
         if self.request.sent_names:
             reader = OwnNameReader(reader, self.request.sent_names)
         return upstream_events.read_stream(self._response, reader, self.record_sent, with_lulls=with_lulls)
@@ -219,7 +224,24 @@ class UpstreamCall:
 
     def _read_answer(self, body: Mapping[str, Any]) -> list[Delta]:
         deltas = self.upstream_request.api.read_answer(body)
+        if (written := self._open_written_calls()) is not None:
+            deltas = [each for delta in deltas for each in written.convert(delta, "message")]
         return restore_names(deltas, self.request.sent_names) if self.request.sent_names else deltas
+
+    def _open_written_calls(self) -> "WrittenCalls | None":
+        """What makes calls of those that the model writes as text; None if that does not happen here."""
+        request, choice = self.request, self.upstream.host_choice
+        if not request.tools or request.tool_choice == "none":
+            return None
+        if request.server_tools or self.upstream_request.api.path != CHAT.path:
+            # DeepSeek runs tools itself there, and reads what its models write.
+            return None
+        if not self._context.reads_written_calls and not choice.may_write_calls:
+            return None
+        # Only here: few upstreams have no parser for calls, and the proxy is smaller without.
+        from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
+
+        return WrittenCalls(request, lambda: f"call_{secrets.token_hex(12)}", choice.record_structured_call)
 
     def end_soon(self) -> None:
         assert self._response is not None

@@ -73,6 +73,8 @@ class SessionService:
         # Sessions that were there a moment ago, by caller, until when that counts. A dictionary's own operations are
         # atomic.
         self._known: dict[tuple[bytes, str], float] = {}
+        # Whether calls written as text are read in a session, which never changes.
+        self._reads_calls: dict[tuple[bytes, str], bool] = {}
         # Sessions of callers that are not known yet, oldest first; and those of them whose callers were accepted since,
         # and which wait for the file.
         self._pending: dict[tuple[bytes, str], _Pending] = {}
@@ -224,6 +226,22 @@ class SessionService:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[key] = now + _SECONDS_KNOWN
+        return is_known
+
+    def reads_written_calls(self, caller: bytes, session: str) -> bool:
+        """Whether the session was created with a tool parser by name; False where that cannot be found out."""
+        is_known = self._reads_calls.get((caller, session))
+        if is_known is None:
+            try:
+                found = self.get(caller, session)
+            except Unusable:
+                found = None
+            if found is None:
+                return False
+            is_known = found.options.reads_written_calls
+            if len(self._reads_calls) >= _MOST_KNOWN:
+                self._reads_calls.clear()
+            self._reads_calls[caller, session] = is_known
         return is_known
 
     def delete(self, caller: bytes, session: str) -> bool:

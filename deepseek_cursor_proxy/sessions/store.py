@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 # Sessions that are recorded at the same time, as a rule a handful.
 _MOST_SESSIONS_KNOWN = 64
+# In the column tool_parser after a parser that the client has asked for by name.
+_BY_NAME = ", by name"
 # Messages in one read, which others that read wait for.
 _MOST_LOOKED_AT = 1000
 # Turns of a journal in one transaction, which others that write to the file wait for.
@@ -343,13 +345,14 @@ class SessionStore:
 def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, chat: bytes | None = None) -> int:
     options, created_at = session.options, session.created_at
     expires_at = None if options.ttl_seconds is None else created_at + options.ttl_seconds
+    parser = options.tool_parser + (_BY_NAME if options.reads_written_calls else "")
     return last_id(
         connection.execute(
             "INSERT INTO sessions (uuid, caller, name, tags, track_tree, tool_parser, chat, model, created_at, "
             "used_at, expires_at, requests, tokens, cost, bytes) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0,NULL,0)",
             (
                 session.uuid, caller, storable(options.name), json.dumps(options.tags), options.track_tree,
-                options.tool_parser, chat, storable(session.model), created_at, session.used_at, expires_at,
+                parser, chat, storable(session.model), created_at, session.used_at, expires_at,
             ),
         )
     )  # fmt: skip
@@ -357,7 +360,8 @@ def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, cha
 
 def _session(row: tuple[Any, ...]) -> Session:
     name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost, nodes = row[1:]
-    options = SessionOptions(name, tuple(json.loads(tags)), bool(track_tree), tool_parser)
+    parser, by_name = tool_parser.removesuffix(_BY_NAME), tool_parser.endswith(_BY_NAME)
+    options = SessionOptions(name, tuple(json.loads(tags)), bool(track_tree), parser, reads_written_calls=by_name)
     return Session(row[0], options, model, created_at, used_at, requests, nodes, tokens, cost)
 
 

@@ -142,12 +142,14 @@ def _options(body: Json) -> SessionOptions:
     ttl = body.get("ttl_seconds")
     if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < 10**10):
         raise bad_field("ttl_seconds", "a number above 0")
+    parser = optional(body, "tool_parser", str, "a string")
     return SessionOptions(
         name,
         tuple(tags),
         optional(body, "track_tree", bool, "true or false") or False,
-        rendering.check_parser(optional(body, "tool_parser", str, "a string") or rendering.HERMES),
+        rendering.check_parser(parser or rendering.HERMES),
         ttl,
+        reads_written_calls=bool(parser),
     )
 
 

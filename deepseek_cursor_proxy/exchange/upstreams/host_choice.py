@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi, chat_of
-from deepseek_cursor_proxy.deepseek.hosts import Form, Host
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
 from deepseek_cursor_proxy.deepseek.hosts.think_tags import begins_with_block
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 
@@ -45,6 +45,7 @@ class HostChoice:
         self._now = now
         # Refused tools that DeepSeek runs itself, and until when. A dict's own operations are atomic.
         self._refused: dict[_Refusal, float] = {}
+        self._has_sent_calls = False
 
     def chat_api(self) -> UpstreamApi:
         """The chat completions API of the upstream, in the form that its answers have shown."""
@@ -55,6 +56,15 @@ class HostChoice:
     def is_learning(self) -> bool:
         """Whether the upstream is of unknown kind."""
         return self._host.is_learning
+
+    @property
+    def may_write_calls(self) -> bool:
+        """Whether its answers may have calls as text: it is not DeepSeek, and has sent none as such."""
+        return not self._has_sent_calls and self._host.name != DEEPSEEK.name
+
+    def record_structured_call(self) -> None:
+        """The upstream sent a call as such: it has a parser for what its models write."""
+        self._has_sent_calls = True
 
     def runs_server_tools(self, wanted: UpstreamApi, request: ChatRequest, caller: bytes) -> bool:
         """Whether to send a request with the tools that DeepSeek runs itself.

@@ -81,6 +81,14 @@ class TestSessions(StoreTestCase):
         self.assertEqual(([], []), (self.nodes(session, OTHER), self.nodes(session)))
         self.assertEqual(1, len(self.store.list(ME)))
 
+    def test_a_parser_that_was_asked_for_by_name_is_known_after_a_restart(self) -> None:
+        sessions = [self.create(reads_written_calls=is_named) for is_named in (True, False)]
+        found = [self.open().get(ME, session) for session in sessions]
+        options = [each.options for each in found if each is not None]
+        self.assertEqual(
+            [("hermes", True), ("hermes", False)], [(o.tool_parser, o.reads_written_calls) for o in options]
+        )
+
     def test_a_session_counts_its_requests_tokens_and_money(self) -> None:
         session = self.create()
         self.record(session, turn(user("a"), answer("b"), tokens=10, cost=0.5, model="m"))
