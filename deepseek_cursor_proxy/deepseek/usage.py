@@ -13,7 +13,8 @@ from deepseek_cursor_proxy.json_codec import as_object
 # A thousand times the longest prompt. Sums of such counts fit the 64 bits of a column for billions of requests, and
 # none is infinite or has the thousands of digits that Python refuses to write.
 _PLENTY = 10**9
-_MOST_OF_SUM = 10**18
+# Of other figures, such as prices in small units, and of sums of them.
+_MOST, _MOST_OF_SUM = 10**15, 10**18
 
 
 class Tokens(NamedTuple):
@@ -57,7 +58,7 @@ def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any
         known = total.get(name)
         # The exact types: a bool is an int, too.
         if type(value) in (int, float):
-            total[name] = _sensible(value, _PLENTY) + _sensible(known, _MOST_OF_SUM)
+            total[name] = _sensible(value, _MOST) + _sensible(known, _MOST_OF_SUM)
         elif isinstance(value, dict):
             total[name] = add_usage(as_object(known), value)
         else:
