@@ -8,14 +8,14 @@ import dataclasses
 import http.client
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.doctor.finding import Finding, failed, good, skipped, warning
-from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, Step
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
 from deepseek_cursor_proxy.lab.local_proxy import local_proxy
+from deepseek_cursor_proxy.lab.small_deepseek import SmallDeepSeek
 from deepseek_cursor_proxy.redaction import safe_text
 
 NAME = "tool round"
@@ -44,15 +44,8 @@ class RoundFacts(NamedTuple):
 
 def play(config: ProxyConfig) -> RoundFacts:
     """Play the round against the made-up DeepSeek."""
-    thoughts: list[str | None] = []
-
-    def think(payload: dict[str, Any]) -> Step:
-        answer = weather_responder(payload)
-        thoughts.append(answer.reasoning)
-        return answer
-
     chosen = {name: getattr(config, name) for name in _CHAT_SETTINGS}
-    with FakeDeepSeek(responder=think) as deepseek:
+    with SmallDeepSeek() as deepseek:
         own = ProxyConfig(
             upstream_base_url=deepseek.url, retry_budget=0, reasoning_content_path=_MEMORY, pin_key="never", **chosen
         )
@@ -61,7 +54,7 @@ def play(config: ProxyConfig) -> RoundFacts:
             return facts
         messages = deepseek.accepted[-1]["messages"]
     sent = [each.get("reasoning_content") for each in messages if each["role"] == "assistant"]
-    return facts._replace(is_restored=sent == thoughts[: len(sent)])
+    return facts._replace(is_restored=sent == deepseek.thoughts[: len(sent)])
 
 
 def play_live(config: ProxyConfig, key: str) -> RoundFacts:

@@ -3,7 +3,7 @@
 What Cursor does to the history is the reason for this project: it shows an answer's content and sends exactly that
 back, thinking block included, keeps the ids of tool calls, and drops `reasoning_content`. The client reads every answer
 to the end of its HTTP body over one kept-alive connection and reports it; it judges and retries nothing.
-`weather_responder` plays the model's side of a tool loop for the fake DeepSeek.
+`weather_responder` plays the model's side of a tool loop.
 """
 
 import base64
@@ -15,10 +15,24 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-
 # A script whose model calls tools for ever is a bug; it ends here.
 _MOST_ANSWERS = 20
+
+
+@dataclass(frozen=True)
+class Call:
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says."""
+
+    reasoning: str
+    content: str | None = None
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True)

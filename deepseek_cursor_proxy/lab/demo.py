@@ -13,9 +13,9 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, weather_responder
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, ReceivedRequest, Step
+from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
 from deepseek_cursor_proxy.lab.local_proxy import local_proxy
+from deepseek_cursor_proxy.lab.small_deepseek import ReceivedRequest, SmallDeepSeek
 from deepseek_cursor_proxy.reasoning.thinking_blocks import block_at
 
 # The first takes two tools to answer; the second shows that finished turns are carried along as well.
@@ -26,11 +26,11 @@ _GREEN, _RED, _BOLD, _PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 def run(program: str, out: TextIO | None = None) -> int:
     """Play the chat and explain it; 0 only if every request was accepted with every reasoning exactly as it was."""
     page = _Page(out or sys.stdout)
-    with closing(_DeepSeek()) as deepseek:
+    with SmallDeepSeek() as deepseek:
         page.show_problem(_play(deepseek, deepseek.url)[-1])
     # Without retries: every request shown is one that Cursor sent.
     with (
-        closing(_DeepSeek()) as deepseek,
+        SmallDeepSeek() as deepseek,
         local_proxy(ProxyConfig(upstream_base_url=deepseek.url, retry_budget=0)) as url,
     ):
         requests = _play(deepseek, url)
@@ -47,7 +47,7 @@ class _Request:
     sent: Sequence[Mapping[str, Any]]
     received: Sequence[ReceivedRequest]
     answer: ClientAnswer
-    thoughts: Sequence[str]
+    thoughts: Sequence[str | None]
 
     @property
     def is_accepted(self) -> bool:
@@ -66,22 +66,8 @@ class _Request:
         return self.is_accepted and all(real == found for real, found in self.turns)
 
 
-class _DeepSeek(FakeDeepSeek):
-    """A fake DeepSeek that remembers its reasonings; its one client waits for every answer, so they need no lock."""
-
-    def __init__(self) -> None:
-        self.thoughts: list[str] = []
-        super().__init__(responder=self._think)
-        self.start()
-
-    def _think(self, payload: dict[str, Any]) -> Step:
-        answer = weather_responder(payload)
-        self.thoughts.append(answer.reasoning or "")
-        return answer
-
-
 class _RecordedCursor(CursorClient):
-    def __init__(self, base_url: str, deepseek: _DeepSeek) -> None:
+    def __init__(self, base_url: str, deepseek: SmallDeepSeek) -> None:
         super().__init__(base_url, tools=WEATHER_TOOLS)
         self.requests: list[_Request] = []
         self._deepseek = deepseek
@@ -94,7 +80,7 @@ class _RecordedCursor(CursorClient):
         return answer
 
 
-def _play(deepseek: _DeepSeek, base_url: str) -> list[_Request]:
+def _play(deepseek: SmallDeepSeek, base_url: str) -> list[_Request]:
     """All questions, or as far as the chat gets."""
     with closing(_RecordedCursor(base_url, deepseek)) as cursor:
         for question in _QUESTIONS:

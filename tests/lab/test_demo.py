@@ -9,8 +9,7 @@ from unittest.mock import patch
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.lab import demo
-from deepseek_cursor_proxy.lab.fake_deepseek import Failure
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
+from deepseek_cursor_proxy.lab.small_deepseek import MISSING_REASONING, ReceivedRequest, SmallDeepSeek
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 
@@ -19,10 +18,11 @@ class Terminal(io.StringIO):
         return True
 
 
-class OverloadedDeepSeek(demo._DeepSeek):
-    def __init__(self) -> None:
-        super().__init__()
-        self.answer(Failure(503, "Try later."))
+class SilentDeepSeek(SmallDeepSeek):
+    """Accepts no request."""
+
+    def reply_to(self, payload: object) -> None:
+        self.seen.append(ReceivedRequest({}, 400))
 
 
 class DemoCase(unittest.TestCase):
@@ -87,9 +87,9 @@ class TestFailures(DemoCase):
         self.assertIn("turn 1: nothing  NOT what DeepSeek had thought", self.text)
 
     def test_a_missing_answer_fails_the_demo(self) -> None:
-        with patch.object(demo, "_DeepSeek", OverloadedDeepSeek):
+        with patch.object(demo, "SmallDeepSeek", SilentDeepSeek):
             self.assertEqual(self.play(), 1)
-        self.assertIn("Cursor got 503 Try later.", self.text)
+        self.assertIn("Cursor got 502 DeepSeek keeps refusing this history", self.text)
         self.assertIn("0 of 1 requests accepted", self.text)
 
 

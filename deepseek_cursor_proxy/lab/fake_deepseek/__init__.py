@@ -27,13 +27,15 @@ from socketserver import TCPServer
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.lab.cursor import Call
 from deepseek_cursor_proxy.lab.fake_deepseek import picture_rules
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache, model_entry
+from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Completion, PrefixCache, model_entry
 from deepseek_cursor_proxy.lab.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules
 from deepseek_cursor_proxy.lab.fake_deepseek.endpoints import chat_endpoint, endpoint_at, versions
 from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import BlockAnswer
 from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
 from deepseek_cursor_proxy.lab.fake_deepseek.steps import Failure, Raw, ReceivedRequest, Step
+from deepseek_cursor_proxy.lab.fake_deepseek.weather import weather_responder
 
 __all__ = [
     "Answer",
@@ -47,6 +49,7 @@ __all__ = [
     "Rules",
     "Search",
     "Step",
+    "weather_responder",
 ]
 
 

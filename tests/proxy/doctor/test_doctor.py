@@ -17,8 +17,7 @@ from deepseek_cursor_proxy.api.endpoints import start_page
 from deepseek_cursor_proxy.doctor import checks, store, this_machine, tool_round, upstreams
 from deepseek_cursor_proxy.doctor.this_machine import PythonFacts
 from deepseek_cursor_proxy.doctor.tool_round import RoundFacts
-from deepseek_cursor_proxy.lab.cursor import weather_responder
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, weather_responder
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connect
 from tests.support.admin_client import AdminCase
