@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import cycle, islice
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import model_entry
+from tests.fake_deepseek.completion import model_entry
 
 # A mark is a moment in nanoseconds between two of these; no JSON writer escapes any of it.
 MARK = re.compile(rb"@(\d{19})@")

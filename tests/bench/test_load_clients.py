@@ -7,11 +7,11 @@ import unittest
 from contextlib import closing
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.bench.load_answers import marked_chunk
 from tests.bench.load_clients import Client, Crowd, get, post, requests_per_second, run_crowd
 from tests.bench.load_upstream import LoadUpstream
 from tests.bench.requests import question
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.support.processes import BenchmarkFailed
 
 PLAIN, STREAM = question("hello"), question("hello", stream=True)

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call
 from tests.interop.command_line import AWKWARD, ClientCase, Json, Program
 from tests.support.harness import running_proxy
 

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
+from tests.fake_deepseek import Answer, FakeDeepSeek
+from tests.fake_deepseek.contract import MISSING_REASONING
 from tests.interop import npm
 from tests.support.harness import running_proxy
 

@@ -17,7 +17,7 @@ from langchain_deepseek import ChatDeepSeek
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, FakeDeepSeek
+from tests.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.interop.command_line import AWKWARD, KEY, MODEL, Json
 from tests.support.harness import running_proxy
 

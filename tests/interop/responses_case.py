@@ -5,7 +5,7 @@ from typing import Any
 
 import openai
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Call
+from tests.fake_deepseek import Call
 from tests.interop import typed_responses
 from tests.interop.recorded_case import KEY, SECONDS, RecordedCase
 from tests.interop.typed import Answered, Json

@@ -5,7 +5,7 @@ import unittest
 import urllib.request
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 from tests.interop.command_line import KEY
 
 Json = dict[str, Any]

@@ -1,6 +1,6 @@
 """The AI SDK through the proxy, against the strict fake: a tool loop and a second question by each of its providers."""
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.interop.command_line import AWKWARD, MODEL, Json
 from tests.interop.node_case import NodeCase
 

@@ -7,7 +7,7 @@ model never meant to touch.
 
 import subprocess
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 from tests.interop import pypi
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 

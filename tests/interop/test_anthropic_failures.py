@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from tests.fake_deepseek import Answer, Failure
 
 try:
     import anthropic

@@ -3,7 +3,7 @@
 import unittest
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 
 try:
     import anthropic

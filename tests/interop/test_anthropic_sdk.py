@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
+from tests.fake_deepseek import Answer, Call
+from tests.fake_deepseek.completion import PrefixCache
 
 try:
     import anthropic  # noqa: F401

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Citation, Search
+from tests.fake_deepseek import Answer, Citation, Search
 from tests.interop import npm, sessions
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json

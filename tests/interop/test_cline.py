@@ -5,7 +5,7 @@ It leaves a daemon behind, which is ended with the home that it lives in.
 
 import json
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Failure, Search
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call, Citation, Failure, Search
 from tests.interop import npm, sessions
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 from tests.support.harness import PATIENCE, RunningProxy

@@ -10,8 +10,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, run_weather_tool
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call, Failure
 from tests.interop.browser import NARROW, WIDE, BrowserCase, Page, expect, focus_is_visible
 from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.harness import RunningProxy, chat_body

@@ -11,7 +11,7 @@ import unittest
 from dataclasses import replace
 from pathlib import Path
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, weather_responder
+from tests.fake_deepseek import Answer, weather_responder
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 
 TOOLS = '''

@@ -6,8 +6,8 @@ import re
 import urllib.request
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE
+from tests.fake_deepseek import Answer
 from tests.interop.command_line import KEY, MODEL, Json
 from tests.interop.node_case import NodeCase
 from tests.unit.reasoning.test_markdown_escape import WORDS

@@ -7,7 +7,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from tests.fake_deepseek import Answer, Call, Failure
 
 try:
     import openai

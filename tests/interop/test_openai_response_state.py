@@ -8,7 +8,7 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import PATIENCE
 
 try:

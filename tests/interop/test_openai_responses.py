@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Failure, Raw, Search
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion, PrefixCache
+from tests.fake_deepseek import Answer, Call, Citation, Failure, Raw, Search
+from tests.fake_deepseek.completion import Completion, PrefixCache
 
 try:
     import openai

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, run_weather_tool
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, weather_responder
+from tests.fake_deepseek import Answer, FakeDeepSeek, weather_responder
 from tests.support.harness import running_proxy
 
 try:

@@ -4,7 +4,7 @@ It sends reasoning_content back, and writes the arguments of calls anew. The thi
 made it sends as text before the answer.
 """
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
 

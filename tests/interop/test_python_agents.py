@@ -8,7 +8,7 @@ import asyncio
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json
 
 try:

@@ -7,7 +7,7 @@ DeepSeek.
 import json
 import subprocess
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 
 # Pinned: seen to run on Node 20 and 22, though it asks for 22; without a version npm takes one from a year before.

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import openai
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.interop import pypi, sessions
 from tests.interop.command_line import KEY, MODEL
 from tests.support.harness import running_proxy

@@ -17,7 +17,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
+from tests.fake_deepseek import FakeDeepSeek
 from tests.interop import debian
 from tests.support.polling import wait_until
 from tests.support.program import PATIENCE, ServeTest

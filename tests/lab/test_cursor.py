@@ -4,8 +4,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, echo
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, weather_responder
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, weather_responder
+from tests.fake_deepseek.contract import MISSING_REASONING
 
 CALL = Call("call_00_abc", "get_location", '{"why": "weather"}')
 

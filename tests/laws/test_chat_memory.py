@@ -9,7 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.exchange import services
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, FakeDeepSeek
+from tests.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.support.harness import PATIENCE, SocketTestCase
 from tests.support.histories import TOOLS
 

@@ -19,15 +19,15 @@ from deepseek_cursor_proxy.conversation import Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import prepare
+from tests.fake_deepseek import FakeDeepSeek
+from tests.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
+from tests.fake_deepseek.dialects import DIALECTS
 from tests.support.generated_chats import Chat, World
 from tests.support.harness import SocketTestCase, chat_text
 from tests.support.histories import TOOLS, tool_calls

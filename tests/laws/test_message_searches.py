@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.lab.fake_deepseek import BlockAnswer
+from tests.fake_deepseek import BlockAnswer
 from tests.laws.test_chats import words
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, result, user

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from deepseek_cursor_proxy.deepseek.rules import FILLER
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call
 from tests.laws.test_chats import words
 from tests.support.generated_conversations import APIS, SYSTEM, Api, Conversation, Turn
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase

@@ -10,9 +10,6 @@ from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Messag
 from deepseek_cursor_proxy.deepseek.apis.responses_api import payload
 from deepseek_cursor_proxy.deepseek.apis.responses_stream import ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Search
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek.native import Response
 from deepseek_cursor_proxy.protocols.request import responses_items
 from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.reasoning import server_turns
@@ -20,6 +17,9 @@ from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.message_digest import digest_message
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
+from tests.fake_deepseek import Answer, Call, Search
+from tests.fake_deepseek.completion import PrefixCache
+from tests.fake_deepseek.native import Response
 from tests.support.generated_answers import writer
 from tests.support.responses_client import Json, check_stream, events, question
 from tests.support.width import width

@@ -14,7 +14,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY
 from deepseek_cursor_proxy.exchange import services
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS, tool_calls

@@ -12,9 +12,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
-from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
 from deepseek_cursor_proxy.reasoning import thinking_blocks
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
+from tests.fake_deepseek.dialects import DIALECTS
 from tests.support.generated_chats import Chat, World
 from tests.support.harness import RunningProxy, SocketTestCase, chat_text
 from tests.support.histories import TOOLS, tool_calls

@@ -9,12 +9,12 @@ from unittest import mock
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, StreamReader
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules, weather_responder
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import response
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules, weather_responder
 from tests.proxy.chats.test_trace import CALLED
 from tests.support.harness import PATIENCE, SocketTestCase, chat_body, read_until, request_bytes
 from tests.support.histories import TOOLS, tool_calls

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step, weather_responder
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step, weather_responder
 from tests.soak import clients
 from tests.soak.clients import CLIENTS, ClientRun, ClientRunFailed
 from tests.support.harness import SocketTestCase

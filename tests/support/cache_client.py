@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, chat_chunks
 

@@ -16,10 +16,10 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, notices, thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import prepare
+from tests.fake_deepseek import contract
 from tests.support.histories import TOOLS
 
 CONFIG = ProxyConfig()

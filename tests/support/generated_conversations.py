@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
 from tests.support.harness import chat_text
 from tests.support.histories import TOOLS

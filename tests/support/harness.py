@@ -17,11 +17,11 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.lab.cursor import CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import retry
 from deepseek_cursor_proxy.usage import ledger
+from tests.fake_deepseek import FakeDeepSeek
 from tests.support.histories import TOOLS
 
 PATIENCE = 10.0

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Step, picture_rules
+from tests.fake_deepseek import Step, picture_rules
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
 

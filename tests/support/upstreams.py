@@ -6,7 +6,7 @@ import os
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek
+from tests.fake_deepseek import Failure, FakeDeepSeek
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, chat_body, request_bytes
 
 CONSOLE = "deepseek_cursor_proxy.observers.console"

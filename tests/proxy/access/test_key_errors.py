@@ -5,7 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.http1.messages import HttpRequest
-from deepseek_cursor_proxy.lab.fake_deepseek import Failure
+from tests.fake_deepseek import Failure
 from tests.support.harness import SocketTestCase
 from tests.unit.api.test_key_settings import CHAT, CLAUDE, CODEX, CURSOR, MESSAGES, NAMES, RESPONSES
 

@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.exchange import background_jobs
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
 from tests.support.admin_client import AdminCase
 from tests.support.harness import RawReply, RunningProxy
 from tests.support.pictures import part

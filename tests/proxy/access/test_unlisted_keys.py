@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.raw_streams import EVENT_STREAM

@@ -9,8 +9,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy.admin import feed
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.observers.events import End, Refused, RequestFacts, Result
+from tests.fake_deepseek import Answer
 from tests.support.admin_client import ADMIN_KEY, AdminCase, FeedReader
 from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until
 from tests.support.polling import wait_until

@@ -11,10 +11,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy.admin.json_api import usage
 from deepseek_cursor_proxy.admin.service import AdminService
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.usage.report import GROUPS
+from tests.fake_deepseek import Answer
 from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.databases import age_rows
 from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until, request_bytes

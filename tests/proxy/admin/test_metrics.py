@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 
 from deepseek_cursor_proxy.admin import metrics
-from deepseek_cursor_proxy.lab.fake_deepseek import Failure, FakeDeepSeek
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Failure, FakeDeepSeek
 from tests.support.admin_client import AdminCase
 from tests.support.harness import chat_body
 from tests.support.polling import wait_until

@@ -2,7 +2,7 @@
 
 import json
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 from tests.support.admin_client import AdminCase
 from tests.support.harness import RunningProxy, request_bytes
 

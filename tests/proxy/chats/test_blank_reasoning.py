@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
 from tests.support.harness import SocketTestCase, request_bytes
 from tests.support.histories import TOOLS, tool_calls

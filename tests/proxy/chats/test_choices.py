@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
 
@@ -33,7 +33,7 @@ class TestChoices(SocketTestCase):
         self.answers()
         sock = self.connect(self.proxy())
         clock = SimpleNamespace(time=itertools.count(1000).__next__, monotonic=time.monotonic)
-        with mock.patch("deepseek_cursor_proxy.lab.fake_deepseek.time", clock):
+        with mock.patch("tests.fake_deepseek.time", clock):
             sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
             chunks = read_reply(sock).chunks
         self.assertEqual({0, 1, 2}, {choice["index"] for chunk in chunks for choice in chunk["choices"]})

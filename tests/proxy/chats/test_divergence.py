@@ -4,8 +4,8 @@ import logging
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.unit.chats.test_divergence import tool
 

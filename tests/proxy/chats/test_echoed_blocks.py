@@ -3,8 +3,8 @@
 import html
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.reasoning import thinking_blocks
+from tests.fake_deepseek import Answer
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.support.raw_streams import streamed

@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS, tool_calls
 from tests.support.width import width

@@ -4,8 +4,8 @@ import json
 import random
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
 from deepseek_cursor_proxy.observers.explain_trace import explain
+from tests.fake_deepseek import Answer, Call, Failure
 from tests.proxy.chats.test_trace import CALLED
 from tests.support.harness import SocketTestCase
 from tests.unit.observers.test_explain_trace import trace

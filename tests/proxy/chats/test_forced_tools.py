@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import ClientReply, MessagesTestCase, add_up_events, events
 from tests.unit.deepseek.tools.test_forced_tools import ARGUMENTS, CALL_TEXT, CALLS, NAMED, NO_CALLS, tool

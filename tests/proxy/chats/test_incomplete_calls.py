@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Raw
+from tests.fake_deepseek import Raw
 from tests.support.harness import RawReply, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.raw_streams import streamed

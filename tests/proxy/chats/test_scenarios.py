@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.lab.cursor import ClientAnswer, CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Raw
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from tests.fake_deepseek import Answer, Call, Raw
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.support.raw_streams import streamed

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.lab.fake_deepseek.web_tools import ASSUMED, ASSUMED_BLOCKS
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from tests.fake_deepseek.web_tools import ASSUMED, ASSUMED_BLOCKS
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS, tool_calls
 

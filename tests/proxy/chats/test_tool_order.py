@@ -4,8 +4,8 @@ import json
 import random
 
 from deepseek_cursor_proxy.lab.cursor import CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Failure
 from tests.support.harness import SocketTestCase
 from tests.unit.chats.test_tool_order import tools
 

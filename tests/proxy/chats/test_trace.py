@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest import skipUnless
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from tests.fake_deepseek import Answer, Call, Failure
 from tests.support.harness import SocketTestCase
 
 CALLED = {

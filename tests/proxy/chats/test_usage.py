@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw
+from tests.fake_deepseek import Answer, Raw
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.raw_streams import EVENT_STREAM
 

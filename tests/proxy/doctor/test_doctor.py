@@ -17,9 +17,9 @@ from deepseek_cursor_proxy.api.endpoints import start_page
 from deepseek_cursor_proxy.doctor import checks, store, this_machine, tool_round, upstreams
 from deepseek_cursor_proxy.doctor.this_machine import PythonFacts
 from deepseek_cursor_proxy.doctor.tool_round import RoundFacts
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, weather_responder
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connect
+from tests.fake_deepseek import FakeDeepSeek, weather_responder
 from tests.support.admin_client import AdminCase
 from tests.support.raw_upstream import HANG, RawUpstream, ScriptedReply, TunnelProxy
 

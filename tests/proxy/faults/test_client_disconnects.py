@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
+from tests.fake_deepseek import Answer, Failure, Raw, Step
 from tests.support.harness import PATIENCE, SocketTestCase, read_to_the_end, read_until
 from tests.support.histories import TOOLS
 from tests.support.polling import eventually

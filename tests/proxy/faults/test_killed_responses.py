@@ -6,7 +6,7 @@ import socket
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import RawReply, read_reply, request_bytes
 from tests.support.polling import eventually
 from tests.support.program import PATIENCE, Process, ServeTest, address

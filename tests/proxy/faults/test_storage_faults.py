@@ -22,10 +22,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek, weather_responder
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.schema import STORE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import FakeDeepSeek, weather_responder
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.polling import eventually
 from tests.support.program import ServeTest, address

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
+from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import request_bytes
 from tests.support.polling import wait_until
 from tests.support.program import COMMAND, DUPLICATE_SECONDS, ENDLESS_GRACE, PATIENCE, QUICK_COMMAND, WINDOWS, ServeTest

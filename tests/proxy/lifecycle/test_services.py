@@ -12,10 +12,10 @@ from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Raw, Step
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import StoredResponse
+from tests.fake_deepseek import Answer, Raw, Step
 from tests.support.harness import PATIENCE, SocketTestCase
 
 ME = b"m" * 32

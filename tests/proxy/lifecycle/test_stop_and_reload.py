@@ -20,13 +20,13 @@ from unittest import mock
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.tunnel import supervisor
+from tests.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
 from tests.proxy.lifecycle.test_serve import NgrokServeTest
 from tests.support.harness import RunningProxy, read_reply, request_bytes
 from tests.support.polling import wait_until

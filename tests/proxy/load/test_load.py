@@ -23,9 +23,9 @@ from unittest import mock
 
 import deepseek_cursor_proxy
 from deepseek_cursor_proxy.lab.cursor import CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
 from deepseek_cursor_proxy.resource_limits import raise_descriptors
 from deepseek_cursor_proxy.server import client_connection
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
 from tests.support import processes
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, FakeDeepSeek
 from deepseek_cursor_proxy.upstream import breaker
+from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import read_reply, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.upstreams import UpstreamsTestCase

@@ -1,6 +1,6 @@
 """count_tokens: answered without a call to DeepSeek."""
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, assistant, user
 from tests.support.polling import eventually
 

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Search
+from tests.fake_deepseek import Answer, Call, Search
 from tests.proxy.requests import test_fuzz
 from tests.support.messages_client import TOOLS, ClientReply, add_up_events, events, result, user
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE
 from deepseek_cursor_proxy.protocols.request.partial_json import repair_object
+from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
 from tests.support.raw_streams import raw_stream, streamed

@@ -5,7 +5,7 @@ import os
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.support.messages_client import PATH, TOOLS, VERSION, Json, MessagesTestCase, kinds, user, without_ids
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
 from tests.support.responses_client import request

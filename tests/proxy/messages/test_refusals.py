@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.support.hostile_requests import nested
 from tests.support.messages_client import PATH, TOOLS, ClientReply, Json, MessagesTestCase, assistant, result, user
 from tests.support.width import width

@@ -7,8 +7,8 @@ upstream    /anthropic/v1/messages; every other request goes to chat completions
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, BlockAnswer, Call, Citation, Failure, Search
-from deepseek_cursor_proxy.lab.fake_deepseek.messages_contract import MISSING_THINKING
+from tests.fake_deepseek import Answer, BlockAnswer, Call, Citation, Failure, Search
+from tests.fake_deepseek.messages_contract import MISSING_THINKING
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import (
     TOOLS,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from tests.fake_deepseek import Answer, Call, Failure
 from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.support import responses_client
 from tests.support.driven_streams import DrivenStreams

@@ -4,8 +4,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.deepseek import images
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.pictures import (

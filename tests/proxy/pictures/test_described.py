@@ -8,10 +8,10 @@ from unittest import mock
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.exchange import services
 from deepseek_cursor_proxy.exchange.pictures import picture_texts
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.support.harness import RunningProxy, read_until, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.pictures import (

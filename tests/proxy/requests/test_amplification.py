@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
 from deepseek_cursor_proxy.memo import Memo
+from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 

@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.errors import BadRequest, Unauthorized, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import SocketTestCase
 from tests.support.histories import user
 

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.proxy.requests.test_shapes import APPLY_PATCH, BARE, FLAT
 from tests.support import hostile_requests as hostile
 from tests.support.fuzzing import cases, mutated, mutated_value, pieces

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, read_to_the_end, request_bytes
 from tests.support.hostile_requests import CHAT, CHUNKS, CODINGS, FIELDS, LENGTHS, LINES, NEXT, SERVED, SMUGGLED, head
 from tests.support.polling import wait_until

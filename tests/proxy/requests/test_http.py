@@ -12,10 +12,10 @@ from http.server import HTTPServer
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter
 from deepseek_cursor_proxy.server import client_connection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
+from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import RunningProxy, SocketTestCase, read_reply, read_to_the_end, request_bytes
 
 BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}

@@ -9,10 +9,10 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.upstream import response, response_head
 from deepseek_cursor_proxy.upstream.pool import Connection
+from tests.fake_deepseek import Answer, Failure, Raw
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.polling import wait_until
 

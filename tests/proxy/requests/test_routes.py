@@ -5,7 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, SocketTestCase
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}

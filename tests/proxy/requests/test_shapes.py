@@ -10,7 +10,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.lab.cursor import CursorClient
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.support.width import width

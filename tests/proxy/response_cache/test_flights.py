@@ -5,7 +5,7 @@ import socket
 import threading
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
+from tests.fake_deepseek import Answer, Failure
 from tests.support.cache_client import ANSWER, APIS, PATHS, CacheTestCase, body, read
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, read_reply, read_until, request_bytes
 from tests.support.polling import wait_until

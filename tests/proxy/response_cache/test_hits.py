@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
 from tests.support.admin_client import AdminCase
 from tests.support.cache_client import ANSWER, APIS, CacheTestCase, body, read
 from tests.support.databases import age_rows

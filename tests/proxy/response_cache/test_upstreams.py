@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek
-from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
 from deepseek_cursor_proxy.observers import explain_trace
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
+from tests.fake_deepseek.dialects import DIALECTS
 from tests.support.cache_client import ANSWER, APIS, CacheTestCase, body, read
 from tests.support.harness import RunningProxy
 from tests.support.pictures import part, user

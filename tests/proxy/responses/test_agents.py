@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.support.responses_client import Json, ResponsesTestCase, kinds, output, question
 
 OBJECT = {"type": "object", "properties": {}}

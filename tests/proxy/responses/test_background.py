@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import PATIENCE, RunningProxy, read_to_the_end, read_until, request_bytes
 from tests.support.polling import eventually
 from tests.support.responses_client import PATH, Json, ResponsesTestCase, check_stream, events, kinds, question

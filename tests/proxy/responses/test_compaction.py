@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure
+from tests.fake_deepseek import Answer, Call, Failure
 from tests.support.harness import RunningProxy
 from tests.support.responses_client import PATH, TOOLS, ClientReply, Json, ResponsesTestCase, kinds, output, question
 

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
-from deepseek_cursor_proxy.lab.fake_deepseek.native import MISSING_REASONING_TEXT
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
+from tests.fake_deepseek.native import MISSING_REASONING_TEXT
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.raw_streams import EVENT_STREAM
 from tests.support.responses_client import ResponsesTestCase

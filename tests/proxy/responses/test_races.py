@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
+from tests.fake_deepseek import Answer
 from tests.proxy.responses.test_background import BackgroundTestCase, dechunked
 from tests.support.harness import PATIENCE
 from tests.support.polling import eventually

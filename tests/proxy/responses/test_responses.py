@@ -6,8 +6,8 @@ import threading
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from deepseek_cursor_proxy.protocols.request import responses_items
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.histories import tool_calls
 from tests.support.responses_client import PATH, TOOLS, ResponsesTestCase, kinds, output, question

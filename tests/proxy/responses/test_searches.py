@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Failure, FakeDeepSeek, Search
+from tests.fake_deepseek import Answer, Call, Citation, Failure, FakeDeepSeek, Search
 from tests.proxy.responses.test_background import BackgroundTestCase
 from tests.support.harness import PATIENCE, read_until
 from tests.support.polling import eventually

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer, Call
 from tests.proxy.sessions.test_sessions import SessionsTestCase
 
 WIRE = Path(__file__).parents[2] / "wire"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import tool_calls
 

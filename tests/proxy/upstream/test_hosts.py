@@ -5,9 +5,9 @@ import logging
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, FakeDeepSeek, Raw
-from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer, Call, FakeDeepSeek, Raw
+from tests.fake_deepseek.dialects import DIALECTS
 from tests.support import messages_client, responses_client
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS, tool_calls

@@ -3,7 +3,7 @@
 from typing import Any
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
 from tests.support.harness import RunningProxy, chat_body, read_reply, request_bytes
 from tests.support.upstreams import CONSOLE, UpstreamsTestCase, failing
 

@@ -5,8 +5,8 @@ import json
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, Raw, Step
 from deepseek_cursor_proxy.upstream import retry
+from tests.fake_deepseek import Answer, Failure, Raw, Step
 from tests.support.harness import PATIENCE, SocketTestCase, chat_body
 
 CUT = Raw(b"")

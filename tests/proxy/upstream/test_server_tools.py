@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Failure, FakeDeepSeek
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
 from tests.support import messages_client, responses_client
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 

@@ -6,8 +6,8 @@ import socket
 import unittest
 from contextlib import closing
 
-from deepseek_cursor_proxy.lab.fake_deepseek import FakeDeepSeek
 from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
+from tests.fake_deepseek import FakeDeepSeek
 from tests.support.harness import chat_body, read_reply, request_bytes
 from tests.support.polling import wait_until
 from tests.support.program import PATIENCE, ServeTest, address

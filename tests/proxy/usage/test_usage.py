@@ -15,9 +15,9 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import cli
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer
 from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.fake_deepseek import Answer
 from tests.support.harness import RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.polling import wait_until

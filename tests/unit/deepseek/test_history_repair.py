@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek import history_repair
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
+from tests.fake_deepseek import contract
 from tests.support.histories import TOOLS, assistant, result, system, user
 from tests.support.width import width
 

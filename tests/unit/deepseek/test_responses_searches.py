@@ -19,9 +19,9 @@ from deepseek_cursor_proxy.conversation import (
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES, payload
 from deepseek_cursor_proxy.deepseek.apis.responses_stream import response_deltas, usage
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Citation, Search
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek.native import Response
+from tests.fake_deepseek import Answer, Call, Citation, Search
+from tests.fake_deepseek.completion import PrefixCache
+from tests.fake_deepseek.native import Response
 from tests.support.histories import TOOLS, user
 from tests.unit.deepseek.apis.test_responses_api import call_item, history, message_item, reasoning_item, response
 from tests.unit.deepseek.apis.test_responses_stream import event, read_pieces, reply, without

@@ -9,10 +9,10 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
-from deepseek_cursor_proxy.lab.fake_deepseek.endpoints import endpoint_at
+from tests.fake_deepseek import contract
+from tests.fake_deepseek.completion import PrefixCache
+from tests.fake_deepseek.contract import Refusal
+from tests.fake_deepseek.endpoints import endpoint_at
 from tests.support.histories import TOOLS, assistant, user
 from tests.unit.deepseek.apis.test_responses_api import CALL, IMAGE, history
 from tests.unit.deepseek.apis.test_responses_stream import ANSWERS, REQUEST

@@ -10,13 +10,13 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Heartbeat, Re
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.apis.messages_stream import MessageStreamReader, message_deltas, usage
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import MessageAnswer
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from tests.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search
+from tests.fake_deepseek.completion import PrefixCache
+from tests.fake_deepseek.messages_writer import MessageAnswer
 from tests.support.fuzzing import cases, mutated_value
 from tests.support.messages_client import events as client_events
 from tests.support.width import width

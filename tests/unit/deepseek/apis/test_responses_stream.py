@@ -11,9 +11,9 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.apis.responses_stream import ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Call, PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek.native import Response
 from deepseek_cursor_proxy.protocols.responses import logprobs
+from tests.fake_deepseek.completion import Answer, Call, PrefixCache
+from tests.fake_deepseek.native import Response
 from tests.support.width import width
 
 REQUEST = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}

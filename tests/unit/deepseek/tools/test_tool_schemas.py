@@ -5,7 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.deepseek.tools.tool_schemas import is_strict, normalize, normalize_tool
 from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
+from tests.fake_deepseek import contract
 from tests.support.width import width
 
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}

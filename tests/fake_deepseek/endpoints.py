@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, messages_contract, native, web_tools
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal, Rules
-from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
-from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import MessageAnswer
+from tests.fake_deepseek import contract, messages_contract, native, web_tools
+from tests.fake_deepseek.completion import Completion
+from tests.fake_deepseek.contract import Refusal, Rules
+from tests.fake_deepseek.dialects import DIALECTS
+from tests.fake_deepseek.messages_writer import MessageAnswer
 
 
 @dataclass(frozen=True)

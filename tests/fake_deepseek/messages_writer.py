@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json, object_in
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Completion, PrefixCache, pieces
-from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
+from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, pieces
+from tests.fake_deepseek.searches import Citation, Search
 
 Json = dict[str, Any]
 

@@ -5,9 +5,9 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, web_tools
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Completion, PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
+from tests.fake_deepseek import contract, web_tools
+from tests.fake_deepseek.completion import Answer, Completion, PrefixCache
+from tests.fake_deepseek.contract import Refusal
 
 SEARCH = {"type": "deepseek_web_search"}
 FUNCTION = {"type": "function", "function": {"name": "f"}}

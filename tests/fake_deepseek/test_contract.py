@@ -4,8 +4,8 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import (
+from tests.fake_deepseek import contract
+from tests.fake_deepseek.contract import (
     DESERIALIZE,
     MISSING_REASONING,
     NEWEST_RULES,

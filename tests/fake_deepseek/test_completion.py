@@ -4,7 +4,7 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Completion, PrefixCache
+from tests.fake_deepseek.completion import Answer, Completion, PrefixCache
 
 Payload = dict[str, Any]
 

@@ -4,7 +4,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, native
+from tests.fake_deepseek import contract, native
 
 OBJECT = {"type": "object", "properties": {}}
 ROOT = "schema must be a JSON Schema of 'type: \"object\"', got 'type: "

@@ -28,14 +28,14 @@ from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.cursor import Call
-from deepseek_cursor_proxy.lab.fake_deepseek import picture_rules
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Completion, PrefixCache, model_entry
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules
-from deepseek_cursor_proxy.lab.fake_deepseek.endpoints import chat_endpoint, endpoint_at, versions
-from deepseek_cursor_proxy.lab.fake_deepseek.messages_writer import BlockAnswer
-from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
-from deepseek_cursor_proxy.lab.fake_deepseek.steps import Failure, Raw, ReceivedRequest, Step
-from deepseek_cursor_proxy.lab.fake_deepseek.weather import weather_responder
+from tests.fake_deepseek import picture_rules
+from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, model_entry
+from tests.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules
+from tests.fake_deepseek.endpoints import chat_endpoint, endpoint_at, versions
+from tests.fake_deepseek.messages_writer import BlockAnswer
+from tests.fake_deepseek.searches import Citation, Search
+from tests.fake_deepseek.steps import Failure, Raw, ReceivedRequest, Step
+from tests.fake_deepseek.weather import weather_responder
 
 __all__ = [
     "Answer",

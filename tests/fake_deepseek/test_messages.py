@@ -4,7 +4,7 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import (
+from tests.fake_deepseek import (
     Answer,
     BlockAnswer,
     Call,
@@ -13,8 +13,8 @@ from deepseek_cursor_proxy.lab.fake_deepseek import (
     contract,
     messages_contract,
 )
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import EFFORT_WITHOUT_THINKING, FORCED_TOOL, Refusal
-from tests.lab.fake_deepseek.test_fake_deepseek import FakeCase
+from tests.fake_deepseek.contract import EFFORT_WITHOUT_THINKING, FORCED_TOOL, Refusal
+from tests.fake_deepseek.test_fake_deepseek import FakeCase
 from tests.support.messages_client import add_up_events, events
 
 PATH = "/anthropic/v1/messages"

@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import (
+from tests.fake_deepseek import contract
+from tests.fake_deepseek.contract import (
     DESERIALIZE,
     FORCED_TOOL,
     MISSING_REASONING,

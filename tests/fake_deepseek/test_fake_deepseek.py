@@ -9,8 +9,8 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING, MODELS
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
+from tests.fake_deepseek.contract import MISSING_REASONING, MODELS
 
 Payload = dict[str, Any]
 

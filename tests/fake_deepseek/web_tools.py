@@ -19,8 +19,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import DESERIALIZE, FORCED_TOOL, Refusal, is_thinking
+from tests.fake_deepseek import contract
+from tests.fake_deepseek.contract import DESERIALIZE, FORCED_TOOL, Refusal, is_thinking
 
 TYPES = ("deepseek_web_search", "deepseek_read_url")
 # A made-up form for tests that need any: names and JSON of `Answer.fields`.

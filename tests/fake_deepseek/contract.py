@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import decode_json_object
-from deepseek_cursor_proxy.lab.fake_deepseek import picture_rules, tool_rules
+from tests.fake_deepseek import picture_rules, tool_rules
 
 DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
 MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."

@@ -4,9 +4,9 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Call, contract, native
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import FORCED_TOOL, Refusal
-from tests.lab.fake_deepseek.test_fake_deepseek import FakeCase
+from tests.fake_deepseek import Answer, Call, contract, native
+from tests.fake_deepseek.contract import FORCED_TOOL, Refusal
+from tests.fake_deepseek.test_fake_deepseek import FakeCase
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello?"}]}
 SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer
+from tests.fake_deepseek.completion import Answer
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek import Answer, Citation, Search
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import FORCED_TOOL
-from tests.lab.fake_deepseek.test_fake_deepseek import FakeCase
-from tests.lab.fake_deepseek.test_native import SAID, USER, body, refused
+from tests.fake_deepseek import Answer, Citation, Search
+from tests.fake_deepseek.contract import FORCED_TOOL
+from tests.fake_deepseek.test_fake_deepseek import FakeCase
+from tests.fake_deepseek.test_native import SAID, USER, body, refused
 
 TOOL = {"type": "web_search"}
 CHOICE = {"tools": [TOOL], "tool_choice": TOOL, "reasoning": {"effort": "none"}}

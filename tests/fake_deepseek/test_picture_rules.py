@@ -5,7 +5,7 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, picture_rules
+from tests.fake_deepseek import contract, picture_rules
 
 PNG = b"\x89PNG\r\n"
 

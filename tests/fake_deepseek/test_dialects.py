@@ -4,9 +4,9 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, PrefixCache
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import Refusal
-from deepseek_cursor_proxy.lab.fake_deepseek.dialects import DIALECTS
+from tests.fake_deepseek.completion import Answer, PrefixCache
+from tests.fake_deepseek.contract import Refusal
+from tests.fake_deepseek.dialects import DIALECTS
 
 MODEL = "deepseek-ai/DeepSeek-V4-Pro"
 REFUSED: dict[str, list[dict[str, Any]]] = {

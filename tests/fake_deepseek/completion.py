@@ -15,9 +15,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lab.cursor import Call
-from deepseek_cursor_proxy.lab.fake_deepseek import web_tools
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import VISION_MODELS, is_thinking
-from deepseek_cursor_proxy.lab.fake_deepseek.searches import Citation, Search
+from tests.fake_deepseek import web_tools
+from tests.fake_deepseek.contract import VISION_MODELS, is_thinking
+from tests.fake_deepseek.searches import Citation, Search
 
 
 @dataclass(frozen=True)

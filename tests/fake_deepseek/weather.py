@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.lab import cursor
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer
+from tests.fake_deepseek.completion import Answer
 
 
 def weather_responder(payload: Mapping[str, Any]) -> Answer:

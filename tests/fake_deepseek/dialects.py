@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Completion
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import MISSING_REASONING, Refusal, Rules
+from tests.fake_deepseek import contract
+from tests.fake_deepseek.completion import Completion
+from tests.fake_deepseek.contract import MISSING_REASONING, Refusal, Rules
 
 # OpenAI's own, which every host takes.
 _BODY_FIELDS = (

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.fake_deepseek import contract, searches
-from deepseek_cursor_proxy.lab.fake_deepseek.completion import Answer, Completion, PrefixCache, pieces
-from deepseek_cursor_proxy.lab.fake_deepseek.contract import (
+from tests.fake_deepseek import contract, searches
+from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, pieces
+from tests.fake_deepseek.contract import (
     DESERIALIZE,
     FORCED_TOOL,
     MISSING_REASONING,
@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.lab.fake_deepseek.contract import (
     Rules,
     is_thinking,
 )
-from deepseek_cursor_proxy.lab.fake_deepseek.searches import Search
+from tests.fake_deepseek.searches import Search
 
 MISSING_REASONING_TEXT = "The `reasoning_text` in the thinking mode must be passed back to the API."
 NO_OUTPUT = "No tool output found for tool call"
