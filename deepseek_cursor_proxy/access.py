@@ -33,7 +33,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_anthropic_key, is_credential
 from deepseek_cursor_proxy.errors import BadRequest, Forbidden, StartupError, TooManyAttempts, Unauthorized, WrongKey
 from deepseek_cursor_proxy.http1.messages import HttpRequest
-from deepseek_cursor_proxy.own_hosts import Address, OwnHosts
+from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text
 
 _log = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from pathlib import Path
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.api import clients
 from deepseek_cursor_proxy.cli import main
+from deepseek_cursor_proxy.cli.service import units
+from deepseek_cursor_proxy.cli.service.launch import Launch
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, settings_table
 from deepseek_cursor_proxy.reasoning.notices import NOTICE_LINE
-from deepseek_cursor_proxy.service import units
-from deepseek_cursor_proxy.service.launch import Launch
 from tests.test_architecture import DIRECTIONS
 
 ROOT = Path(__file__).parent.parent
@@ -123,9 +123,8 @@ class NamesTest(unittest.TestCase):
     def test_the_map_has_a_folder_above_those_that_it_imports(self) -> None:
         named = re.findall(r"^  ([a-z0-9_]+)/", PAGES[".github/CONTRIBUTING.md"], re.MULTILINE)
         for folder, imported in DIRECTIONS.items():
-            first, *others = (name.partition(".")[0] for name in [folder, *imported.split()])
-            for other in {*others} & {*named} - {first}:
-                self.assertIn(other, named[named.index(first) :] if first in named else named, folder)
+            for other in {*imported.split()} & {*named}:
+                self.assertIn(other, named[named.index(folder) :] if folder in named else named, folder)
 
 
 class TextsTest(unittest.TestCase):

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.errors import Forbidden, WrongKey
 from deepseek_cursor_proxy.http1.messages import HttpRequest
-from deepseek_cursor_proxy.own_hosts import Address, OwnHosts
+from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text
 
 

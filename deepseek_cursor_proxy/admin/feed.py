@@ -26,9 +26,9 @@ from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, RunningRequest
-from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
 

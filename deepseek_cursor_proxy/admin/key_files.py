@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.config.access_keys import is_credential, new_key
+from deepseek_cursor_proxy.storage import private_files
 
 _log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from functools import partial
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded, StartupError
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, encode_refusal
 from deepseek_cursor_proxy.server.connections import Connections, StopStage
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
-from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,11 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     usage             what was used and what it cost; the balance of the account
     access_key        a new key for access_keys, or the digest of one
     questions         what a person at the terminal is asked
-    setup             the configuration of clients: shown, changed and put back
-    service           the proxy as a service of the system
-    doctor            what is wrong with the set-up, and the remedy
+    setup_command     the configuration of clients: shown, changed and put back; setup has the clients
+    service_command   the proxy as a service of the system; service has the texts of the systems
+    doctor_command    what is wrong with the set-up, and the remedy; doctor has the checks
+    tunnel            a public address, for serve
+    demo              a chat that needs no key
     dashboard         the link to the dashboard, printed and opened
     sessions          recorded trajectories: listed, shown and exported
     local_address     the host to print for a wildcard address

@@ -54,14 +54,14 @@ def _dashboard(options: dict[str, Any]) -> None:
 
 
 def _setup(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.cli import setup
+    from deepseek_cursor_proxy.cli import setup_command as setup
 
     name, choice = setup.take_choice(options)
     return setup.run(load(options).config, config_path(options), name, choice)
 
 
 def _doctor(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.cli import doctor
+    from deepseek_cursor_proxy.cli import doctor_command as doctor
 
     return doctor.run(config_path(options), options)
 
@@ -115,7 +115,7 @@ def _balance(options: dict[str, Any]) -> int:
 
 
 def _demo(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.lab import demo
+    from deepseek_cursor_proxy.cli.demo import demo
 
     return demo.run(program_name())
 
@@ -130,13 +130,13 @@ def _add_clear(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_setup(parser: argparse.ArgumentParser) -> None:
-    from deepseek_cursor_proxy.cli import setup
+    from deepseek_cursor_proxy.cli import setup_command as setup
 
     setup.add_flags(parser)
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    from deepseek_cursor_proxy.cli import doctor
+    from deepseek_cursor_proxy.cli import doctor_command as doctor
 
     doctor.add_flags(parser)
 
@@ -148,7 +148,7 @@ def _add_usage(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
-    from deepseek_cursor_proxy.cli import service
+    from deepseek_cursor_proxy.cli import service_command as service
 
     add_commands(parser, service.COMMANDS)
 

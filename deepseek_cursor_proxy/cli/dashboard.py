@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.admin import key_files
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import is_loopback
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.storage import private_files
 
 _REDIRECT_NAME = "dashboard.html"
 _REDIRECT = """<!doctype html>

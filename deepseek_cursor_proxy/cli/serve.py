@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
 from deepseek_cursor_proxy.cli.store import clear, open_store
@@ -24,14 +23,15 @@ from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.resource_limits import raise_limits
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
+from deepseek_cursor_proxy.server.resource_limits import raise_limits
+from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.service import AdminService
-    from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
+    from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel
 
 _log = logging.getLogger(__name__)
 
@@ -210,8 +210,8 @@ def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
 
 
 def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "Tunnel":
-    from deepseek_cursor_proxy.tunnel import choice, reachability
-    from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
+    from deepseek_cursor_proxy.cli.tunnel import choice, reachability
+    from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel
 
     def use(url: str) -> None:
         server.set_tunnel_url(url)

@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import StartupError
@@ -23,6 +22,7 @@ from deepseek_cursor_proxy.sessions.node_json import Tokenizer
 from deepseek_cursor_proxy.sessions.service import sessions_path
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, reasoning_of
+from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 
 # Nodes between two updates of the progress on a terminal.

@@ -38,7 +38,7 @@ def print_stats(config: ProxyConfig) -> None:
     """Print how much is stored."""
     from datetime import datetime
 
-    from deepseek_cursor_proxy.prices.price_list import format_amount
+    from deepseek_cursor_proxy.usage.prices.price_list import format_amount
 
     with open_store(config) as store:
         stats, responses = store.stats(), _response_stats(store)

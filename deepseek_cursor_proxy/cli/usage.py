@@ -22,7 +22,6 @@ from deepseek_cursor_proxy.config.access_keys import is_credential
 from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
-from deepseek_cursor_proxy.prices.price_list import format_amount
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
@@ -30,6 +29,7 @@ from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.usage import balance
+from deepseek_cursor_proxy.usage.prices.price_list import format_amount
 from deepseek_cursor_proxy.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report
 
 _DEFAULT_DAYS = 30

@@ -18,9 +18,9 @@ from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, Pro
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.storage.event_log import EventLog
-from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
 

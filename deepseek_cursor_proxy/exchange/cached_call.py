@@ -13,16 +13,16 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedE
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
+from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
+from deepseek_cursor_proxy.exchange.response_cache.service import CacheState, cache_key
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.exchange.upstream_events import UpstreamEvents
 from deepseek_cursor_proxy.json_codec import canonical_json, object_in
 from deepseek_cursor_proxy.lull import BLOCKING
-from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
-from deepseek_cursor_proxy.response_cache.replay import ReplayedResponse
-from deepseek_cursor_proxy.response_cache.service import CacheState, cache_key
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer
+from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
 
 class CachedUpstreamCall(UpstreamCall):

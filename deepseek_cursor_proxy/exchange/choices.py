@@ -25,12 +25,12 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams.failover import first_limit
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
-from deepseek_cursor_proxy.prices.price_list import add_costs
-from deepseek_cursor_proxy.threads import start_thread
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, Slot
+from deepseek_cursor_proxy.usage.prices.price_list import add_costs
 
 # How many batches may wait for a client that reads slowly.
 _MAX_WAITING_BATCHES = 64

@@ -10,8 +10,6 @@ A turn or call is stored before the batch that completes it is handed on.
 import time
 from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy.chats.store import PromptTokens
-from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
@@ -36,9 +34,11 @@ from deepseek_cursor_proxy.observers.events import (
     RequestFacts,
     Timing,
 )
-from deepseek_cursor_proxy.prices.price_list import Cost
+from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
+from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
+from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.cached_call import CachedUpstreamCall

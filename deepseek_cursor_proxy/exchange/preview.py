@@ -1,8 +1,8 @@
 """What a request would send, without sending it: its history restored and repaired, its tools in order."""
 
-from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import prepare
 

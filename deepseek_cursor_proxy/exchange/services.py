@@ -8,20 +8,19 @@ from pathlib import Path
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
-from deepseek_cursor_proxy.chats.store import ChatStore
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import picture_model
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
+from deepseek_cursor_proxy.exchange.response_cache.service import ResponseCache
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Event, Finished, Observer, Observers, PictureDescribed
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
-from deepseek_cursor_proxy.prices.price_list import PriceList
+from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.response_cache.service import ResponseCache
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswers
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
@@ -32,6 +31,7 @@ from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.usage.ledger import UsageLedger
+from deepseek_cursor_proxy.usage.prices.price_list import PriceList
 
 _log = logging.getLogger(__name__)
 

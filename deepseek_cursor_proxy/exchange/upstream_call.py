@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deepseek_cursor_proxy.chats.divergence import Divergence
-from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
@@ -39,6 +37,8 @@ from deepseek_cursor_proxy.exchange.upstream_request import UpstreamRequest
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.observers.events import Rerouted, Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
+from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
+from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
@@ -48,8 +48,8 @@ from deepseek_cursor_proxy.upstream.retry import Retries
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
+    from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
     from deepseek_cursor_proxy.exchange.upstreams.failover import Failover
-    from deepseek_cursor_proxy.response_cache.replay import ReplayedResponse
 
 
 class UpstreamCall:

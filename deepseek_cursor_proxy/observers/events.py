@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from deepseek_cursor_proxy.chats.divergence import Divergence
-from deepseek_cursor_proxy.chats.store import PromptTokens
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
@@ -31,8 +29,10 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.prices.price_list import Cost
+from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
+from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
+from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
 _log = logging.getLogger(__name__)
 

@@ -34,10 +34,10 @@ from deepseek_cursor_proxy.observers.events import (
     Terminal,
     Timing,
 )
-from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
 from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_never
 
-from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import (
@@ -32,6 +31,7 @@ from deepseek_cursor_proxy.observers.events import (
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.redaction import redact_keys
+from deepseek_cursor_proxy.storage import private_files
 
 FORMAT = 2
 # The beginning of an assistant's text, so that a person recognises the turn.

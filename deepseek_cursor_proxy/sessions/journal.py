@@ -17,11 +17,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.reasoning.message_digest import digest_message
 from deepseek_cursor_proxy.sessions.rows import encode
 from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.storage import private_files
 
 _log = logging.getLogger(__name__)
 

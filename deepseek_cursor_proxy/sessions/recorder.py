@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.usage import add_usage
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.events import Finished, Result
 from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable, fault_of
 from deepseek_cursor_proxy.storage.engine.reopener import OutageLog
-from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 _log = logging.getLogger(__name__)
 

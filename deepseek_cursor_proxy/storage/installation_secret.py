@@ -10,7 +10,7 @@ import secrets
 import threading
 from pathlib import Path
 
-from deepseek_cursor_proxy import private_files
+from deepseek_cursor_proxy.storage import private_files
 
 _log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Sequence
 
 from deepseek_cursor_proxy.memo import Memo
-from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
 from deepseek_cursor_proxy.storage.engine.unused_rows import delete_unused
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 _log = logging.getLogger(__name__)
 

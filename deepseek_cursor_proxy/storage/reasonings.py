@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage import reasoning_rows
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.database import Database
@@ -28,6 +27,7 @@ from deepseek_cursor_proxy.storage.engine.pending_writes import PendingReasoning
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
 from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
 from deepseek_cursor_proxy.storage.reasoning_rows import StoreStats, Timing
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 _log = logging.getLogger(__name__)
 

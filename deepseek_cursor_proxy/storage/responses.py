@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.memo import Memo
-from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage import response_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
 from deepseek_cursor_proxy.storage.response_rows import Change, PendingChanges, ResponseStats, Row, UnacceptedRows
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 _log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.memo import Memo
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
-from deepseek_cursor_proxy.threads import start_thread
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 
 if TYPE_CHECKING:

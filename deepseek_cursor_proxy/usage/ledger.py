@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from datetime import date, datetime
 
 from deepseek_cursor_proxy.deepseek.usage import read_usage
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.events import Event, PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
-from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
 

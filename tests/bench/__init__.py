@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.resource_limits import raise_descriptors
+from deepseek_cursor_proxy.server.resource_limits import raise_descriptors
 from tests.bench import load_upstream
 from tests.bench.apis import other_apis
 from tests.bench.chats import growing_chats, stored_turns

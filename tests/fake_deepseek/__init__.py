@@ -26,8 +26,8 @@ from queue import SimpleQueue
 from socketserver import TCPServer
 from typing import Any
 
+from deepseek_cursor_proxy.cli.demo.cursor import Call
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lab.cursor import Call
 from tests.fake_deepseek import picture_rules
 from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, model_entry
 from tests.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules

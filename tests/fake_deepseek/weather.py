@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.lab import cursor
+from deepseek_cursor_proxy.cli.demo import cursor
 from tests.fake_deepseek.completion import Answer
 
 

@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from deepseek_cursor_proxy.admin.service import AdminService
-from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, run_weather_tool
+from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, run_weather_tool
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.interop.browser import NARROW, WIDE, BrowserCase, Page, expect, focus_is_visible

@@ -5,7 +5,7 @@ Its streaming helpers add events up strictly: an event about a part that was nev
 
 from typing import Any
 
-from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS
+from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS
 from tests.fake_deepseek import Answer, weather_responder
 from tests.interop.command_line import AWKWARD, MODEL, Json
 from tests.interop.node_case import NodeCase

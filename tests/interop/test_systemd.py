@@ -8,8 +8,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.service import units
-from deepseek_cursor_proxy.service.launch import Launch
+from deepseek_cursor_proxy.cli.service import units
+from deepseek_cursor_proxy.cli.service.launch import Launch
 
 ANALYZE = shutil.which("systemd-analyze")
 

@@ -6,7 +6,6 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
-from deepseek_cursor_proxy.chats import tool_order
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
@@ -15,6 +14,7 @@ from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.reasoning.chats import tool_order
 from tests.support.width import width
 
 APIS = {server_tools.CHAT: CHAT, server_tools.RESPONSES: RESPONSES, server_tools.MESSAGES: MESSAGES}

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, StreamReader
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
-from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.server.client_connection import ClientConnection

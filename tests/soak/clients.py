@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
+from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step, weather_responder
 from tests.support.processes import wait_for_end_of_stdin
 

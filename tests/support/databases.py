@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from tests.support.polling import PATIENCE
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.lab.cursor import CursorClient
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import retry

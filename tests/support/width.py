@@ -29,8 +29,8 @@ _SCALED_SECONDS = {
     "deepseek_cursor_proxy.upstream.response._LINGER_SECONDS": 0.05,
     "deepseek_cursor_proxy.storage.engine.database._BUSY_SECONDS": 0.03,
     "deepseek_cursor_proxy.storage.engine.reopener._FIRST_DELAY_SECONDS": 0.02,
-    "deepseek_cursor_proxy.tunnel.supervisor._POLL": 0.02,
-    "deepseek_cursor_proxy.tunnel.supervisor._CHECK_POLL": 0.05,
+    "deepseek_cursor_proxy.cli.tunnel.supervisor._POLL": 0.02,
+    "deepseek_cursor_proxy.cli.tunnel.supervisor._CHECK_POLL": 0.05,
 }
 
 

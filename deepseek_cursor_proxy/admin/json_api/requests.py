@@ -12,8 +12,8 @@ from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts
 from deepseek_cursor_proxy.observers.explain_trace import PROOFS
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, RunningRequest, TurnCounts
-from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.storage.usage_rows import UsageRow
+from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
 _TRACING_HINT = "Bodies are kept only while tracing is on: set trace_dir to a directory and send SIGHUP, or restart."
 _MISSING_HINT = "There is no trace of this request: it began before tracing was on, or its file was deleted."

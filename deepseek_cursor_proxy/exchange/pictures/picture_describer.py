@@ -34,10 +34,10 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import PictureDescribed, caller_digest
-from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.redaction import redact_keys
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries
+from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
 
 class PictureDescriber(NamedTuple):

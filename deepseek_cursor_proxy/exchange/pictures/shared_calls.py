@@ -12,8 +12,8 @@ from functools import partial
 
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.threads import start_thread
 
 _log = logging.getLogger(__name__)
 

@@ -12,15 +12,7 @@ chunks are spliced into events without being encoded again.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import (
-    Batch,
-    CallPiece,
-    Delta,
-    Heartbeat,
-    ServerDelta,
-    ServerPiece,
-    join_pieces,
-)
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece, join_pieces
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError

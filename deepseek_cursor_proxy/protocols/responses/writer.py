@@ -11,15 +11,7 @@ from event to event. The strings of a run of equal chunks are spliced into event
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import (
-    Batch,
-    CallPiece,
-    ChatRequest,
-    Delta,
-    Heartbeat,
-    ServerDelta,
-    join_pieces,
-)
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, join_pieces
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, is_overflow_message
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse

@@ -20,7 +20,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from deepseek_cursor_proxy import private_files
+from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Unusable, fault_of
 
 # The files SQLite keeps beside a database; they move together.

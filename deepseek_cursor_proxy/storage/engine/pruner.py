@@ -6,7 +6,7 @@ This module decides when to prune; what to delete is the store's own `prune`. It
 import threading
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.threads import start_thread
+from deepseek_cursor_proxy.net.threads import start_thread
 
 # Long enough for a waiting thread to wake up and take the lock; Python switches threads every 5 ms.
 _SECONDS_BETWEEN_STEPS = 0.01

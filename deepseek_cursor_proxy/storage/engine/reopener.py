@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
-from deepseek_cursor_proxy.threads import start_thread
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0

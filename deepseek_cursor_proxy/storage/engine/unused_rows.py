@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from deepseek_cursor_proxy.steady_clock import PruningClock
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 
 # So short a transaction that no turn waits noticeably for the writer.
 _ROWS_PER_STEP = 200

@@ -14,8 +14,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.admin import running
-from deepseek_cursor_proxy.doctor import tool_round
-from deepseek_cursor_proxy.doctor.tool_round import RoundFacts
+from deepseek_cursor_proxy.cli.doctor import tool_round
+from deepseek_cursor_proxy.cli.doctor.tool_round import RoundFacts
 from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
 
 EVIL = "http://127.0.0.1:6666/v1"

@@ -3,11 +3,11 @@
 import logging
 from typing import Any
 
-from deepseek_cursor_proxy.lab.cursor import CursorClient
+from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
 from tests.support.harness import RunningProxy, SocketTestCase
-from tests.unit.chats.test_divergence import tool
+from tests.unit.reasoning.chats.test_divergence import tool
 
 
 class TestDivergence(SocketTestCase):

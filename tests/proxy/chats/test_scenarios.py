@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from deepseek_cursor_proxy.lab.cursor import ClientAnswer, CursorClient
+from deepseek_cursor_proxy.cli.demo.cursor import ClientAnswer, CursorClient
 from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from tests.fake_deepseek import Answer, Call, Raw
 from tests.support.harness import RunningProxy, SocketTestCase

@@ -3,11 +3,11 @@
 import json
 import random
 
-from deepseek_cursor_proxy.lab.cursor import CursorClient
+from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Failure
 from tests.support.harness import SocketTestCase
-from tests.unit.chats.test_tool_order import tools
+from tests.unit.reasoning.chats.test_tool_order import tools
 
 NAMES = ("grep", "edit", "shell", "read")
 

@@ -14,9 +14,9 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.api.endpoints import start_page
-from deepseek_cursor_proxy.doctor import checks, store, this_machine, tool_round, upstreams
-from deepseek_cursor_proxy.doctor.this_machine import PythonFacts
-from deepseek_cursor_proxy.doctor.tool_round import RoundFacts
+from deepseek_cursor_proxy.cli.doctor import checks, store, this_machine, tool_round, upstreams
+from deepseek_cursor_proxy.cli.doctor.this_machine import PythonFacts
+from deepseek_cursor_proxy.cli.doctor.tool_round import RoundFacts
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connect
 from tests.fake_deepseek import FakeDeepSeek, weather_responder

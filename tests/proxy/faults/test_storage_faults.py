@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import private_files
-from deepseek_cursor_proxy.lab.cursor import WEATHER_TOOLS, CursorClient
+from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient
+from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.schema import STORE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

@@ -7,8 +7,8 @@ import sys
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.service import units
-from deepseek_cursor_proxy.service.launch import Launch, find_launch
+from deepseek_cursor_proxy.cli.service import units
+from deepseek_cursor_proxy.cli.service.launch import Launch, find_launch
 from tests.support.archive import build_archive
 from tests.support.polling import wait_until
 from tests.support.program import PATIENCE, WINDOWS, ServeTest

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.cli import serve
+from deepseek_cursor_proxy.cli.tunnel import supervisor
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.net import wait
@@ -25,7 +26,6 @@ from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.tunnel import supervisor
 from tests.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
 from tests.proxy.lifecycle.test_serve import NgrokServeTest
 from tests.support.harness import RunningProxy, read_reply, request_bytes

@@ -22,9 +22,9 @@ from typing import Any
 from unittest import mock
 
 import deepseek_cursor_proxy
-from deepseek_cursor_proxy.lab.cursor import CursorClient
-from deepseek_cursor_proxy.resource_limits import raise_descriptors
+from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.server import client_connection
+from deepseek_cursor_proxy.server.resource_limits import raise_descriptors
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step
 from tests.support import processes
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes

@@ -8,8 +8,8 @@ import json
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.deepseek import images
-from deepseek_cursor_proxy.lab.cursor import CursorClient
 from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS

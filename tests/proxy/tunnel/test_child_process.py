@@ -9,15 +9,15 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.tunnel import child_process
-from deepseek_cursor_proxy.tunnel.child_process import ChildProcess
+from deepseek_cursor_proxy.cli.tunnel import child_process
+from deepseek_cursor_proxy.cli.tunnel.child_process import ChildProcess
 from tests.support.systems import ROOT
 
 PATIENCE = 20.0
 
 PARENT = """
 import sys, time
-from deepseek_cursor_proxy.tunnel.child_process import ChildProcess
+from deepseek_cursor_proxy.cli.tunnel.child_process import ChildProcess
 ChildProcess().start(sys.argv[1:])
 print(flush=True)
 time.sleep(60)

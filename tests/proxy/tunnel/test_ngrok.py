@@ -13,10 +13,10 @@ from contextlib import closing
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.cli.tunnel import child, local_api, ngrok
+from deepseek_cursor_proxy.cli.tunnel.ngrok import Ngrok
+from deepseek_cursor_proxy.cli.tunnel.reachability import OURS, Reach
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.tunnel import child, local_api, ngrok
-from deepseek_cursor_proxy.tunnel.ngrok import Ngrok
-from deepseek_cursor_proxy.tunnel.reachability import OURS, Reach
 from tests.proxy.tunnel.tunnel_case import TunnelCase, back, lost, moved
 from tests.support.ngrok_stand_in import (
     DIES,

@@ -13,14 +13,14 @@ from contextlib import closing
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.cli.tunnel import child
+from deepseek_cursor_proxy.cli.tunnel.cloudflared import Cloudflared
+from deepseek_cursor_proxy.cli.tunnel.program import Program
+from deepseek_cursor_proxy.cli.tunnel.reachability import OURS, Reach
+from deepseek_cursor_proxy.cli.tunnel.ssh import Ssh
+from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel
+from deepseek_cursor_proxy.cli.tunnel.tailscale import Tailscale
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.tunnel import child
-from deepseek_cursor_proxy.tunnel.cloudflared import Cloudflared
-from deepseek_cursor_proxy.tunnel.program import Program
-from deepseek_cursor_proxy.tunnel.reachability import OURS, Reach
-from deepseek_cursor_proxy.tunnel.ssh import Ssh
-from deepseek_cursor_proxy.tunnel.supervisor import Tunnel
-from deepseek_cursor_proxy.tunnel.tailscale import Tailscale
 from tests.proxy.tunnel.tunnel_case import PORT, TunnelCase, back, lost, moved
 from tests.support.ngrok_stand_in import Agent
 from tests.support.polling import wait_until

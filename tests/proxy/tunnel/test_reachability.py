@@ -6,8 +6,8 @@ import socket
 import threading
 from unittest import mock
 
-from deepseek_cursor_proxy.tunnel import reachability
-from deepseek_cursor_proxy.tunnel.reachability import OURS
+from deepseek_cursor_proxy.cli.tunnel import reachability
+from deepseek_cursor_proxy.cli.tunnel.reachability import OURS
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.ngrok_stand_in import Agent
 from tests.support.tunnel_edge import Edge

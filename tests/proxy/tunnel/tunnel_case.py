@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.cli.tunnel import child_process, supervisor
+from deepseek_cursor_proxy.cli.tunnel.program import Program
+from deepseek_cursor_proxy.cli.tunnel.reachability import OURS, Reach
+from deepseek_cursor_proxy.cli.tunnel.supervisor import Timing, Tunnel
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.tunnel import child_process, supervisor
-from deepseek_cursor_proxy.tunnel.program import Program
-from deepseek_cursor_proxy.tunnel.reachability import OURS, Reach
-from deepseek_cursor_proxy.tunnel.supervisor import Timing, Tunnel
 from tests.support.ngrok_stand_in import PORT, install
 
 # The checks of the public URL come with every look.

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from deepseek_cursor_proxy.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.errors import ProxyError, ProxyStopping, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.observers.events import Restored, Sent
+from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.unit.exchange.fakes import ME, ExchangeTestCase, FakeResponse
 

@@ -3,8 +3,6 @@ import unittest
 from typing import Any, get_args
 from unittest import mock
 
-from deepseek_cursor_proxy.chats.divergence import Divergence
-from deepseek_cursor_proxy.chats.store import PromptTokens
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
@@ -29,9 +27,11 @@ from deepseek_cursor_proxy.observers.events import (
     Timing,
     UpstreamChanged,
 )
-from deepseek_cursor_proxy.prices.price_list import Cost
 from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
+from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
+from deepseek_cursor_proxy.usage.prices.price_list import Cost
 from tests.support.histories import TOOLS, user
 
 EMPTY_HISTORY = identity.identify(b"", ())

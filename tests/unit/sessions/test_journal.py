@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy import private_files
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import journal
@@ -17,6 +16,7 @@ from deepseek_cursor_proxy.sessions.journal import Journal, find_left
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.engine.faults import Locked
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 

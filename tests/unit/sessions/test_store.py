@@ -20,8 +20,8 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     UnnamedSession,
     message_json,
 )
-from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from tests.support.systems import needs_removable_open_files
 from tests.support.traced_memory import traced_memory
 from tests.support.width import width

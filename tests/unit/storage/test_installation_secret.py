@@ -92,7 +92,9 @@ class TestInstallationSecret(unittest.TestCase):
 
     def test_a_secret_that_cannot_be_written_is_one_warning(self) -> None:
         with (
-            mock.patch("deepseek_cursor_proxy.private_files.make_directory", side_effect=OSError(30, "Read-only")),
+            mock.patch(
+                "deepseek_cursor_proxy.storage.private_files.make_directory", side_effect=OSError(30, "Read-only")
+            ),
             self.assertLogs("deepseek_cursor_proxy.storage.installation_secret", "WARNING") as logged,
         ):
             self.assertEqual(32, len(secret_beside(self.store)))

@@ -10,11 +10,11 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
-from deepseek_cursor_proxy.steady_clock import PruningClock
 from deepseek_cursor_proxy.storage import reasoning_rows, reasonings
 from deepseek_cursor_proxy.storage.engine import reopener
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import PATIENCE, eventually, wait_until
 from tests.support.systems import needs_removable_open_files

@@ -1,0 +1,172 @@
+"""The `service` command: install the proxy as a service of the user, remove it, show how it is and what it printed.
+
+`install` shows what it writes and runs, and asks; the settings that were given, as flags or by the environment, become
+flags of the service. Keys are not written into it.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.cli import questions
+from deepseek_cursor_proxy.cli.flags.parser import Command
+from deepseek_cursor_proxy.cli.flags.settings_flags import add_settings, load
+from deepseek_cursor_proxy.cli.service.launch import find_launch
+from deepseek_cursor_proxy.cli.service.managers import Manager, manager
+from deepseek_cursor_proxy.config.declaration import Setting
+from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.storage import private_files
+
+_MAX_LINES = 200
+# Variables that matter to the proxy and that a service does not get from a shell.
+_VARIABLES = (HELD_KEY, "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "NGROK_AUTHTOKEN", "TUNNEL_TOKEN")
+
+
+def _install(options: dict[str, Any]) -> int:
+    is_agreed, is_print = options.pop("yes"), options.pop("print")
+    found = _find(_flags(options, load(options)))
+    text = found.text.decode("utf-16" if found.text[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8")
+    is_same = found.path.exists() and found.path.read_bytes() == found.text
+    print(f"{'Unchanged' if is_same else 'To write'}: {found.path}\n")
+    print(text.replace("\r\n", "\n"))
+    print("Then:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in found.install) + "\n")
+    for name in _VARIABLES:
+        if os.environ.get(name):
+            print(f"{name} is set in this shell, which the service does not see: {found.variables}.")
+    if is_print:
+        return 0
+    if not _is_agreed("Install it?", is_agreed):
+        return 1
+    try:
+        private_files.make_directory(found.path.parent)
+        private_files.write(found.path, found.text)
+    except OSError as error:
+        raise StartupError(f"cannot write {found.path}: {error.strerror}") from None
+    for command in found.cleanup:
+        _call(command, is_quiet=True)
+    for command in found.install:
+        if code := _call(command):
+            raise StartupError(
+                f"`{subprocess.list2cmdline(command)}` ended with {code}; {found.path} is written. Run "
+                "`service install` again in a session of your own login, not by sudo or su"
+            )
+    print("Installed and started." + (f" {found.hint}" if found.hint else ""))
+    return 0
+
+
+def _uninstall(options: dict[str, Any]) -> int:
+    found = _find()
+    if not found.path.exists():
+        print(f"There is no service: {found.path} does not exist.")
+        return 0
+    print("To run:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in found.uninstall))
+    print(f"To delete: {found.path}")
+    if not _is_agreed("Remove it?", options["yes"]):
+        return 1
+    for command in found.uninstall:
+        _call(command, is_quiet=True)
+    found.path.unlink(missing_ok=True)
+    for command in found.forget:
+        _call(command, is_quiet=True)
+    print("Removed. Settings and stored reasoning stay.")
+    return 0
+
+
+def _status(options: dict[str, Any]) -> int:
+    found = _find()
+    if not found.path.exists():
+        print(f"There is no service: {found.path} does not exist. `service install` makes one.")
+        return 1
+    return 1 if _call(found.status) else 0
+
+
+def _logs(options: dict[str, Any]) -> int:
+    found = _find()
+    if not isinstance(found.logs, Path):
+        return 1 if _call(found.logs) else 0
+    try:
+        lines = found.logs.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise StartupError(f"cannot read {found.logs}: {error.strerror}; has the service run yet?") from None
+    print("\n".join(lines[-_MAX_LINES:]))
+    return 0
+
+
+def _find(flags: Sequence[str] = ()) -> Manager:
+    """The service manager of this system, for a proxy with these flags."""
+    return manager(find_launch(flags), expand_home(Path("~")), os.environ, user_id=getattr(os, "getuid", int)())
+
+
+def _flags(options: dict[str, Any], loaded: LoadedConfig) -> list[str]:
+    """The settings that were given here, as flags that mean the same in any folder."""
+    config = options.get("config")
+    flags = ["--config", str(expand_home(config).absolute())] if config is not None else []
+    for each in SETTINGS:
+        if loaded.origins[each.field].startswith(("flag ", "environment ")):
+            flags += _flag(each, getattr(loaded.config, each.field))
+    return flags
+
+
+def _flag(each: Setting, value: Any) -> list[str]:
+    if each.is_secret:
+        raise StartupError(
+            f"{each.key} does not belong into the files of a service: put it into the configuration file"
+        )
+    if isinstance(value, bool):
+        return [each.flag if value else each.flag.replace("--", "--no-", 1)]
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    if isinstance(value, Path) and str(value) != ":memory:":
+        value = value.absolute()
+    return [f"{each.flag}={'' if value is None else value}"]
+
+
+def _is_agreed(question: str, is_agreed: bool) -> bool:
+    if is_agreed:
+        return True
+    if not questions.can_ask():
+        raise StartupError("service asks before it changes anything, and this is no terminal: add --yes")
+    if questions.is_agreed(question):
+        return True
+    print("Nothing is changed.")
+    return False
+
+
+def _call(command: tuple[str, ...], *, is_quiet: bool = False) -> int:
+    """The exit code of a command of the system, which prints to our terminal."""
+    sys.stdout.flush()
+    output = subprocess.DEVNULL if is_quiet else None
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
+    except FileNotFoundError:
+        raise StartupError(f"`{command[0]}` is not found: this system has no such service manager") from None
+    except OSError as error:
+        raise StartupError(f"`{command[0]}` cannot be run: {error.strerror}") from None
+
+
+def _add_print(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--print", action="store_true", help="only show it")
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+COMMANDS = (
+    Command(
+        "install",
+        "show what a service needs, write it and start it",
+        _install,
+        (add_settings, _add_print, _add_yes),
+    ),
+    Command("uninstall", "stop the service and remove it", _uninstall, (_add_yes,)),
+    Command("status", "how the service is", _status),
+    Command("logs", "the last lines that it printed", _logs),
+)

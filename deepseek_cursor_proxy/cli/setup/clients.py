@@ -1,0 +1,307 @@
+"""The clients that `setup` knows: where each keeps its settings, on every system, and what has to stand there.
+
+Each was run with exactly these settings (the versions are in tests/interop), but for Zed, whose file is by its
+documentation. Cursor keeps its settings in a database of its own, which nothing here touches.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.cli.setup import files
+from deepseek_cursor_proxy.cli.setup.codex_catalogue import FILE_NAME, catalogue
+from deepseek_cursor_proxy.cli.setup.editors.documents import Editor, Unreadable, decode
+from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonEdit
+from deepseek_cursor_proxy.cli.setup.editors.toml_text import TomlEdit
+from deepseek_cursor_proxy.cli.setup.editors.whole_file import WholeFile
+from deepseek_cursor_proxy.cli.setup.editors.yaml_text import YamlItems, YamlKeys
+from deepseek_cursor_proxy.cli.setup.endpoint import (
+    ACCESS_KEY_VARIABLE,
+    CONTEXT_TOKENS,
+    HIDDEN_KEY,
+    MODEL,
+    NAMES,
+    OUTPUT_TOKENS,
+    PROVIDER,
+    SMALL_MODEL,
+    Endpoint,
+)
+from deepseek_cursor_proxy.cli.setup.machine import Machine
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images
+from deepseek_cursor_proxy.usage.prices import rates
+
+JsonValues = dict[tuple[str, ...], Any]
+YamlValues = Mapping[str, str | int | Sequence[str] | Mapping[str, int]]
+
+
+class Target(NamedTuple):
+    """A file of a client and the edit that it gets."""
+
+    path: Path
+    editor: Editor
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client by its name on the command line; the first of its targets is the file that has the address.
+
+    key_variable    the variable in which it looks for the key; None if the endpoint's can be named
+    needs_key       no variable can be named, so the key itself is written
+    rival           a file that it would no longer read
+    notes           what else to do or to know
+    """
+
+    name: str
+    title: str
+    program: str
+    targets: Callable[[Machine, Endpoint], list[Target]]
+    key_variable: str | None = None
+    needs_key: bool = False
+    rival: str | None = None
+    notes: Callable[[Machine, Endpoint], Iterable[str]] = lambda machine, endpoint: ()
+
+
+def _codex(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    place = machine.folder("CODEX_HOME", machine.home / ".codex")
+    keys = {"model": MODEL, "model_provider": PROVIDER, "model_catalog_json": str(place / FILE_NAME)}
+    provider = {
+        "name": "DeepSeek",
+        "base_url": endpoint.base_url,
+        "env_key": endpoint.key_variable,
+        "wire_api": "responses",
+    }
+    edit = TomlEdit("codex", keys, {f"model_providers.{PROVIDER}": provider})
+    return [Target(place / "config.toml", edit), Target(place / FILE_NAME, WholeFile(catalogue()))]
+
+
+def _claude_code(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
+    variables = {
+        "ANTHROPIC_BASE_URL": endpoint.root,
+        "ANTHROPIC_MODEL": MODEL,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": MODEL,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": MODEL,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": SMALL_MODEL,
+        "CLAUDE_CODE_SUBAGENT_MODEL": SMALL_MODEL,
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "1000000",
+        # These two as DeepSeek recommends them.
+        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "786432",
+        "CLAUDE_CODE_EFFORT_LEVEL": "max",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    return [Target(place / "settings.json", JsonEdit({("env", name): value for name, value in variables.items()}))]
+
+
+def _claude_code_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
+    name = "ANTHROPIC_API_KEY"
+    for found in _other_keys(machine, endpoint, [name], [(place / "settings.json", name)]):
+        yield f"Warning: {found} is sent to the proxy as well, where ANTHROPIC_AUTH_TOKEN counts. Unset it."
+
+
+def _other_keys(
+    machine: Machine, endpoint: Endpoint, variables: Iterable[str], places: Iterable[tuple[Path, str]]
+) -> Iterator[str]:
+    """Where the environment or a file has another key than the one for the proxy, which the client would send."""
+    own = machine.environment.get(endpoint.key_variable)
+    for name in variables:
+        if machine.environment.get(name) not in ("", None, own):
+            yield f"{name} of the environment"
+    for path, name in places:
+        try:
+            text = decode(files.read(path) or b"").text
+        except Unreadable:
+            continue
+        found = re.search(rf"""(?m)^(?![ \t]*#).*?\b{name}["']?[ \t]*[:=][ \t]*["']?([^\s"'#]+)""", text)
+        if found is not None and found[1] != own:
+            yield f"{name} in {path}"
+
+
+def _opencode(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    place = machine.config_home / "opencode"
+    names = [place / "opencode.json", place / "opencode.jsonc"]
+    path = Path(machine.environment.get("OPENCODE_CONFIG") or next(filter(machine.exists, names), names[0]))
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "DeepSeek",
+        "options": {"baseURL": endpoint.base_url, "apiKey": f"{{env:{endpoint.key_variable}}}"},
+        "models": {slug: _opencode_model(slug) for slug in NAMES},
+    }
+    values: JsonValues = {
+        ("model",): f"{PROVIDER}/{MODEL}",
+        ("small_model",): f"{PROVIDER}/{SMALL_MODEL}",
+        ("provider", PROVIDER): provider,
+    }
+    # opencode would add it by itself, and lay the file out anew.
+    schema: JsonValues = {("$schema",): "https://opencode.ai/config.json"}
+    return [Target(path, JsonEdit(values, schema, has_comments=True))]
+
+
+def _opencode_model(slug: str) -> dict[str, Any]:
+    modalities = {"input": ["text", "image"] if can_see_images(slug) else ["text"], "output": ["text"]}
+    return {
+        "name": NAMES[slug],
+        "reasoning": True,
+        "tool_call": True,
+        "attachment": can_see_images(slug),
+        "modalities": modalities,
+        "limit": {"context": CONTEXT_TOKENS, "output": OUTPUT_TOKENS},
+        "cost": _cost(slug),
+    }
+
+
+def _cost(slug: str) -> dict[str, float]:
+    """Dollars for a million tokens at peak hours: opencode has one price, and a bill below it is no bad surprise."""
+    step = rates.find_step(slug, rates.USD, datetime.now(UTC))
+    return {} if step is None else {"input": step.peak.miss, "output": step.peak.output, "cache_read": step.peak.hit}
+
+
+def _qwen_code(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    auth = {"selectedType": "openai", "baseUrl": endpoint.base_url, "apiKey": f"${endpoint.key_variable}"}
+    values: JsonValues = {("security", "auth", name): value for name, value in auth.items()}
+    values[("model", "name")] = MODEL
+    return [Target(machine.home / ".qwen" / "settings.json", JsonEdit(values, has_comments=True))]
+
+
+def _qwen_code_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    for found in _other_keys(machine, endpoint, ["OPENAI_API_KEY"], []):
+        yield f"Warning: Qwen Code sends {found}, not the key of its file. Unset it, or set it to {endpoint.key_word}."
+
+
+def _continue(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    place = machine.folder("CONTINUE_GLOBAL_DIR", machine.home / ".continue")
+    items: list[YamlValues] = [
+        {
+            "name": NAMES[slug],
+            "provider": "openai",
+            "model": slug,
+            "apiBase": endpoint.base_url,
+            "apiKey": f"${{{{ secrets.{endpoint.key_variable} }}}}",
+            "roles": ["chat", "edit", "apply"],
+            "capabilities": ["tool_use", "image_input"] if can_see_images(slug) else ["tool_use"],
+            "defaultCompletionOptions": {"contextLength": CONTEXT_TOKENS, "maxTokens": 65536},
+        }
+        for slug in NAMES
+    ]
+    head = {"name": "DeepSeek", "version": "1.0.0", "schema": "v1"}
+    return [Target(place / "config.yaml", YamlItems("continue", "models", items, head))]
+
+
+def _continue_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    place = machine.folder("CONTINUE_GLOBAL_DIR", machine.home / ".continue")
+    yield f"The extension reads the key from {place / '.env'}: {endpoint.key_variable}={HIDDEN_KEY}"
+
+
+def _cline(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    place = machine.folder("CLINE_DIR", machine.home / ".cline")
+    kind = "openai-compatible"
+    settings = {"provider": kind, "apiKey": endpoint.key or HIDDEN_KEY, "model": MODEL, "baseUrl": endpoint.base_url}
+    provider = {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
+    values: JsonValues = {("lastUsedProvider",): kind, ("providers", kind): provider}
+    defaults: JsonValues = {("version",): 1, ("modes",): {}}
+    return [Target(place / "data" / "settings" / "providers.json", JsonEdit(values, defaults))]
+
+
+def _cline_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    yield "This is Cline's command line. In its extension choose the provider OpenAI Compatible, with the base URL"
+    yield f"{endpoint.base_url}, {endpoint.key_word} and the model {MODEL}."
+
+
+def _aider(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    keys = {
+        "model": f"openai/{MODEL}",
+        "weak-model": f"openai/{SMALL_MODEL}",
+        "edit-format": "diff",
+        "openai-api-base": endpoint.base_url,
+    }
+    models: JsonValues = {(f"openai/{slug}",): _aider_model(slug) for slug in NAMES}
+    return [
+        Target(machine.home / ".aider.conf.yml", YamlKeys("aider", keys)),
+        Target(machine.home / ".aider.model.metadata.json", JsonEdit(models)),
+    ]
+
+
+def _aider_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    # The second variable and both files win over the first one.
+    variables = ["OPENAI_API_KEY", "AIDER_OPENAI_API_KEY"]
+    places = [(machine.home / ".aider.conf.yml", "openai-api-key"), (machine.home / ".env", "OPENAI_API_KEY")]
+    for found in _other_keys(machine, endpoint, variables, places):
+        yield f"Warning: aider sends {found} to the proxy. Unset it, or set it to {endpoint.key_word}."
+
+
+def _aider_model(slug: str) -> dict[str, Any]:
+    cost = _cost(slug)
+    prices = {"input_cost_per_token": "input", "output_cost_per_token": "output"}
+    return {
+        "max_tokens": OUTPUT_TOKENS,
+        "max_input_tokens": CONTEXT_TOKENS,
+        "max_output_tokens": OUTPUT_TOKENS,
+        **{name: round(cost[kind] / 1_000_000, 12) for name, kind in prices.items() if cost},
+        "litellm_provider": "openai",
+        "mode": "chat",
+    }
+
+
+def _zed(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    place = machine.app_data / "Zed" if machine.system == "win32" else machine.config_home / "zed"
+    models = [
+        {
+            "name": slug,
+            "display_name": NAMES[slug],
+            "max_tokens": CONTEXT_TOKENS,
+            "max_output_tokens": OUTPUT_TOKENS,
+            "capabilities": {"tools": True, "images": can_see_images(slug), "parallel_tool_calls": True},
+        }
+        for slug in NAMES
+    ]
+    values: JsonValues = {
+        ("language_models", "openai_compatible", PROVIDER): {
+            "api_url": endpoint.base_url,
+            "available_models": models,
+        },
+        ("agent", "default_model"): {"provider": PROVIDER, "model": MODEL},
+    }
+    return [Target(place / "settings.json", JsonEdit(values, has_comments=True))]
+
+
+def _zed_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    yield f"Or enter the key in Zed: `agent: open settings`, LLM Providers, {PROVIDER}; it goes into the keychain."
+
+
+def _llm(machine: Machine, endpoint: Endpoint) -> list[Target]:
+    place = machine.folder("LLM_USER_PATH", machine.app_data / "io.datasette.llm")
+    items: list[YamlValues] = [
+        {
+            "model_id": slug,
+            "model_name": slug,
+            "api_base": endpoint.base_url,
+            "api_key_name": PROVIDER,
+            "supports_tools": True,
+        }
+        for slug in NAMES
+    ]
+    return [Target(place / "extra-openai-models.yaml", YamlItems("llm", None, items, {}))]
+
+
+def _llm_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+    yield f"Give llm {endpoint.key_word} once: llm keys set {PROVIDER}"
+    yield f"Then: llm -m {MODEL} Hello      (llm models default {MODEL} makes it the default)"
+
+
+CLIENTS = {
+    client.name: client
+    for client in (
+        Client("codex", "Codex", "codex", _codex),
+        Client("claude-code", "Claude Code", "claude", _claude_code, "ANTHROPIC_AUTH_TOKEN", notes=_claude_code_notes),
+        Client("opencode", "opencode", "opencode", _opencode),
+        Client("qwen-code", "Qwen Code", "qwen", _qwen_code, notes=_qwen_code_notes),
+        Client("continue", "Continue", "cn", _continue, rival="config.json", notes=_continue_notes),
+        Client("cline", "Cline", "cline", _cline, needs_key=True, notes=_cline_notes),
+        Client("aider", "aider", "aider", _aider, "OPENAI_API_KEY", notes=_aider_notes),
+        Client("zed", "Zed", "zed", _zed, ACCESS_KEY_VARIABLE, notes=_zed_notes),
+        Client("llm", "llm", "llm", _llm, key_variable="", notes=_llm_notes),
+    )
+}

@@ -1,0 +1,190 @@
+"""An edit of JSON text: values at given paths are set, and all else keeps its place, its spelling and its comments.
+
+JSON has no room for marks, so what stood there before is recorded and `revert` needs that record. It takes back only
+values that are still ours.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepseek_cursor_proxy.cli.setup.editors.documents import ChangedLines, EditResult, Record, Unreadable, line_end
+from deepseek_cursor_proxy.cli.setup.editors.json_tree import Member, Node, parse, skip
+
+Path = tuple[str, ...]
+Values = Mapping[Path, Any]
+
+
+@dataclass(frozen=True)
+class JsonEdit:
+    """`defaults` are set only where there is nothing yet; `has_comments` if the program reads comments in its file."""
+
+    values: Values
+    defaults: Values = field(default_factory=dict)
+    has_comments: bool = False
+
+    def apply(self, text: str) -> EditResult:
+        text, record = text if text.strip() else "{}\n", []
+        for path, value in (*self.defaults.items(), *self.values.items()):
+            parents, found = _walk(self._parse(text), path)
+            if found is not None and (path in self.defaults or found.node.value == value):
+                continue
+            # What is missing on the way is made with the value in it.
+            depth = len(parents)
+            old = text[found.node.start : found.node.end] if found is not None else None
+            record.append({"path": list(path), "new": _digest(value), "old": old, "new_objects": len(path) - depth})
+            text = _set(text, parents[-1], path[depth - 1], _nested(path[depth:], value), found)
+        self._check(text)
+        return EditResult(text, record)
+
+    def revert(self, text: str, record: Record) -> str:
+        self._parse(text if text.strip() else "{}")
+        for change in reversed(record):
+            text = self._revert(text, tuple(change["path"]), change)
+        return text
+
+    def by_hand(self) -> str:
+        whole: dict[str, Any] = {}
+        for path, value in (*self.defaults.items(), *self.values.items()):
+            inner = whole
+            for name in path[:-1]:
+                inner = inner.setdefault(name, {})
+            inner[path[-1]] = value
+        return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+    def _revert(self, text: str, path: Path, change: dict[str, Any]) -> str:
+        parents, found = _walk(self._parse(text), path)
+        there = text[found.node.start : found.node.end] if found is not None else None
+        if found is None or there == change["old"]:
+            # It was removed by hand, or put back already.
+            return text
+        if _digest(found.node.value) != change["new"]:
+            raise ChangedLines(f"{'.'.join(path)} is no longer as setup wrote it")
+        if change["old"] is not None:
+            return f"{text[: found.node.start]}{change['old']}{text[found.node.end :]}"
+        text = _remove(text, parents[-1], found)
+        # Objects that were made for it and are empty again.
+        for depth in range(len(path) - 1, len(path) - 1 - change["new_objects"], -1):
+            parents, found = _walk(self._parse(text), path[:depth])
+            if found is None or found.node.members or not found.node.is_object:
+                break
+            text = _remove(text, parents[-1], found)
+        return text
+
+    def _check(self, text: str) -> None:
+        root = self._parse(text)
+        for path, value in self.values.items():
+            found = _walk(root, path)[1]
+            if found is None or found.node.value != value:
+                raise Unreadable(f"setup cannot set {'.'.join(path)} in it")
+
+    def _parse(self, text: str) -> Node:
+        root = parse(text, has_comments=self.has_comments)
+        if not root.is_object:
+            raise Unreadable("it is not an object in braces")
+        return root
+
+
+def _digest(value: Any) -> str:
+    """Stands for a value in the record, which shall hold no key."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _walk(root: Node, path: Path) -> tuple[list[Node], Member | None]:
+    """The objects on the way to a path as far as there are any, and the member that it leads to."""
+    parents = [root]
+    for name in path[:-1]:
+        member = parents[-1].member(name)
+        if member is None:
+            return parents, None
+        if not member.node.is_object:
+            raise Unreadable(f"its {name!r} is not an object in braces")
+        parents.append(member.node)
+    return parents, parents[-1].member(path[-1])
+
+
+def _nested(path: Path, value: Any) -> Any:
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _set(text: str, parent: Node, name: str, value: Any, found: Member | None) -> str:
+    form = _Form(text)
+    if found is not None:
+        rendered = form.render(value, form.indent(found.start))
+        return text[: found.node.start] + rendered + text[found.node.end :]
+    if parent.members:
+        return form.after(parent, name, value)
+    return form.into_empty(parent, name, value)
+
+
+def _remove(text: str, parent: Node, member: Member) -> str:
+    """Cut a member with the comma behind it, or with the one before it if it is the last."""
+    at = parent.members.index(member)
+    if at + 1 < len(parent.members):
+        return text[: member.start] + text[parent.members[at + 1].start :]
+    comma = skip(text, member.node.end)
+    has_comma = text.startswith(",", comma)
+    rest = text[comma + 1 if has_comma else member.node.end :]
+    if at:
+        # A comment behind the member before stays, and so does a comma behind the last member.
+        before = skip(text, parent.members[at - 1].node.end)
+        between = text[before + 1 : member.start]
+        # A comment that runs to the end of its line needs that end.
+        if rest.lstrip(" \t\r").startswith("\n") or "//" not in between:
+            between = between.rstrip()
+        return text[:before] + ("," if has_comma else "") + between + rest
+    blank = text[parent.start + 1 : member.start]
+    inside = (blank if blank.strip() else "") + rest[: parent.end - 1 - len(text)]
+    return text[: parent.start + 1] + (inside if inside.strip() else "") + text[parent.end - 1 :]
+
+
+class _Form:
+    """How a text is laid out: its line ends and its indentation."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._end = line_end(text)
+        found = re.search(r"^([ \t]+)\"", text, re.MULTILINE)
+        self._step = found[1] if found else "  "
+
+    def indent(self, at: int) -> str:
+        """The blanks in front of the line with that place."""
+        found = re.match(r"[ \t]*", self._text[self._text.rfind("\n", 0, at) + 1 :])
+        assert found is not None
+        return found[0]
+
+    def render(self, value: Any, indent: str) -> str:
+        lines = json.dumps(value, indent=self._step, ensure_ascii=False).splitlines()
+        return f"{self._end}{indent}".join(lines)
+
+    def after(self, parent: Node, name: str, value: Any) -> str:
+        """Add a member behind the last one, in its line or in one of its own as that is."""
+        last, text = parent.members[-1], self._text
+        is_alone = not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip()
+        indent = self.indent(last.start)
+        comma = skip(text, last.node.end)
+        has_comma = text.startswith(",", comma)
+        end = comma + 1 if has_comma else last.node.end
+        # A comment in the rest of the line is about the member before.
+        rest = re.match(r"[ \t]*(?:/\*[^\n]*?\*/[ \t]*)*(?://[^\r\n]*)?", text[end:])
+        assert rest is not None
+        note = rest[0].rstrip() if "/" in rest[0] else ""
+        is_alone |= "//" in note
+        gap = f"{self._end}{indent}" if is_alone else " "
+        rendered = self.render(value, indent) if is_alone else json.dumps(value, ensure_ascii=False)
+        member = f"{gap}{json.dumps(name)}: {rendered}"
+        tail = "," if has_comma else ""
+        return text[:end] + ("" if has_comma else ",") + note + member + tail + text[end + len(note) :]
+
+    def into_empty(self, parent: Node, name: str, value: Any) -> str:
+        text, inside = self._text, self._text[parent.start + 1 : parent.end - 1]
+        indent = self.indent(parent.start)
+        rendered = self.render(value, indent + self._step)
+        member = f"{self._end}{indent}{self._step}{json.dumps(name)}: {rendered}"
+        rest = inside if inside.strip() else f"{self._end}{indent}"
+        return text[: parent.start + 1] + member + rest + text[parent.end - 1 :]

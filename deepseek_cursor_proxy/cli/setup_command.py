@@ -1,0 +1,267 @@
+"""The `setup` command: show what would change, ask, change it; or print it, or undo it. Without a client: list them.
+
+Nothing is written without a yes, on a terminal or by --yes. Keys are hidden in what is shown.
+"""
+
+import argparse
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deepseek_cursor_proxy.cli import access_key, questions
+from deepseek_cursor_proxy.cli.flags import flag_types
+from deepseek_cursor_proxy.cli.local_address import reachable_hosts
+from deepseek_cursor_proxy.cli.setup import changes, cursor
+from deepseek_cursor_proxy.cli.setup.changes import Change, Refusal
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client
+from deepseek_cursor_proxy.cli.setup.endpoint import ACCESS_KEY_VARIABLE, DEEPSEEK_KEY_VARIABLE, HIDDEN_KEY, Endpoint
+from deepseek_cursor_proxy.cli.setup.history import History
+from deepseek_cursor_proxy.cli.setup.machine import Machine
+from deepseek_cursor_proxy.cli.setup.status import status
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
+from deepseek_cursor_proxy.config.settings import HOME
+from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.redaction import redact_keys
+
+CURSOR = "cursor"
+NAMES = (*CLIENTS, CURSOR)
+
+
+class Choice(NamedTuple):
+    """The flags of the command."""
+
+    is_agreed: bool
+    is_print: bool
+    is_undo: bool
+    url: str | None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [CLIENT] [--print | --undo] [--yes] [--url URL] [settings]"
+    parser.add_argument("client", nargs="?", choices=NAMES, metavar="CLIENT", help=", ".join(NAMES))
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--print", action="store_true", help="print what to add by hand, and change nothing")
+    which.add_argument("--undo", action="store_true", help="put back what was there before")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--url", type=flag_types.root_url, help="the address of the proxy (default: the running one)")
+
+
+def take_choice(options: dict[str, Any]) -> tuple[str | None, Choice]:
+    """Remove our flags from the options, which leaves the settings."""
+    name = options.pop("client")
+    return name, Choice(options.pop("yes"), options.pop("print"), options.pop("undo"), options.pop("url"))
+
+
+def run(config: ProxyConfig, config_path: Path, name: str | None, choice: Choice) -> int:
+    """Returns the exit code; raises StartupError."""
+    endpoint, public_url = _endpoint(config, choice.url)
+    if name == CURSOR:
+        return _print_cursor(config, config_path, endpoint, public_url)
+    machine = _machine()
+    if name is None:
+        return _list(machine, endpoint)
+    client = CLIENTS[name]
+    if choice.is_print:
+        return _print_by_hand(client, machine, endpoint)
+    history = History(expand_home(HOME) / "setup", date.today())
+    if choice.is_undo:
+        return _undo(client, machine, endpoint, (history, choice))
+    if not choice.is_agreed and not questions.can_ask():
+        raise StartupError(
+            "setup asks before it writes, and this is no terminal: add --yes, or look at the text with --print"
+        )
+    endpoint = _with_key(client, endpoint)
+    code = _set_up(client, machine, endpoint, (history, choice))
+    if code == 0:
+        _print_notes(client, machine, endpoint, config)
+    return code
+
+
+# What the clients are pointed at …
+
+
+def _endpoint(config: ProxyConfig, url: str | None) -> tuple[Endpoint, str | None]:
+    """By the flag, else the proxy that runs with this store, else the settings; and its public address, if any."""
+    variable = ACCESS_KEY_VARIABLE if config.access_keys else DEEPSEEK_KEY_VARIABLE
+    if url is not None:
+        return Endpoint(url, variable), url
+    from deepseek_cursor_proxy.cli import dashboard
+
+    if (running := dashboard.find_addresses(config)) is not None:
+        return Endpoint(running.base_url.removesuffix("/v1"), variable), running.public_url
+    return Endpoint(f"http://{reachable_hosts(config.host)[0]}:{config.port}", variable), None
+
+
+def _with_key(client: Client, endpoint: Endpoint) -> Endpoint:
+    """With the key itself, for a client that cannot name a variable."""
+    if not client.needs_key:
+        return endpoint
+    key = os.environ.get(endpoint.key_variable, "").strip()
+    if not key:
+        key = questions.ask_secret(f"{client.title} keeps the key in its file. {endpoint.key_word.capitalize()}: ")
+    if not is_credential(key):
+        raise StartupError(
+            f"{client.title} has to have the key itself in its file: set {endpoint.key_variable} for this command"
+        )
+    return replace(endpoint, key=key)
+
+
+def _machine() -> Machine:
+    return Machine(
+        sys.platform, expand_home(Path("~")), os.environ, lambda name: shutil.which(name) is not None, Path.exists
+    )
+
+
+# What is done …
+
+
+def _set_up(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[History, Choice]) -> int:
+    history, choice = by
+    targets = client.targets(machine, endpoint)
+    _refuse_rival(client, targets[0].path, machine)
+    try:
+        plan = changes.plan_setup(client.name, targets, history)
+        if not any(change.is_needed for change in plan):
+            print(f"{client.title} points to {endpoint.root} already; nothing is changed.")
+            return 0
+        if not _confirm(plan, endpoint, choice):
+            return 1
+        backups = changes.make(client.name, plan, history)
+    except Refusal as refusal:
+        return _refuse(refusal, client, machine, endpoint)
+    except OSError as error:
+        raise StartupError(f"nothing is changed: {_reason(error)}") from None
+    print(f"{client.title} points to {endpoint.root} now; `setup {client.name} --undo` puts everything back.")
+    for backup in backups:
+        print(f"  before   {backup}")
+    return 0
+
+
+def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[History, Choice]) -> int:
+    history, choice = by
+    if not choice.is_agreed and not questions.can_ask():
+        raise StartupError("--undo asks before it writes, and this is no terminal: add --yes")
+    try:
+        plan = changes.plan_undo(client.name, client.targets(machine, endpoint), history)
+        if not any(change.is_needed for change in plan):
+            print(f"{client.title} has nothing of setup; nothing is changed.")
+            history.forget(client.name)
+            return 0
+        if not _confirm(plan, endpoint, choice):
+            return 1
+        changes.undo(client.name, plan, history)
+    except Refusal as refusal:
+        print(f"deepseek-cursor-proxy: nothing is changed. {refusal}", file=sys.stderr)
+        for backup in history.backups(client.name):
+            print(f"  before   {backup}")
+        return 2
+    except OSError as error:
+        raise StartupError(f"nothing is changed: {_reason(error)}") from None
+    print(f"{client.title} is as it was before setup.")
+    return 0
+
+
+def _confirm(plan: Sequence[Change], endpoint: Endpoint, choice: Choice) -> bool:
+    for change in plan:
+        _print_diff(change, endpoint)
+    if choice.is_agreed or questions.is_agreed("Make this change?"):
+        return True
+    print("Nothing is changed.")
+    return False
+
+
+def _print_diff(change: Change, endpoint: Endpoint) -> None:
+    old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
+    name = str(change.path)
+    source, target = (name if data is not None else "no file" for data in (change.now, change.after))
+    for line in difflib.unified_diff(old, new, source, target, lineterm=""):
+        print(line)
+
+
+def _visible_lines(data: bytes | None, endpoint: Endpoint) -> list[str]:
+    text = (data or b"").decode("utf-8", "replace")
+    if endpoint.key:
+        text = text.replace(endpoint.key, HIDDEN_KEY)
+    return redact_keys(text).splitlines()
+
+
+def _refuse_rival(client: Client, path: Path, machine: Machine) -> None:
+    if client.rival is None or machine.exists(path):
+        return
+    if machine.exists(rival := path.with_name(client.rival)):
+        raise StartupError(
+            f"{client.title} is set up by {rival}, which it would no longer read beside a {path.name}; "
+            f"`setup {client.name} --print` shows what to add"
+        )
+
+
+def _refuse(refusal: Refusal, client: Client, machine: Machine, endpoint: Endpoint) -> int:
+    print(f"deepseek-cursor-proxy: nothing is changed. {refusal}", file=sys.stderr)
+    _print_by_hand(client, machine, endpoint.without_key())
+    return 2
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+
+
+# What is printed …
+
+
+def _list(machine: Machine, endpoint: Endpoint) -> int:
+    print(f"{'client':<13} {'is here':<9} points to {endpoint.root}")
+    for client in CLIENTS.values():
+        found = status(client, machine, endpoint)
+        words = {True: "yes", False: "no", None: f"unknown: {found.fault}"}
+        print(f"{client.name:<13} {'yes' if found.is_found else '-':<9} {words[found.points_here]}")
+    print(f"{CURSOR:<13} {'':<9} is set up by hand: `setup cursor` prints what to enter")
+    print("`setup CLIENT` shows the change and asks; --undo takes it back.")
+    return 0
+
+
+def _print_by_hand(client: Client, machine: Machine, endpoint: Endpoint) -> int:
+    for target in client.targets(machine, endpoint):
+        print(f"In {target.path}:\n\n{target.editor.by_hand()}")
+    return 0
+
+
+def _print_notes(client: Client, machine: Machine, endpoint: Endpoint, config: ProxyConfig) -> None:
+    variable = endpoint.key_variable if client.key_variable is None else client.key_variable
+    if config.access_keys:
+        _offer_access_key(config, variable)
+    if variable and not client.needs_key and not os.environ.get(variable):
+        set_it = f"setx {variable} {HIDDEN_KEY}" if machine.system == "win32" else f"export {variable}={HIDDEN_KEY}"
+        print(f"Set the key where you start {client.title}: {set_it}   ({endpoint.key_word})")
+    for line in client.notes(machine, endpoint):
+        print(line)
+
+
+def _offer_access_key(config: ProxyConfig, variable: str) -> None:
+    """The proxy takes access keys only; make one up if the client's variable has none of them."""
+    present = os.environ.get(variable, "") if variable else ""
+    if present and any(AccessKey.of(present).digest == each.digest for each in config.access_keys):
+        return
+    if not questions.can_ask():
+        print("The proxy serves its access_keys only: `access-key --new` makes one.")
+        return
+    if questions.is_agreed("The proxy serves its access_keys only. Make a new one?"):
+        access_key.print_new()
+
+
+def _print_cursor(config: ProxyConfig, config_path: Path, endpoint: Endpoint, public_url: str | None) -> int:
+    key = f"{endpoint.key_word} ({HIDDEN_KEY})"
+    # public_hosts names a tunnel that the proxy did not open.
+    public = public_url or next((f"https://{host}" for host in config.public_hosts), None)
+    base_url = f"{public}/v1" if public else endpoint.base_url
+    lines = [*cursor.steps(base_url, key, config.upstream_model, is_public=public is not None), ""]
+    for line in (*lines, *cursor.long_context(config.upstream_model, config.models, str(config_path))):
+        print(line)
+    return 0

@@ -1,1 +1,0 @@
-"""A fake DeepSeek, a scripted Cursor, the demo, the benchmark and the soak; the running proxy needs none of it."""

@@ -1,0 +1,192 @@
+"""The store of chats: for each branch of a chat the order of its tools and the outline of its last request.
+
+A chat is a digest (see identity.History.conversation). It has several branches, because sub-agents and other helpers of
+a client begin with the same words; each branch has its own order of tools.
+
+The order of tools is worth money and survives a restart: it is a row in the file, written only when it changed. An
+outline serves the diagnosis alone and would be a write with every request, so it stays in memory, within bounds: after
+a restart one request per chat goes undiagnosed. A failure of the file never fails an answer.
+"""
+
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.reasoning.chats.divergence import RequestOutline, nearest
+from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
+from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.engine.unused_rows import delete_unused
+from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
+
+_log = logging.getLogger(__name__)
+
+# With more sub-agents than this under one first question, the one that was idle longest counts as new.
+_BRANCHES_PER_CHAT = 16
+# DeepSeek takes 128; the order of more than this is not worth its place in the file.
+_MOST_TOOLS = 1000
+# Messages and tools, of all chats together; some 200 bytes each.
+_MESSAGES_IN_MEMORY = 100_000
+# A use is worth a write only when the row would otherwise look a day older than it is.
+_USE_RESOLUTION_SECONDS = 24 * 3600
+# Orders change rarely, so a few writes are many chats.
+_WRITES_BETWEEN_PRUNINGS = 64
+
+
+_NEVER = float("-inf")
+
+
+class PromptTokens(NamedTuple):
+    """The tokens of a prompt, how many were cached, and the upstream and model, each with a cache of its own."""
+
+    total: int
+    cached: int
+    upstream: str = ""
+    model: str = ""
+
+    @property
+    def share(self) -> float:
+        return self.cached / self.total if self.total else 0.0
+
+
+class LastPrompt:
+    """The prompt of a request in its branch; its tokens are None until the answer has ended, which its thread notes."""
+
+    __slots__ = ("tokens",)
+
+    def __init__(self) -> None:
+        self.tokens: PromptTokens | None = None
+
+
+class ChatBranch(NamedTuple):
+    """One agent in a chat: the names of its tools as last accepted, and the outline of its last request if known."""
+
+    order: tuple[str, ...] = ()
+    last: RequestOutline | None = None
+    written_at: float = _NEVER
+    prompt: LastPrompt | None = None
+
+
+class ChatStore:
+    """Called by handler threads. Its lock protects `_chats` and `_size`; the database has its own."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_age_seconds: float = 30 * 24 * 3600,
+        max_rows: int = 10_000,
+        pruning: PruningClock | None = None,
+    ) -> None:
+        self._database = database
+        self._max_age = max_age_seconds
+        self._max_rows = max_rows
+        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
+        self._lock = threading.Lock()
+        # Branches newest first, chats by last use.
+        self._chats: OrderedDict[bytes, tuple[ChatBranch, ...]] = OrderedDict()
+        self._size = 0
+        self._faults = FaultGuard(_log, "conversation store")
+        self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="conversation-store-prune")
+
+    def find(self, conversation: bytes, now: RequestOutline) -> ChatBranch | None:
+        """The branch that a request belongs to; None when it begins one."""
+        branches = self._branches(conversation)
+        last = nearest([branch.last for branch in branches if branch.last is not None], now)
+        if last is not None:
+            return next(branch for branch in branches if branch.last is last)
+        # After a restart there are no outlines: the branch with most of these tools and fewest others, else the newest.
+        bare = [branch for branch in branches if branch.last is None]
+        return max(bare, key=lambda branch: -len(now.tools.keys() ^ set(branch.order)), default=None)
+
+    def record(
+        self, conversation: bytes, found: ChatBranch | None, now: RequestOutline, order: Sequence[str]
+    ) -> LastPrompt:
+        """Record a request that DeepSeek accepted as the last one of its branch; `found` is the result of `find`."""
+        before = found if found is not None and _continues(found, now) else None
+        # A request without tools says nothing about their order.
+        prompt = LastPrompt()
+        branch = ChatBranch(tuple(order) or (found.order if found else ()), now, _NEVER, prompt)
+        branch = self._write(conversation, before, branch)
+        with self._lock:
+            others = [each for each in self._chats.get(conversation, ()) if each is not before]
+            self._replace(conversation, (branch, *others)[:_BRANCHES_PER_CHAT])
+        return prompt
+
+    def _branches(self, conversation: bytes) -> tuple[ChatBranch, ...]:
+        with self._lock:
+            branches = self._chats.get(conversation)
+        if branches is None and (branches := self._read(conversation)):
+            with self._lock:
+                # Another thread may have recorded a request meanwhile.
+                branches = self._chats.get(conversation) or branches
+                self._replace(conversation, branches)
+        return branches
+
+    def _replace(self, conversation: bytes, branches: tuple[ChatBranch, ...]) -> None:
+        self._size += _size(branches) - _size(self._chats.pop(conversation, ()))
+        self._chats[conversation] = branches
+        while self._size > _MESSAGES_IN_MEMORY and len(self._chats) > 1:
+            _, evicted = self._chats.popitem(last=False)
+            self._size -= _size(evicted)
+
+    def _read(self, conversation: bytes) -> tuple[ChatBranch, ...]:
+        with self._faults.guard("look up"), self._database.reader() as connection:
+            rows = connection.execute(
+                "SELECT names, used_at FROM tool_orders WHERE conversation = ? ORDER BY used_at DESC, id DESC LIMIT ?",
+                (conversation, _BRANCHES_PER_CHAT),
+            )
+            return tuple(ChatBranch(tuple(json.loads(names)), None, used_at) for names, used_at in rows)
+        return ()
+
+    def _write(self, conversation: bytes, before: ChatBranch | None, branch: ChatBranch) -> ChatBranch:
+        """The branch with the time of its row, which is written if its order is new or the time is a day old."""
+        if not branch.order or len(branch.order) > _MOST_TOOLS:
+            return branch
+        now = self._pruning.use_time()
+        with self._lock:
+            others = [each for each in self._chats.get(conversation, ()) if each is not before]
+        known = [each.written_at for each in (before, *others) if each is not None and each.order == branch.order]
+        branch = branch._replace(written_at=max(known, default=_NEVER))
+        if abs(now - branch.written_at) < _USE_RESOLUTION_SECONDS:
+            return branch
+        names = json.dumps(branch.order)
+        # The branch's former row, unless another branch still has that order.
+        former = json.dumps(before.order) if before and before.order not in [each.order for each in others] else names
+        with self._faults.guard("record"), self._database.transaction() as connection:
+            connection.execute(
+                "DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (conversation, names, former)
+            )
+            connection.execute(
+                "INSERT INTO tool_orders (conversation, names, used_at) VALUES (?, ?, ?)", (conversation, names, now)
+            )
+            self._pruner.count_writes()
+            return branch._replace(written_at=now)
+        return branch
+
+    def prune(self) -> int:
+        """Delete the rows that are too old or too many; how many. A lost row costs a chat one cache miss."""
+        with self._faults.guard("prune"):
+            return self._pruner.delete_in_steps(self._delete_some)
+        return 0
+
+    def _delete_some(self) -> int:
+        with self._database.transaction() as connection:
+            return delete_unused(connection, "tool_orders", self._pruning, self._max_age, self._max_rows)
+
+    def close(self) -> None:
+        """Idempotent; the database is its owner's to close."""
+        self._pruner.close()
+
+
+def _continues(found: ChatBranch, now: RequestOutline) -> bool:
+    """Whether a request replaces the last one of the branch that was found; else it begins another branch."""
+    return set(found.order) == now.tools.keys() if found.last is None else now.replaces(found.last)
+
+
+def _size(branches: Sequence[ChatBranch]) -> int:
+    outlines = [branch.last for branch in branches]
+    return sum([1 if each is None else 1 + len(each.messages) + len(each.tools) for each in outlines])

@@ -1,0 +1,163 @@
+"""What facts mean, without a machine that has them."""
+
+import base64
+import hashlib
+import io
+import ssl
+import tempfile
+import unittest
+from importlib import metadata
+from pathlib import Path
+
+from deepseek_cursor_proxy import __main__
+from deepseek_cursor_proxy.cli.doctor import listeners, page, this_machine, upstream_findings, upstreams
+from deepseek_cursor_proxy.cli.doctor.finding import Finding, Level, failed, good
+from deepseek_cursor_proxy.cli.doctor.listeners import PortFacts
+from deepseek_cursor_proxy.cli.doctor.running_proxy import AdminFacts
+from deepseek_cursor_proxy.cli.doctor.this_machine import PackageFacts
+from deepseek_cursor_proxy.cli.doctor.upstreams import KeyAnswer, NamedKey, Upstream, UpstreamFacts
+from deepseek_cursor_proxy.config import ProxyConfig
+
+UPSTREAM = Upstream("", "https://api.deepseek.com", "--base-url", (NamedKey("DEEPSEEK_API_KEY", "sk-x"),))
+
+
+class PackageTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.site = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.package = self.site / "deepseek_cursor_proxy"
+        self.package.mkdir()
+        record = []
+        for name in ("__init__.py", "a.py", "b.py"):
+            (self.package / name).write_text(name)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()).rstrip(b"=").decode()
+            record.append(f"deepseek_cursor_proxy/{name},sha256={digest},{len(name)}")
+        info = self.site / "deepseek_cursor_proxy-0.1.0.dist-info"
+        info.mkdir()
+        (info / "RECORD").write_text("\n".join([*record, f"{info.name}/RECORD,,"]))
+        (info / "METADATA").write_text("Name: deepseek-cursor-proxy\nVersion: 0.1.0\n")
+        self.distribution = metadata.PathDistribution(info)
+
+    def facts(self, folder: Path | None = None) -> PackageFacts:
+        return this_machine.compare_files(self.distribution, folder or self.package)
+
+    def test_files_as_installed_are_good(self) -> None:
+        found = this_machine.judge_package(self.facts())
+        self.assertEqual((Level.GOOD, "0.1.0, 3 files as installed"), (found.level, found.text))
+
+    def test_missing_and_changed_files_are_named(self) -> None:
+        (self.package / "a.py").write_text("changed")
+        (self.package / "b.py").unlink()
+        found = this_machine.judge_package(self.facts())
+        self.assertEqual(Level.FAILED, found.level)
+        self.assertRegex(found.text, r"3 files; missing: \S+b.py; changed: \S+a.py$")
+        self.assertIn("pip install --force-reinstall deepseek-cursor-proxy", found.remedy)
+
+    def test_a_checkout_beside_an_installation_is_not_compared(self) -> None:
+        facts = self.facts(self.site / "elsewhere" / "deepseek_cursor_proxy")
+        self.assertEqual(Level.SKIPPED, this_machine.judge_package(facts).level)
+
+    def test_the_oldest_python_is_that_of_the_start(self) -> None:
+        self.assertEqual(__main__.OLDEST, this_machine.OLDEST_PYTHON)
+
+
+class ListenersTest(unittest.TestCase):
+    def test_every_state_of_a_port_has_a_finding(self) -> None:
+        rows = {"any": Level.GOOD, "free": Level.GOOD, "taken": Level.FAILED, "foreign": Level.FAILED}
+        for state, level in {**rows, "denied": Level.FAILED}.items():
+            found = listeners.judge_port(PortFacts("127.0.0.1:80", state, problem="Permission denied"), 80)
+            self.assertEqual((level, level is Level.FAILED), (found.level, bool(found.remedy)), state)
+        self.assertIn("--port 9000", listeners.judge_port(PortFacts("x:65535", "taken"), 65535).remedy)
+
+    def test_a_dashboard_with_a_key_of_the_settings_is_good(self) -> None:
+        facts = AdminFacts(Path("admin.key"), "set", "http://127.0.0.1:1", is_proven=True, status=401)
+        self.assertEqual(Level.GOOD, listeners.judge_dashboard(ProxyConfig(), facts).level)
+        self.assertEqual(
+            Level.FAILED, listeners.judge_dashboard(ProxyConfig(), facts._replace(key_state="private")).level
+        )
+        self.assertEqual(Level.SKIPPED, listeners.judge_dashboard(ProxyConfig(admin_port=0), facts).level)
+
+
+class UpstreamTest(unittest.TestCase):
+    def judge(self, facts: UpstreamFacts, upstream: Upstream = UPSTREAM) -> dict[str, Finding]:
+        return {each.name: each for each in upstream_findings.judge(upstream, facts)}
+
+    def test_a_status_says_what_is_wrong_with_a_key(self) -> None:
+        rows = {401: Level.FAILED, 402: Level.FAILED, 403: Level.FAILED, 429: Level.WARNING, 500: Level.WARNING}
+        for status, level in {**rows, 200: Level.GOOD, 404: Level.SKIPPED}.items():
+            found = self.judge(UpstreamFacts(keys=(KeyAnswer("DEEPSEEK_API_KEY", status),)))["key"]
+            self.assertEqual(level, found.level, status)
+        found = self.judge(UpstreamFacts(keys=(KeyAnswer("OTHER_KEY", 401),)))["key"]
+        self.assertEqual("set OTHER_KEY anew", found.remedy)
+
+    def test_a_certificate_that_is_not_valid_now_leads_to_the_clock(self) -> None:
+        error = ssl.SSLCertVerificationError()
+        error.verify_message = "certificate is not yet valid"
+        self.assertIn("check the clock", upstreams.explain(error, UPSTREAM).remedy)
+        error.verify_message = "self-signed certificate"
+        self.assertIn("SSL_CERT_FILE", upstreams.explain(error, UPSTREAM).remedy)
+
+    def test_a_wait_in_vain_is_a_failure_of_the_connection(self) -> None:
+        found = upstreams.explain(TimeoutError(), UPSTREAM)
+        self.assertEqual(("connection", "api.deepseek.com:443 cannot be reached (no connection in time)"), found[:2])
+
+    def test_the_key_goes_to_deepseek_and_to_no_known_other_host(self) -> None:
+        tables = {
+            "main": {"base_url": "https://api.deepseek.com"},
+            "router": {"base_url": "https://openrouter.ai/api/v1"},
+            "own": {"base_url": "https://openrouter.ai/api/v1", "key_env": ["A_KEY", "B_KEY"]},
+        }
+        config = ProxyConfig(upstreams=tables)  # type: ignore[arg-type]
+        main, router, own = upstreams.list_upstreams(config, NamedKey("", "sk-mine"), {"A_KEY": "sk-1,sk-2"})
+        self.assertEqual((NamedKey("", "sk-mine"),), main.keys)
+        self.assertEqual(((), True), (router.keys, bool(router.why_no_key)))
+        self.assertEqual([("A_KEY", "sk-1"), ("A_KEY", "sk-2")], list(own.keys))
+        self.assertEqual(("B_KEY",), own.empty_variables)
+
+    def test_the_key_of_the_environment_goes_to_another_host_only_if_the_proxy_holds_it(self) -> None:
+        held, typed = NamedKey("DEEPSEEK_API_KEY", "sk-1"), NamedKey("", "sk-2")
+        url = "https://openrouter.ai/api/v1"
+        other = ProxyConfig(upstream_base_url=url)
+        holding = ProxyConfig(upstream_base_url=url, access_keys=("sk-0123456789abcdef",))  # type: ignore[arg-type]
+        rows = [(ProxyConfig(), held), (other, typed), (holding, held)]
+        for config, key in rows:
+            self.assertEqual((key,), upstreams.list_upstreams(config, key, {})[0].keys)
+        [refused] = upstreams.list_upstreams(other, held, {"DEEPSEEK_API_KEY": "sk-1"})
+        self.assertEqual(((), "DEEPSEEK_API_KEY is for DeepSeek alone"), (refused.keys, refused.why_no_key))
+        self.assertEqual(["openrouter.ai"], upstreams.key_hosts(other))
+
+    def test_the_model_of_the_settings_is_looked_for_at_each_upstream_that_serves_it(self) -> None:
+        tables = {
+            "main": {"base_url": "https://api.deepseek.com"},
+            "router": {"base_url": "https://openrouter.ai/api/v1", "models": {"deepseek-*": "deepseek/deepseek-*"}},
+            "flash": {"base_url": "http://127.0.0.1:1", "models": ["deepseek-flash"]},
+        }
+        found = upstreams.list_upstreams(ProxyConfig(upstreams=tables), None, {})  # type: ignore[arg-type]
+        expected = [("deepseek-v4-pro",), ("deepseek/deepseek-v4-pro",), ("deepseek-flash",)]
+        self.assertEqual(expected, [each.models for each in found])
+
+    def test_older_names_and_suffixes_are_looked_for_as_they_are_listed(self) -> None:
+        config = ProxyConfig(models={"a": "deepseek-v4-flash", "b": "deepseek-v4-pro-high"})
+        [found] = upstreams.list_upstreams(config, None, {})
+        self.assertEqual(("deepseek-v4-pro", "deepseek-flash"), found.models)
+
+
+class PageTest(unittest.TestCase):
+    def test_a_remedy_stands_below_its_finding(self) -> None:
+        found = list(page.lines(failed("port", "taken", "stop it"), page.Style()))
+        self.assertEqual(["✗ port       taken", "             → stop it"], found)
+
+    def test_long_lines_are_wrapped_below_their_begin(self) -> None:
+        found = list(page.lines(good("store", "word " * 40), page.Style(width=80)))
+        self.assertGreater(len(found), 2)
+        self.assertTrue(all(len(line) <= 80 for line in found))
+        self.assertTrue(all(line.startswith(" " * 13 + "word") for line in found[1:]))
+
+    def test_ascii_has_no_other_sign(self) -> None:
+        text = "\n".join(page.lines(failed("port", "ä … taken", "→"), page.Style(is_ascii=True)))
+        self.assertTrue(text.isascii())
+        self.assertTrue(text.startswith("x port"))
+
+    def test_an_encoding_decides_about_the_signs(self) -> None:
+        for encoding, expected in {"utf-8": True, "cp1252": False, "ascii": False, "cp437": False}.items():
+            stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+            self.assertEqual(expected, page.can_show_signs(stream), encoding)

@@ -1,0 +1,190 @@
+"""The table of clients: their files on every system, what is written into them, and what `status` sees."""
+
+import json
+import tomllib
+
+from deepseek_cursor_proxy.cli.setup import cursor
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
+from deepseek_cursor_proxy.cli.setup.endpoint import ACCESS_KEY_VARIABLE, Endpoint
+from deepseek_cursor_proxy.cli.setup.status import Status, status
+from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
+
+# Below the home; by system where they differ.
+SAME = {
+    "codex": (".codex/config.toml", ".codex/deepseek-proxy-models.json"),
+    "claude-code": (".claude/settings.json",),
+    "opencode": (".config/opencode/opencode.json",),
+    "qwen-code": (".qwen/settings.json",),
+    "continue": (".continue/config.yaml",),
+    "cline": (".cline/data/settings/providers.json",),
+    "aider": (".aider.conf.yml", ".aider.model.metadata.json"),
+    "zed": (".config/zed/settings.json",),
+    "llm": (".config/io.datasette.llm/extra-openai-models.yaml",),
+}
+DIFFERENT = {
+    ("darwin", "llm"): ("Library/Application Support/io.datasette.llm/extra-openai-models.yaml",),
+    ("win32", "llm"): ("AppData/Roaming/io.datasette.llm/extra-openai-models.yaml",),
+    ("win32", "zed"): ("AppData/Roaming/Zed/settings.json",),
+}
+VARIABLES = {
+    "codex": ("linux", "CODEX_HOME", "config.toml"),
+    "claude-code": ("darwin", "CLAUDE_CONFIG_DIR", "settings.json"),
+    "opencode": ("linux", "XDG_CONFIG_HOME", "opencode/opencode.json"),
+    "continue": ("linux", "CONTINUE_GLOBAL_DIR", "config.yaml"),
+    "cline": ("linux", "CLINE_DIR", "data/settings/providers.json"),
+    "zed": ("win32", "APPDATA", "Zed/settings.json"),
+    "llm": ("win32", "LLM_USER_PATH", "extra-openai-models.yaml"),
+}
+
+
+class OtherKeysTest(FilesCase):
+    """A key that is left in the environment or in a file would reach the proxy in place of the right one."""
+
+    def notes(self, name: str, **environment: str) -> str:
+        return "\n".join(CLIENTS[name].notes(self.machine("linux", **environment), ENDPOINT))
+
+    def test_setup_warns_of_a_key_in_the_environment(self) -> None:
+        for name, variable in (
+            ("claude-code", "ANTHROPIC_API_KEY"),
+            ("aider", "OPENAI_API_KEY"),
+            ("aider", "AIDER_OPENAI_API_KEY"),
+            ("qwen-code", "OPENAI_API_KEY"),
+        ):
+            with self.subTest(name, variable=variable):
+                found = self.notes(name, **{variable: "sk-other-1234567"})
+                self.assertIn(f"{variable} of the environment", found)
+                self.assertIn("Unset it", found)
+                self.assertNotIn("sk-other", found)
+                same = {variable: "sk-own", ENDPOINT.key_variable: "sk-own"}
+                for none in ({}, {variable: ""}, same):
+                    self.assertNotIn("Warning", self.notes(name, **none))
+
+    def test_setup_warns_of_a_key_in_a_file_of_the_client(self) -> None:
+        for name, path, text, is_found in (
+            ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_API_KEY": "sk-ant-1"}}', True),
+            ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_API_KEY": ""}}', False),
+            ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', False),
+            ("aider", ".aider.conf.yml", "model: x\nopenai-api-key: sk-1\n", True),
+            ("aider", ".aider.conf.yml", "# openai-api-key: sk-1\nopenai-api-base: x\n", False),
+            ("aider", ".env", "export OPENAI_API_KEY='sk-1'\n", True),
+            ("aider", ".env", "OPENAI_API_KEY=\nX=y\n", False),
+        ):
+            with self.subTest(path, text=text):
+                self.write(self.home / path, text.encode())
+                self.assertEqual(is_found, f"in {self.home / path}" in self.notes(name))
+                (self.home / path).unlink()
+
+
+class PathsTest(FilesCase):
+    def test_each_system_has_its_places(self) -> None:
+        for system in SYSTEMS:
+            for name, client in CLIENTS.items():
+                with self.subTest(system=system, client=name):
+                    found = [target.path for target in self.targets(client, system)]
+                    expected = DIFFERENT.get((system, name), SAME[name])
+                    self.assertEqual([self.home / path for path in expected], found)
+
+    def test_a_variable_of_the_client_names_another_place(self) -> None:
+        for name, (system, variable, path) in VARIABLES.items():
+            with self.subTest(name):
+                machine = self.machine(system, **{variable: str(self.place / "other")})
+                self.assertEqual(self.place / "other" / path, CLIENTS[name].targets(machine, ENDPOINT)[0].path)
+                empty = self.machine(system, **{variable: ""})
+                self.assertTrue(CLIENTS[name].targets(empty, ENDPOINT)[0].path.is_relative_to(self.home))
+
+    def test_opencode_is_edited_where_its_file_is(self) -> None:
+        path = self.home / ".config" / "opencode" / "opencode.jsonc"
+        self.write(path, b"{}")
+        self.assertEqual(path, self.targets(CLIENTS["opencode"])[0].path)
+        named = self.machine(OPENCODE_CONFIG=str(self.place / "mine.json"))
+        self.assertEqual(self.place / "mine.json", CLIENTS["opencode"].targets(named, ENDPOINT)[0].path)
+
+
+class ContentTest(FilesCase):
+    def test_no_file_holds_a_key_where_a_variable_can_be_named(self) -> None:
+        for name, client in CLIENTS.items():
+            with self.subTest(name):
+                self.set_up(client)
+                written = b"".join(target.path.read_bytes() for target in self.targets(client))
+                self.assertEqual(client.needs_key, b"sk-of-the-user" in written)
+                kept = b"".join(path.read_bytes() for path in (self.place / "history").iterdir())
+                self.assertNotIn(b"sk-of-the-user", kept)
+
+    def test_access_keys_have_a_variable_of_their_own(self) -> None:
+        endpoint = Endpoint("http://127.0.0.1:9000", ACCESS_KEY_VARIABLE)
+        for name in ("codex", "opencode", "qwen-code", "continue"):
+            with self.subTest(name):
+                text = CLIENTS[name].targets(self.machine(), endpoint)[0].editor.by_hand()
+                self.assertIn(ACCESS_KEY_VARIABLE, text)
+                self.assertNotIn("DEEPSEEK_API_KEY", text)
+
+    def test_codex_is_told_about_the_models(self) -> None:
+        self.set_up(CLIENTS["codex"])
+        config, catalogue = (target.path for target in self.targets(CLIENTS["codex"]))
+        settings = tomllib.loads(config.read_text("utf-8"))
+        self.assertEqual(str(catalogue), settings["model_catalog_json"])
+        self.assertEqual("responses", settings["model_providers"][settings["model_provider"]]["wire_api"])
+        pro, flash = json.loads(catalogue.read_text("utf-8"))["models"]
+        self.assertEqual(settings["model"], pro["slug"])
+        for model in (pro, flash):
+            self.assertEqual(1_048_576, model["context_window"])
+            self.assertEqual(["low", "high", "max"], [each["effort"] for each in model["supported_reasoning_levels"]])
+            self.assertEqual(
+                ("freeform", True), (model["apply_patch_tool_type"], model["supports_parallel_tool_calls"])
+            )
+        self.assertEqual((["text"], ["text", "image"]), (pro["input_modalities"], flash["input_modalities"]))
+
+    def test_a_windows_path_is_written_so_that_toml_reads_it(self) -> None:
+        machine = self.machine("win32", CODEX_HOME="C:\\Users\\Ü ser\\.codex")
+        text = CLIENTS["codex"].targets(machine, ENDPOINT)[0].editor.apply("").text
+        self.assertIn("C:\\Users\\Ü ser\\.codex", tomllib.loads(text)["model_catalog_json"])
+
+
+class StatusTest(FilesCase):
+    def test_a_client_is_found_by_its_program_its_folder_or_its_file(self) -> None:
+        aider, codex = CLIENTS["aider"], CLIENTS["codex"]
+        for client in (aider, codex):
+            self.assertEqual(Status(False, False), status(client, self.machine(), ENDPOINT))
+            self.assertTrue(status(client, self.machine(programs=(client.program,)), ENDPOINT).is_found)
+        (self.home / ".codex").mkdir()
+        self.assertTrue(status(codex, self.machine(), ENDPOINT).is_found)
+        self.write(self.home / ".aider.conf.yml", b"")
+        self.assertTrue(status(aider, self.machine(), ENDPOINT).is_found)
+
+    def test_a_client_points_here_when_its_file_has_the_address(self) -> None:
+        for name, client in CLIENTS.items():
+            with self.subTest(name):
+                self.set_up(client)
+                self.assertEqual(Status(True, True), status(client, self.machine(), ENDPOINT))
+                self.assertEqual(Status(True, False), status(client, self.machine(), OTHER_ENDPOINT))
+                longer = Endpoint("http://127.0.0.1:900")
+                self.assertEqual(Status(True, False), status(client, self.machine(), longer))
+                local = Endpoint("http://localhost:9000")
+                self.assertEqual(Status(True, True), status(client, self.machine(), local))
+
+    def test_a_commented_address_does_not_count_and_a_damaged_file_is_unknown(self) -> None:
+        codex = CLIENTS["codex"]
+        path = self.targets(codex)[0].path
+        self.write(path, b'# base_url = "http://127.0.0.1:9000/v1"\n')
+        self.assertEqual(Status(True, False), status(codex, self.machine(), ENDPOINT))
+        self.write(path, b"\xff")
+        found = status(codex, self.machine(), ENDPOINT)
+        self.assertEqual((True, None), found[:2])
+        self.assertIn("UTF-8", found.fault)
+
+
+class CursorTest(FilesCase):
+    def test_the_steps_name_what_to_enter(self) -> None:
+        text = "\n".join(cursor.steps("https://x.example/v1", "your key", "deepseek-v4-pro", is_public=True))
+        for value in ("https://x.example/v1", "your key", "deepseek-v4-pro"):
+            self.assertIn(value, text)
+        self.assertNotIn("tunnel", text)
+        self.assertIn("tunnel", "\n".join(cursor.steps("http://127.0.0.1:9000/v1", "", "m", is_public=False)))
+
+    def test_the_long_context_needs_an_alias_or_has_one(self) -> None:
+        new = "\n".join(cursor.long_context("m", {"gpt-4o*": "m"}, "/x/config.toml"))
+        self.assertEqual({"models": {"gpt-5.6-sol": "m"}}, tomllib.loads(new[new.index("[models]") :]))
+        self.assertIn("/x/config.toml", new)
+        known = "\n".join(cursor.long_context("m", {"gpt-6": "m"}, "/x/config.toml"))
+        self.assertIn("gpt-6", known)
+        self.assertNotIn("gpt-5.6-sol", known)

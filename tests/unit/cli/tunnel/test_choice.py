@@ -1,0 +1,122 @@
+"""Which tunnel program is run, where its binary is found, and whether ngrok has an account."""
+
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from deepseek_cursor_proxy.cli.tunnel import choice, ngrok, program
+from deepseek_cursor_proxy.cli.tunnel.ssh import Ssh
+from deepseek_cursor_proxy.errors import StartupError
+
+
+class ChoiceTest(unittest.TestCase):
+    def chosen(self, wanted: str, installed: str = "", token: str = "") -> str:
+        paths = {name: f"/bin/{name}" for name in installed.split()}
+        with (
+            mock.patch.object(choice, "find_binary", paths.get),
+            mock.patch.object(ngrok, "_configurations", return_value=[]),
+        ):
+            return choice.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
+
+    def test_a_named_program_is_taken_even_if_it_is_missing(self) -> None:
+        for name in ("ngrok", "cloudflared", "tailscale", "ssh"):
+            self.assertEqual(name, self.chosen(name))
+
+    def test_the_first_that_is_installed_is_taken(self) -> None:
+        for installed, token, name in (
+            ("ngrok cloudflared tailscale ssh", "t", "ngrok"),
+            ("ngrok cloudflared tailscale ssh", "", "cloudflared"),
+            ("ngrok tailscale ssh", "", "tailscale"),
+            ("ngrok ssh", "", "ssh"),
+            ("ssh", "t", "ssh"),
+        ):
+            with self.subTest(installed, token=token):
+                self.assertEqual(name, self.chosen("on", installed, token))
+
+    def test_without_any_the_simplest_one_is_recommended(self) -> None:
+        for installed in ("", "ngrok"):
+            with self.assertRaisesRegex(StartupError, "no tunnel program is installed; cloudflared .* no account"):
+                self.chosen("on", installed)
+
+    def test_a_host_of_ones_own_and_a_reserved_url_reach_the_program(self) -> None:
+        chosen = choice.choose("ssh:me@home.example", 9000, "https://proxy.example.com", {})
+        self.assertIsInstance(chosen, Ssh)
+        self.assertEqual("me@home.example", chosen.arguments()[-1])
+        for name in ("ngrok", "cloudflared", "tailscale", "ssh"):
+            self.assertEqual("https://x.example", choice.choose(name, 9000, "https://x.example", {}).url)
+
+    def test_ngrok_asks_for_the_reserved_url(self) -> None:
+        arguments = choice.choose("ngrok", 9000, "https://x.ngrok.app", {}).arguments()
+        self.assertEqual("--url=https://x.ngrok.app", arguments[2])
+
+
+class TokenTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        home = {"HOME": str(self.home), "USERPROFILE": str(self.home)}
+        self.enterContext(mock.patch.dict(os.environ, home))
+
+    def test_a_token_is_found_in_the_environment_and_in_every_configuration(self) -> None:
+        self.assertFalse(ngrok.has_token({}))
+        self.assertTrue(ngrok.has_token({"NGROK_AUTHTOKEN": "t"}))
+        for text, has_token in (
+            ("version: 2\nauthtoken: 4nq9\n", True),
+            ("version: 3\nagent:\n    authtoken: 4nq9\n", True),
+            ("version: 2\n#authtoken: 4nq9\n", False),
+            ("version: 2\nauthtoken:\n", False),
+            ("\0\ufffd", False),
+        ):
+            for path in ngrok._configurations({}):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+                with self.subTest(text, path=path.parent.name):
+                    self.assertIs(has_token, ngrok.has_token({}))
+                path.unlink()
+
+    def test_each_system_has_its_own_place(self) -> None:
+        for system, environment, place in (
+            ("linux", {}, ".config/ngrok/ngrok.yml"),
+            ("linux", {"XDG_CONFIG_HOME": str(self.home / "x")}, "x/ngrok/ngrok.yml"),
+            ("darwin", {}, "Library/Application Support/ngrok/ngrok.yml"),
+            ("win32", {}, "AppData/Local/ngrok/ngrok.yml"),
+            ("win32", {"LOCALAPPDATA": str(self.home / "y")}, "y/ngrok/ngrok.yml"),
+        ):
+            with self.subTest(system), mock.patch.object(sys, "platform", system):
+                self.assertEqual(self.home / place, ngrok._configurations(environment)[0])
+
+
+class BinaryTest(unittest.TestCase):
+    def test_a_program_beside_the_path_is_found_where_installers_put_it(self) -> None:
+        for name, place in (
+            ("cloudflared", "/opt/homebrew/bin/cloudflared"),
+            ("tailscale", "/Applications/Tailscale.app/Contents/MacOS/Tailscale"),
+            ("tailscale", r"C:\Program Files\Tailscale\tailscale.exe"),
+            ("cloudflared", r"C:\Program Files (x86)\cloudflared\cloudflared.exe"),
+            ("ssh", r"C:\Windows\System32\OpenSSH\ssh.exe"),
+        ):
+            there = place
+            with (
+                self.subTest(place),
+                mock.patch.object(shutil, "which", return_value=None),
+                mock.patch.object(os, "access", side_effect=lambda path, _, there=there: path == there),
+            ):
+                self.assertEqual(place, program.find_binary(name))
+
+    def test_a_path_is_not_looked_for_elsewhere(self) -> None:
+        with mock.patch.object(os, "access", return_value=True):
+            self.assertIsNone(program.find_binary(os.path.join(os.sep, "absent", "ssh")))
+
+
+class QuoteTest(unittest.TestCase):
+    def test_a_quoted_message_has_no_token_and_no_control_characters(self) -> None:
+        for text, quote in (
+            ("Your authtoken: s3cret\r\nERR", "Your authtoken: … ERR"),
+            ("--token eyJhIjoi x", "--token … x"),
+            ("\x1b[31mred\u202e", "[31mred"),
+            ("x" * 1000, "x" * 200),
+        ):
+            self.assertEqual(quote, program.one_line(text))

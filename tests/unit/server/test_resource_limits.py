@@ -1,0 +1,46 @@
+"""What a process has at the least, whatever it was started with."""
+
+import threading
+import unittest
+from unittest import mock
+
+from deepseek_cursor_proxy.server import resource_limits as limits
+from tests.support.program import WINDOWS
+
+
+@unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")
+class TestLimits(unittest.TestCase):
+    def setUp(self) -> None:
+        self.system = mock.Mock(RLIM_INFINITY=-1, RLIMIT_NOFILE="files", RLIMIT_STACK="stack")
+        self.enterContext(mock.patch.object(limits, "resource", self.system))
+        self.stack_size = self.enterContext(mock.patch.object(threading, "stack_size", return_value=0))
+
+    def test_the_limit_of_open_files_is_raised_and_never_lowered(self) -> None:
+        for soft, hard, expected in ((256, -1, 2112), (256, 1000, 1000), (5000, 5000, None), (-1, -1, None)):
+            self.system.setrlimit.reset_mock()
+            self.system.getrlimit.return_value = (soft, hard)
+            limits.raise_limits(1024)
+            expected_calls = [] if expected is None else [mock.call("files", (expected, hard))]
+            self.assertEqual(expected_calls, self.system.setrlimit.mock_calls)
+
+    def test_the_limit_of_open_files_is_raised_to_open_max_on_macos(self) -> None:
+        def refuse(_: object, limits: tuple[int, int]) -> None:
+            if limits[0] > 10_240:
+                raise ValueError("not allowed to raise maximum limit")
+
+        self.system.getrlimit.return_value = (256, -1)
+        self.system.setrlimit.side_effect = refuse
+        self.assertEqual(10_240, limits.raise_descriptors(20_000))
+        self.assertEqual(mock.call("files", (10_240, -1)), self.system.setrlimit.mock_calls[-1])
+
+    def test_thread_stacks_are_raised_and_never_lowered(self) -> None:
+        for soft, expected in ((256 * 1024, 2**23), (-1, 2**23), (2**26, 2**26)):
+            self.system.getrlimit.return_value = (soft, -1)
+            limits.raise_limits(1)
+            self.assertEqual(expected, self.stack_size.call_args.args[0])
+
+    def test_a_system_that_refuses_higher_limits_raises_nothing(self) -> None:
+        self.system.getrlimit.return_value = (100, 100)
+        self.system.setrlimit.side_effect = ValueError("not allowed")
+        self.stack_size.side_effect = lambda *size: (_ for _ in ()).throw(ValueError("invalid"))
+        limits.raise_limits(1024)
