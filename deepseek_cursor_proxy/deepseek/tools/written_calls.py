@@ -76,10 +76,14 @@ class WrittenCalls:
         if is_end:
             items += choice.end()
         reason = "tool_calls" if delta.finish_reason == "stop" and choice.has_written else delta.finish_reason
-        if items == [*delta.calls, *([delta.text] if delta.text else [])] and reason == delta.finish_reason:
-            return [delta]
+        same: _Items = [*delta.calls, *([delta.text] if delta.text else [])]
         is_one = (part == "message" and self._is_completion) or not items
-        groups = [_merge(items)] if is_one else [[item] for item in items]
+        if is_one:
+            # A call without arguments is in two pieces.
+            items, same = _merge(items), _merge(same)
+        if items == same and reason == delta.finish_reason:
+            return [delta]
+        groups = [items] if is_one else [[item] for item in items]
         return _deltas(delta._replace(finish_reason=reason), groups, part)
 
     def passes(self, delta: Delta) -> bool:
@@ -328,13 +332,14 @@ class _Structured:
 
 
 def _merge(items: _Items) -> _Items:
-    """The items with each call once, for a whole answer."""
+    """The text in one piece and each call once, for a whole answer."""
     calls: dict[int, CallPiece] = {}
     for item in items:
         if isinstance(item, CallPiece):
             before = calls.get(item.index)
             calls[item.index] = item if before is None else replace(before, arguments=before.arguments + item.arguments)
-    return [*(item for item in items if isinstance(item, str)), *calls.values()]
+    text = "".join(item for item in items if isinstance(item, str))
+    return [*([text] if text else []), *calls.values()]
 
 
 def _deltas(delta: Delta, groups: Sequence[_Items], part: str) -> list[Delta]:

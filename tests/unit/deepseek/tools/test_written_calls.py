@@ -251,6 +251,15 @@ class TestStructuredCalls(unittest.TestCase):
         answer = Answer(*pieces, chunk("tool_calls"))
         self.assertEqual([("now", {})], answer.calls)
 
+    def test_a_whole_answer_without_written_calls_stays_as_it_came(self) -> None:
+        for arguments in ("{}", "", '{"q": 1}'):
+            for text in (None, "", "a < b", "Hi <tool_call", "<tool_call>{}</tool_call>"):
+                with self.subTest(arguments, text=text):
+                    message = {**self.sent(arguments, "now")["choices"][0]["delta"], "content": text}
+                    body = chunk("tool_calls", "message", **message)
+                    (whole,) = Answer(body, part="message").deltas
+                    self.assertEqual(body, whole.chunk)
+
     def test_a_server_that_sends_calls_is_reported(self) -> None:
         self.assertEqual(0, streamed(BLOCK).structured)
         self.assertGreater(Answer(self.sent("{}", "now"), chunk("tool_calls")).structured, 0)
