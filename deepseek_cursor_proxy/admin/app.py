@@ -7,20 +7,31 @@ hosts, frames, guesses about types.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
+from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.admin import metrics
-from deepseek_cursor_proxy.admin.access import AdminAccess
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
-from deepseek_cursor_proxy.admin.health import Readiness
-from deepseek_cursor_proxy.admin.json_api import requests, sessions, settings, stats
-from deepseek_cursor_proxy.admin.json_api.request_pages import RequestPages
+from deepseek_cursor_proxy.admin.json_api import requests, sessions, stats
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
+from deepseek_cursor_proxy.admin.state import Readiness
 from deepseek_cursor_proxy.admin.static_files import StaticFiles
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.errors import BadRequest, MethodNotAllowed, NotFound, ProxyError, Unauthorized
+from deepseek_cursor_proxy.errors import (
+    BadRequest,
+    Forbidden,
+    MethodNotAllowed,
+    NotFound,
+    ProxyError,
+    Unauthorized,
+    WrongKey,
+)
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
+from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
+from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 
 _CSP = (
@@ -61,11 +72,11 @@ class AdminApp:
             "/healthz": lambda _: _json({"status": "alive"}),
             "/readyz": self._ready,
             "/api/stats": lambda _: _json(stats.stats(context)),
-            "/api/requests": lambda parameters: _json(self._pages().page(parameters)),
+            "/api/requests": lambda parameters: _json(requests.page(context, parameters)),
             "/api/usage": self._usage,
             "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
             "/api/events": lambda _: HttpReply.events(self._feeds.open()),
-            "/api/config": lambda _: _json(settings.settings(context.loaded, context.config_path)),
+            "/api/config": lambda _: _json(stats.settings(context.loaded, context.config_path)),
         }
 
     def __call__(self, request: HttpRequest) -> HttpReply:
@@ -94,7 +105,7 @@ class AdminApp:
             return self._prove(request.query)
         self._access.check_key(request, is_for_metrics=request.path == _METRICS)
         if (number := _REQUEST.fullmatch(request.path)) is not None:
-            return self._request(int(number[1]))
+            return _json(requests.details(self._context, int(number[1])))
         if (session := _SESSION.fullmatch(request.path)) is not None:
             return self._session(session[1], session[2])
         if request.path == _METRICS:
@@ -110,27 +121,11 @@ class AdminApp:
         answer = proof(self._secret.read(), self._context.url, nonce[1])
         return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"), *_NO_STORE))
 
-    def _request(self, id: int) -> HttpReply:
-        if id < 0 and (row := self._pages().find(id)) is not None:
-            return _json(requests.ledger_details(row))
-        log = self._context.services().request_log
-        record = log.find(id)
-        if record is None:
-            raise NotFound(
-                "No request with this id has ended, or it is forgotten by now. It may still run.",
-                code="unknown_request",
-            )
-        return _json(requests.details(record, self._context.config.trace_dir, log.run))
-
     def _session(self, session: str, node: str | None) -> HttpReply:
         services = self._context.services()
         if node is None:
             return _json(sessions.tree(services, session))
         return _json(sessions.trajectory(services, session, int(node)))
-
-    def _pages(self) -> RequestPages:
-        services = self._context.services()
-        return RequestPages(services.request_log, services.reasoning_store.database, self._context.started_at)
 
     def _usage(self, parameters: Parameters) -> HttpReply:
         services = self._context.services()
@@ -170,3 +165,52 @@ def _error_reply(error: ProxyError) -> HttpReply:
     if error.retry_after is not None:
         headers += (("Retry-After", str(error.retry_after)),)
     return HttpReply.json({"error": {"message": error.message, "code": error.code}}, error.status, headers)
+
+
+class AdminAccess:
+    """Who may ask: a request under this machine's name, with the key. Connection threads call it.
+
+    Host      an IP address, localhost, *.localhost or `admin_host`: a page that reaches us by DNS rebinding has another
+    Origin    none, or the very host of the request: other pages of this machine are foreign as well
+    key       `admin_key`, or the one in admin.key; for /metrics also `metrics_key`; in Authorization, never in a cookie
+
+    Keys are compared in constant time, and wrong ones make their sender wait, as on the proxy's own port (`Access`).
+    """
+
+    def __init__(self, config: ProxyConfig, admin_key: AccessKey, former: "AdminAccess | None" = None) -> None:
+        """New keys take over the failed attempts of the former ones."""
+        self._hosts = OwnHosts([config.admin_host])
+        former_access = former._full if former is not None else None
+        self._full: Access = Access(replace(config, access_keys=(admin_key,)), former_access, environment={})
+        keys = (admin_key,) if config.metrics_key is None else (admin_key, config.metrics_key)
+        self._metrics = Access(replace(config, access_keys=keys), self._full, environment={})
+
+    def check_address(self, request: HttpRequest) -> None:
+        """Forbidden for a request under a foreign name, or from a page of another origin."""
+        address = Address.of(request)
+        foreign = self._hosts.foreign_part(address._replace(origin=None))
+        origin = address.origin
+        if foreign is None and origin is not None and origin.lower() not in _origins(request):
+            foreign = f"Origin: {origin}"
+        if foreign is not None:
+            raise Forbidden(
+                f"The dashboard answers under its own address only, and this request came under {safe_text(foreign)}. "
+                "Open it at http://127.0.0.1 or localhost."
+            )
+
+    def check_key(self, request: HttpRequest, *, is_for_metrics: bool = False) -> None:
+        """WrongKey or TooManyAttempts unless the request has the key."""
+        try:
+            (self._metrics if is_for_metrics else self._full).admit(request)
+        except WrongKey:
+            raise WrongKey(
+                "The key of the dashboard is missing or wrong. Send it as 'Authorization: Bearer …'; it is admin_key, "
+                "or else in admin.key beside the store. `deepseek-cursor-proxy dashboard` opens the page with it.",
+                code="wrong_admin_key",
+            ) from None
+
+
+def _origins(request: HttpRequest) -> tuple[str, ...]:
+    host = (request.header("host") or "").lower()
+    # A reverse proxy of the owner may speak TLS.
+    return f"http://{host}", f"https://{host}"

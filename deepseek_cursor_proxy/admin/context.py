@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.admin import key_files
-from deepseek_cursor_proxy.admin.store_state import StoreStates
+from deepseek_cursor_proxy.admin.state import StoreStates
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.admin import process
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.prometheus import (
     OPENMETRICS_END,
@@ -16,6 +15,7 @@ from deepseek_cursor_proxy.admin.prometheus import (
     render,
     wants_openmetrics,
 )
+from deepseek_cursor_proxy.admin.state import measure_process
 from deepseek_cursor_proxy.admin.statistics import OTHER, Statistics
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
 from deepseek_cursor_proxy.exchange.services import Services
@@ -132,7 +132,7 @@ def _waiting_calls(limits: Mapping[str, CallLimit], names: Collection[str]) -> C
 
 
 def _process(context: AdminContext) -> Iterator[Family]:
-    use = process.measure()
+    use = measure_process()
     python = ".".join(map(str, sys.version_info[:3]))
     cpu = [Sample(use.cpu_seconds)]
     yield Family("process_cpu_seconds_total", "counter", "CPU time of the proxy, user and system.", cpu)

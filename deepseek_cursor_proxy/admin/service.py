@@ -1,22 +1,58 @@
 """AdminService: the admin listener of one proxy, from its start to its end.
 
 `cli` opens it after the proxy's own listener and closes it after that one has stopped, so that a page can watch the
-last answers. Opening it imports little: the endpoints come with the first request.
+last answers. Opening it imports little: `app`, which answers, comes with the first request. The listener shares no
+thread, connection or limit with the proxy's own. It reads requests as the proxy does (`server/client_connection`) and
+has few connections, so that slow or hostile clients of it cost the proxy nothing. It is bound to this machine unless
+`admin_host` says otherwise, and no tunnel leads to it.
 """
 
 import contextlib
+import errno
+import logging
+import os
+import socket
 import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.admin import key_files
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.listener import AdminServer, listen
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
+from deepseek_cursor_proxy.errors import Overloaded, StartupError
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.net.threads import start_thread
+from deepseek_cursor_proxy.server.acceptor import Acceptor
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, encode_refusal
+from deepseek_cursor_proxy.server.connections import Connections, StopStage
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
+from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.app import AdminApp
+
+
+_log = logging.getLogger(__name__)
+
+App = Callable[[HttpRequest], HttpReply]
+
+# A browser opens six for a page, and some pages may be open; Prometheus needs one.
+MOST_CONNECTIONS = 64
+_TOO_MANY_REPLY = encode_refusal(Overloaded("Too many connections to the dashboard at once.", retry_after=1))
+# Nothing is posted here.
+_MOST_BODY_BYTES = 64 * 1024
+# A dashboard in a sleeping laptop does not read.
+_WRITE_SECONDS = 10.0
+# After the wanted port so many more are tried, then any.
+_MORE_PORTS = 20
+_BACKLOG = 64
+_STOP_SECONDS = 1.0
+# How the systems say that a port is taken. Windows says EACCES for those that it reserves.
+_BUSY = frozenset({errno.EADDRINUSE, errno.EACCES} if os.name == "nt" else {errno.EADDRINUSE})
 
 
 class AdminService:
@@ -61,3 +97,113 @@ class AdminService:
         self._listener.close()
         if self._app is not None:
             self._app.close()
+
+
+class AdminServer:
+    """The listener, started and stopped by the main thread. Each connection has a thread, and the acceptor one."""
+
+    def __init__(self, listener: socket.socket, config: ProxyConfig, load_app: Callable[[], App]) -> None:
+        """`load_app` is called for every request; OSError means that no descriptors are left. Raises StartupError."""
+        self.url = _url(listener)
+        self.config = replace(config, max_request_body_bytes=_MOST_BODY_BYTES, write_timeout=_WRITE_SECONDS)
+        self.stream_loop = StreamLoop()
+        self._load_app = load_app
+        self._listener = listener
+        self._connections = Connections()
+        self.stop_wakeup = self._connections.stop_wakeup
+        self._acceptor = Acceptor(listener, self._accept, _TOO_MANY_REPLY)
+        thread = start_thread(self._acceptor.run, "admin-accept")
+        if thread is None:
+            listener.close()
+            self._connections.close()
+            raise StartupError("cannot serve the dashboard: the system allows no more threads")
+        self._thread = thread
+
+    @property
+    def app(self) -> App:
+        try:
+            return self._load_app()
+        except OSError:
+            raise Overloaded("No file can be opened at the moment.", retry_after=1) from None
+
+    def close(self) -> None:
+        """Accept no more, end all responses, feeds too, and give the port back."""
+        self._acceptor.stop()
+        self._thread.join()
+        self._listener.close()
+        for stage in (StopStage.END_RESPONSES, StopStage.ABORT):
+            self._connections.stop(stage)
+            self._connections.wait_until_empty(_STOP_SECONDS)
+        self._connections.close()
+        self.stream_loop.close()
+
+    def _accept(self, sock: socket.socket, _: object) -> None:
+        if not self._connections.try_acquire(MOST_CONNECTIONS):
+            self._acceptor.reject(sock)
+        elif start_thread(partial(self._serve, sock), "admin-connection") is None:
+            self._connections.release()
+            self._acceptor.reject(sock)
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            with sock:
+                self._connections.serve(ClientConnection(sock, self))
+        except Exception as error:
+            _log.error("unexpected %s on a connection to the dashboard", type(error).__name__)
+        finally:
+            self._connections.release()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket at the port, or the next free one. StartupError for a host that is not this machine's."""
+    try:
+        return _listen_at_first(host, port)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no address of this machine"
+        raise StartupError(
+            f"cannot serve the dashboard at {host}: {why}; choose another --admin-host, or turn it off with "
+            "--admin-port 0"
+        ) from None
+
+
+def _listen_at_first(host: str, port: int) -> socket.socket:
+    failure: OSError | None = None
+    for address in _addresses(host):
+        for candidate in (*range(port, min(port + _MORE_PORTS, 65535) + 1), 0):
+            try:
+                return _listen_at(address, candidate)
+            except OSError as error:
+                failure = error
+                if error.errno not in _BUSY:
+                    break
+    assert failure is not None
+    raise failure
+
+
+def _addresses(host: str) -> Iterator[str]:
+    if host.lower() == "localhost":
+        # Not by name: a hosts file may say anything. The second is for machines without IPv4.
+        yield from ("127.0.0.1", "::1")
+    else:
+        yield from dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+
+
+def _listen_at(address: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    with contextlib.ExitStack() as stack:
+        stack.callback(sock.close)
+        # On Windows the option means "share the port with the program that has it".
+        if os.name == "posix":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        # Of two programs that have bound the same port at once, the second fails only here.
+        sock.listen(_BACKLOG)
+        stack.pop_all()
+    return sock
+
+
+def _url(listener: socket.socket) -> str:
+    """The address for a browser on this machine, without a slash at its end."""
+    host, port, *_ = listener.getsockname()
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
 """The JSON of /api: functions and readers that `app` and `feed` call. .github/docs/observing.md has the shapes.
 
-stats, requests, request_pages, usage, sessions, settings    one for each path
+stats (with the settings), requests, usage, sessions    one for each path
 """

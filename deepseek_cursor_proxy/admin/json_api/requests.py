@@ -1,20 +1,33 @@
-"""Requests as JSON: those that ended (rows), those in flight, and the details of one.
+"""Requests as JSON: GET /api/requests, page by page, and the details of one; rows of the feed; those in flight.
 
-Records have no prompt, no answer and no key. Only with tracing on the bodies are added, from the trace file, which has
-no key either. What is not known is null.
+A request in memory and one of the ledger are the same RequestRecord, so one function makes the row of both. Records
+have no prompt, no answer and no key. Only with tracing on the bodies are added, from the trace file, which has no key
+either. What is not known is null.
+
+The id of a request in memory is its number; numbers begin anew with every start, so one of the ledger has the negative
+id of its row. A page begins after the id `before`, of either kind: a request may have left the memory meanwhile.
 """
 
 import json
+import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.admin.json_api.usage import ledger_connection
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.observers.events import RequestFacts
+from deepseek_cursor_proxy.errors import BadRequest, NotFound
+from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.explain_trace import PROOFS
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, RunningRequest, TurnCounts
+from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.usage_rows import UsageRow
 from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
+_PAGE, _LARGEST_PAGE = 50, 500
+_FILTERS = ("model", "key", "outcome")
 _TRACING_HINT = "Bodies are kept only while tracing is on: set trace_dir to a directory and send SIGHUP, or restart."
 _MISSING_HINT = "There is no trace of this request: it began before tracing was on, or its file was deleted."
 _LEDGER_HINT = "Of requests this old only figures are kept; if there is a trace, it is in the directory of trace_dir."
@@ -23,19 +36,107 @@ _LARGE_HINT = "The trace of this request is too large to be shown here; read it 
 _MOST_TRACE_BYTES = 16 * 1024 * 1024
 
 
-def row(record: RequestRecord) -> dict[str, Any]:
-    tokens, timing = record.tokens, record.timing
+def page(context: AdminContext, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """Requests that ended, newest first: those in memory, then those of the ledger. BadRequest for a bad number."""
+    limit = max(1, min(_number(parameters, "limit") or _PAGE, _LARGEST_PAGE))
+    before = _number(parameters, "before")
+    wanted = {name: parameters[name] for name in _FILTERS if name in parameters}
+    rows = []
+    if before is None or before >= 0:
+        records = context.services().request_log.ended(before, sys.maxsize)
+        rows = [row(each) for each in records if _matches(each, wanted)]
+    if len(rows) <= limit:
+        rows += _ledger_rows(context, before, wanted, limit + 1 - len(rows))
+    shown = rows[:limit]
+    return {"requests": shown, "next_before": shown[-1]["id"] if len(rows) > limit else None}
+
+
+def _ledger_rows(
+    context: AdminContext, before: int | None, wanted: Mapping[str, str], limit: int
+) -> list[dict[str, Any]]:
+    services = context.services()
+    # By the very time that the ledger has: no order of times would do, because the clock may be set back.
+    in_memory = {(each.number, each.ended_at) for each in services.request_log.ended(limit=sys.maxsize)}
+    with ledger_connection(services.reasoning_store.database) as connection:
+        before_id = -before if before is not None and before < 0 else None
+        if before is not None and before >= 0 and all(number != before for number, _ in in_memory):
+            before_id = usage_rows.find_id(connection, before, context.started_at)
+        found = usage_rows.read_page(connection, limit + len(in_memory), before_id, wanted)
+    others = [each for each in found if (each.number, each.ended_at) not in in_memory]
+    return [row(_to_record(each), -each.id) for each in others[:limit]]
+
+
+def _matches(record: RequestRecord, wanted: Mapping[str, str]) -> bool:
+    values = {"model": record.facts.model, "key": record.facts.key, "outcome": record.result.value}
+    return all(values[name] == value for name, value in wanted.items())
+
+
+def _number(parameters: Mapping[str, str], name: str) -> int | None:
+    text = parameters.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch("-?[0-9]{1,15}", text):
+        raise BadRequest(f"The parameter {name} is not a whole number.", param=name)
+    return int(text)
+
+
+def details(context: AdminContext, id: int) -> dict[str, Any]:
+    """The row of a request with its turns, and its bodies if it is of this run and was traced. NotFound for no id."""
+    services = context.services()
+    log, old = services.request_log, None
+    if id < 0:
+        with ledger_connection(services.reasoning_store.database) as connection:
+            old = usage_rows.find(connection, -id)
+    record = _to_record(old) if old is not None else log.find(id)
+    if record is None:
+        raise NotFound(
+            "No request with this id has ended, or it is forgotten by now. It may still run.", code="unknown_request"
+        )
+    marks = [{"index": mark.message, "source": mark.source, "proof": PROOFS.get(mark.proof)} for mark in record.strip]
+    more = {"strip": marks, "finish_reason": record.finish_reason, "dropped": list(record.dropped)}
+    if old is not None:
+        bodies: dict[str, Any] = {"bodies": None, "bodies_hint": _LEDGER_HINT}
+    else:
+        bodies = _bodies(id, context.config.trace_dir, log.run)
+    return {**row(record, id), **more, **bodies}
+
+
+def _bodies(number: int, trace_dir: Path | None, run: str) -> dict[str, Any]:
+    if trace_dir is None:
+        return {"bodies": None, "bodies_hint": _TRACING_HINT}
+    try:
+        # Only here: most proxies write no trace.
+        from deepseek_cursor_proxy.observers.trace import file_end
+
+        path = next(trace_dir.expanduser().glob(f"*-{file_end(run, number)}"), None)
+        if path is None:
+            return {"bodies": None, "bodies_hint": _MISSING_HINT}
+        if path.stat().st_size > _MOST_TRACE_BYTES:
+            return {"bodies": None, "bodies_hint": _LARGE_HINT}
+        trace = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {"bodies": None, "bodies_hint": _MISSING_HINT}
+    names = {"client": "client_request", "upstream": "upstream_request", "answer": "reply"}
+    return {"bodies": {name: trace.get(key) for name, key in names.items()}, "bodies_hint": None}
+
+
+def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:
+    """A request that ended; without an id it is one in memory."""
+    facts, tokens, timing = record.facts, record.tokens, record.timing
+    cost, saved, divergence_cost = record.cost[:3] if record.cost is not None else (None, None, None)
     return {
-        # Requests of earlier runs, of which numbers say nothing, have negative ones.
-        "id": record.number,
-        **_facts(record.facts),
+        "id": record.number if id is None else id,
+        **_facts(facts),
         "ended_at": _time(record.ended_at),
         "outcome": record.result.value,
         "status": record.status,
         "message": record.message,
         "tokens": _tokens(tokens) if tokens is not None else None,
         "searches": tokens.searches if tokens is not None else 0,
-        **_cost(record.cost),
+        # In the currency of the settings; the names are older than the choice.
+        "cost_usd": cost,
+        "saved_usd": saved,
+        "divergence_usd": divergence_cost,
         "seconds": {
             "queue": _seconds(timing.queue),
             "connect": _seconds(timing.connect),
@@ -46,73 +147,49 @@ def row(record: RequestRecord) -> dict[str, Any]:
         "turns": record.turns._asdict(),
         "repairs": dict(record.repairs),
         "divergence": record.divergence,
-        "messages": record.facts.messages,
-        "tools": record.facts.tools,
-        "body_bytes": record.facts.body_bytes,
+        "messages": facts.messages,
+        "tools": facts.tools,
+        "body_bytes": facts.body_bytes,
         "upstream": record.upstream or None,
         "cached": record.is_cached,
     }
 
 
-def ledger_row(row: UsageRow) -> dict[str, Any]:
-    """The row of a request that is no longer in memory; of some things the ledger knows less."""
-    tokens = {"hit": row.hit, "miss": row.miss, "output": row.output, "thinking": row.thinking}
-    return {
-        "id": -row.id,
-        "number": row.number,
-        "started_at": _time(row.ended_at - row.seconds),
-        "api": row.api,
-        "model": row.model or None,
-        "requested_model": row.requested_model or None,
-        "key": row.key or None,
-        "session": row.session or None,
-        "stream": bool(row.stream),
-        "ended_at": _time(row.ended_at),
-        "outcome": row.outcome,
-        "status": row.status,
-        "message": None,
-        "tokens": tokens if row.output is not None else None,
-        "searches": row.searches,
-        "cost_usd": row.cost,
-        "saved_usd": row.saved,
-        "divergence_usd": row.divergence_cost,
-        "seconds": {
-            "queue": _seconds(row.queue_seconds),
-            "connect": _seconds(row.connect_seconds),
-            "first_token": _seconds(row.first_token_seconds),
-            "total": _seconds(row.seconds),
-        },
-        "retries": row.retries,
-        "turns": {name: getattr(row, name) for name in TurnCounts._fields},
-        "repairs": {},
-        "divergence": row.divergence,
-        "messages": row.messages,
-        "tools": row.tools,
-        "body_bytes": row.body_bytes,
-        "upstream": row.upstream or None,
-        # Nothing else is free and was sent nowhere.
-        "cached": row.cost == 0 and not row.upstream,
-    }
-
-
-def ledger_details(row: UsageRow) -> dict[str, Any]:
-    more: dict[str, Any] = {
-        "strip": [],
-        "finish_reason": None,
-        "dropped": [],
-        "bodies": None,
-        "bodies_hint": _LEDGER_HINT,
-    }
-    return {**ledger_row(row), **more}
-
-
-def _cost(cost: Cost | None) -> dict[str, float | None]:
-    amount, saved, divergence = (None, None, None) if cost is None else cost[:3]
-    return {"cost_usd": amount, "saved_usd": saved, "divergence_usd": divergence}
-
-
 def _tokens(tokens: Tokens) -> dict[str, int]:
     return {"hit": tokens.hit, "miss": tokens.miss, "output": tokens.output, "thinking": tokens.thinking}
+
+
+def _to_record(found: UsageRow) -> RequestRecord:
+    """The request that a row of the ledger was made of; of some things the ledger knows less."""
+    facts = RequestFacts(
+        number=found.number,
+        started_at=found.ended_at - found.seconds,
+        api=found.api,
+        key=found.key,
+        requested_model=found.requested_model,
+        model=found.model,
+        stream=bool(found.stream),
+        messages=found.messages,
+        tools=found.tools,
+        body_bytes=found.body_bytes,
+        session=found.session,
+    )
+    tokens = cost = None
+    if found.hit is not None and found.miss is not None and found.output is not None:
+        tokens = Tokens(found.hit, found.miss, found.output, found.thinking or 0, found.searches)
+    if found.cost is not None:
+        cost = Cost(found.cost, found.saved or 0.0, found.divergence_cost or 0.0, found.currency, found.price_version)
+    timing = Timing(found.seconds, found.first_token_seconds, found.queue_seconds, found.connect_seconds)
+    record = RequestRecord(facts, Result(found.outcome), found.status, None, timing, found.upstream)
+    return record._replace(
+        tokens=tokens,
+        cost=cost,
+        retries=found.retries,
+        turns=TurnCounts(*(getattr(found, name) for name in TurnCounts._fields)),
+        divergence=found.divergence,
+        # Nothing else is free and was sent nowhere.
+        is_cached=found.cost == 0 and not found.upstream,
+    )
 
 
 def running(request: RunningRequest) -> dict[str, Any]:
@@ -136,32 +213,6 @@ def _facts(facts: RequestFacts) -> dict[str, Any]:
         "session": facts.session or None,
         "stream": facts.stream,
     }
-
-
-def details(record: RequestRecord, trace_dir: Path | None, run: str) -> dict[str, Any]:
-    """The row of a request of this run with its turns, and its bodies if it was traced."""
-    marks = [{"index": mark.message, "source": mark.source, "proof": PROOFS.get(mark.proof)} for mark in record.strip]
-    more = {"strip": marks, "finish_reason": record.finish_reason, "dropped": list(record.dropped)}
-    return {**row(record), **more, **_bodies(record.number, trace_dir, run)}
-
-
-def _bodies(number: int, trace_dir: Path | None, run: str) -> dict[str, Any]:
-    if trace_dir is None:
-        return {"bodies": None, "bodies_hint": _TRACING_HINT}
-    try:
-        # Only here: most proxies write no trace.
-        from deepseek_cursor_proxy.observers.trace import file_end
-
-        path = next(trace_dir.expanduser().glob(f"*-{file_end(run, number)}"), None)
-        if path is None:
-            return {"bodies": None, "bodies_hint": _MISSING_HINT}
-        if path.stat().st_size > _MOST_TRACE_BYTES:
-            return {"bodies": None, "bodies_hint": _LARGE_HINT}
-        trace = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {"bodies": None, "bodies_hint": _MISSING_HINT}
-    names = {"client": "client_request", "upstream": "upstream_request", "answer": "reply"}
-    return {"bodies": {name: trace.get(key) for name, key in names.items()}, "bodies_hint": None}
 
 
 def _time(unix: float) -> float:

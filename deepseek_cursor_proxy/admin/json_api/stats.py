@@ -1,16 +1,19 @@
-"""GET /api/stats: what the proxy does now, and what it did in the last hour."""
+"""GET /api/stats: what the proxy does now, and what it did in the last hour. GET /api/config: its settings."""
 
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.admin import process
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.json_api import requests
+from deepseek_cursor_proxy.admin.state import measure_process
+from deepseek_cursor_proxy.config.declaration import Setting
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
@@ -155,7 +158,7 @@ def _cache(services: Services) -> dict[str, Any] | None:
 
 
 def _process() -> dict[str, Any]:
-    use = process.measure()
+    use = measure_process()
     return {
         "pid": os.getpid(),
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -163,3 +166,26 @@ def _process() -> dict[str, Any]:
         "memory_bytes": use.memory_bytes,
         "open_files": use.open_files,
     }
+
+
+def settings(loaded: LoadedConfig, config_path: Path | None) -> dict[str, Any]:
+    """The effective settings and where each comes from. Of a key the beginning of its digest is shown."""
+    store = loaded.config.reasoning_content_path
+    return {
+        "settings": [_setting(each, loaded) for each in DECLARATIONS],
+        "config_path": str(config_path) if config_path is not None else None,
+        "data_dir": None if str(store) == ":memory:" else str(store.expanduser().absolute().parent),
+    }
+
+
+def _setting(each: Any, loaded: LoadedConfig) -> Mapping[str, Any]:
+    value = loaded.shown_value(each)
+    origin, is_secret = _origin(loaded.origins[each.field]), isinstance(each, Setting) and each.is_secret
+    return {"name": each.key, "value": value, "origin": origin, "help": each.help, "is_secret": is_secret}
+
+
+def _origin(text: str) -> str:
+    """The kind of an origin as `config.sources` words it; any other text is the path of the file."""
+    if text == "default":
+        return text
+    return next((kind for kind in ("environment", "flag") if text.startswith(f"{kind} ")), "file")

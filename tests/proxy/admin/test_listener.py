@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.admin import listener
+from deepseek_cursor_proxy.admin import service
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.admin_client import ADMIN_KEY, AdminCase
@@ -127,7 +127,7 @@ class AccessTest(AdminCase):
 
 class ConnectionsTest(AdminCase):
     def test_clients_beyond_the_limit_cost_the_proxy_nothing(self) -> None:
-        self.enterContext(mock.patch.object(listener, "MOST_CONNECTIONS", 3))
+        self.enterContext(mock.patch.object(service, "MOST_CONNECTIONS", 3))
         proxy = self.admin_proxy()
         admin = self.admin(proxy)
         address = ("127.0.0.1", int(admin.url.rpartition(":")[2]))

@@ -6,14 +6,14 @@ import socket
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.admin import listener
+from deepseek_cursor_proxy.admin import service
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import StartupError
 
 
 class ListenTest(unittest.TestCase):
     def listen(self, host: str, port: int) -> socket.socket:
-        return self.enterContext(listener.listen(host, port))
+        return self.enterContext(service.listen(host, port))
 
     def test_it_is_bound_to_this_machine(self) -> None:
         self.assertEqual("127.0.0.1", self.listen("localhost", 0).getsockname()[0])
@@ -48,7 +48,7 @@ class ListenTest(unittest.TestCase):
                 raise OSError(errno.EADDRINUSE, "Address already in use")
             return socket.create_server((address, 0))
 
-        with mock.patch.object(listener, "_listen_at", listen_at):
+        with mock.patch.object(service, "_listen_at", listen_at):
             self.listen("localhost", 65530)
         self.assertEqual([65530, 65531, 65532, 65533, 65534, 65535, 0], tried)
 
@@ -59,21 +59,21 @@ class ListenTest(unittest.TestCase):
             self.assertEqual("::1", address)
             return socket.socket()
 
-        with mock.patch.object(listener, "_listen_at", listen_at):
+        with mock.patch.object(service, "_listen_at", listen_at):
             self.listen("localhost", 9001)
 
     def test_a_host_of_another_machine_is_refused_with_the_remedy(self) -> None:
         for host in ("192.0.2.1", "no.such.host.invalid", "x" * 300):
             with self.subTest(host[:30]), self.assertRaisesRegex(StartupError, "choose another --admin-host, or turn"):
-                listener.listen(host, 0)
+                service.listen(host, 0)
 
     def test_without_a_thread_the_port_is_given_back(self) -> None:
-        sock = listener.listen("localhost", 0)
+        sock = service.listen("localhost", 0)
         with (
-            mock.patch.object(listener, "start_thread", return_value=None),
+            mock.patch.object(service, "start_thread", return_value=None),
             self.assertRaisesRegex(StartupError, "no more threads"),
         ):
-            listener.AdminServer(sock, ProxyConfig(), mock.Mock())
+            service.AdminServer(sock, ProxyConfig(), mock.Mock())
         self.assertEqual(-1, sock.fileno())
 
     def test_the_address_is_one_that_a_browser_can_open(self) -> None:
@@ -83,4 +83,4 @@ class ListenTest(unittest.TestCase):
             (("::1", 9002, 0, 0), "http://[::1]:9002"),
             (("::", 9002, 0, 0), "http://[::1]:9002"),
         ):
-            self.assertEqual(url, listener._url(mock.Mock(**{"getsockname.return_value": bound})))
+            self.assertEqual(url, service._url(mock.Mock(**{"getsockname.return_value": bound})))

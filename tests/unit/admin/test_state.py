@@ -1,10 +1,14 @@
-"""Whether the proxy is ready, and how seldom it knocks at the upstream to find out."""
+"""Whether the proxy is ready, how seldom it knocks at the upstream to find out, and what the process uses."""
 
+import os
+import sys
 import unittest
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-from deepseek_cursor_proxy.admin.health import Readiness
+from deepseek_cursor_proxy.admin import state
+from deepseek_cursor_proxy.admin.state import Readiness
 from deepseek_cursor_proxy.errors import UpstreamDropped
 
 
@@ -62,3 +66,25 @@ class ReadinessTest(unittest.TestCase):
     def test_a_fault_of_the_store_is_a_reason(self) -> None:
         self.database.fault = ValueError("the disk is full; free some space")
         self.assertEqual(["the store cannot be used: the disk is full; free some space"], self.reasons())
+
+
+@unittest.skipUnless(sys.platform == "linux", "only Linux tells all of it")
+class ProcessTest(unittest.TestCase):
+    def test_memory_and_cpu_are_those_of_this_process(self) -> None:
+        use = state.measure_process()
+        self.assertGreater(use.cpu_seconds, 0)
+        assert use.memory_bytes is not None
+        self.assertTrue(5e6 < use.memory_bytes < 5e9, use.memory_bytes)
+        assert use.most_files is None or use.open_files is not None
+        self.assertIsNotNone(use.open_files)
+
+    def test_open_files_are_counted_with_old_and_new_kernels(self) -> None:
+        for has_count in {False, state._HAS_FD_COUNT}:
+            with self.subTest(has_count=has_count), mock.patch.object(state, "_HAS_FD_COUNT", has_count):
+                before = state.measure_process().open_files
+                reader, writer = os.pipe()
+                after = state.measure_process().open_files
+                os.close(reader)
+                os.close(writer)
+                assert before is not None
+                self.assertEqual(before + 2, after)
