@@ -10,9 +10,8 @@
 
 Other folders import the stores, the last two and, for tables in `reasoning/chats/store` and `usage/ledger`, the engine.
 Another engine takes over all tables at once. It replaces `database`, `schema`, `sqlite_connection`, `file_check`,
-`unused_rows` and `faults.fault_of` in `engine/`, every statement (`reasoning_rows`, `response_rows`, `token_ratios`,
-`reasoning_forms`, `picture_descriptions`, `cached_answers`, `usage_rows`, `reasoning/chats/store`), and `sqlite3` in
-annotations and `FaultGuard`.
+`table` and `faults.fault_of` in `engine/`, every other statement (`reasoning_rows`, `response_rows`, `cached_answers`,
+`usage_rows`, `reasoning/chats/store`), and `sqlite3` in annotations and `FaultGuard`.
 `Database` has to offer: `transaction` (durable or nothing), `reader` (never waits for a writer), `open`, `reopen`,
 `request_reopen`, `on_reopen` (writes that waited), `shrink`, `close`, `path`; and Unusable.
 """

@@ -8,22 +8,14 @@ or at the end; a process that is killed loses a few.
 SQL: tables `cached_answers` and `cache_totals`. No answer ever fails because of them.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
-from deepseek_cursor_proxy.storage.engine.pruner import Pruner
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
 
-_log = logging.getLogger(__name__)
-
-_WRITES_BETWEEN_PRUNINGS = 16
-# Rows are large: other threads get the lock after each step.
-_ROWS_PER_STEP = 20
 # What a row takes besides its answer.
 _BYTES_PER_ROW = 200
 # What the clock may have been set back by; how old an answer with a later time is, is not known.
@@ -62,52 +54,43 @@ class CacheStats(NamedTuple):
     totals: CacheTotals
 
 
-class CachedAnswers:
+class CachedAnswers(Table):
     """Called by handler threads. The lock protects `_counts`; the database has its own."""
 
+    # Rows are large: other threads get the lock after each step of a pruning.
+    kind = Kind(
+        "cached_answers",
+        "response cache",
+        ("key",),
+        ("body", "tokens", "cost", "currency", "size"),
+        time="created_at",
+        max_age_seconds=24 * 3600,
+        max_bytes=256 * 1024**2,
+        writes_between_prunings=16,
+        rows_per_step=20,
+    )
+
     def __init__(
-        self,
-        database: Database,
-        *,
-        max_age_seconds: float = 24 * 3600,
-        max_bytes: int = 256 * 1024**2,
-        clock: Callable[[], float] = time.time,
-        pruning: PruningClock | None = None,
+        self, database: Database, *, clock: Callable[[], float] = time.time, **options: Unpack[TableOptions]
     ) -> None:
-        self._database = database
-        self._max_age = max_age_seconds
-        self._max_bytes = max_bytes
-        # How old an answer is; when a row is deleted because of that, `_pruning` says.
+        super().__init__(database, **options)
+        # How old an answer is; when a row is deleted because of that, `pruning` says.
         self._clock = clock
-        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
         self._lock = threading.Lock()
         # By currency, what is not written yet.
         self._counts: dict[str, CacheTotals] = {}
-        self._faults = FaultGuard(_log, "response cache")
-        self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="response-cache-prune")
 
     def find(self, key: bytes) -> CachedAnswer | None:
         """The answer for this key, unless it is too old, or so new that the clock was wrong when it came."""
         now = self._clock()
-        with self._faults.guard("look up"), self._database.reader() as connection:
-            row = connection.execute(
-                "SELECT body, tokens, cost, currency FROM cached_answers WHERE key = ? AND created_at BETWEEN ? AND ?",
-                (key, now - self._max_age, now + _SECONDS_AHEAD),
-            ).fetchone()
-            return CachedAnswer(*row) if row is not None else None
+        for _, body, tokens, cost, currency, _, created_at in self._read_rows([key]):
+            if now - self._max_age <= created_at <= now + _SECONDS_AHEAD:
+                return CachedAnswer(body, tokens, cost, currency)
         return None
 
     def record(self, key: bytes, answer: CachedAnswer) -> None:
         """Store an answer in place of an older one."""
-        with self._faults.guard("record"), self._database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO cached_answers (key, created_at, size, body, tokens, cost, currency) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET created_at = excluded.created_at, "
-                "size = excluded.size, body = excluded.body, tokens = excluded.tokens, cost = excluded.cost, "
-                "currency = excluded.currency",
-                (key, self._clock(), len(answer.packed) + _BYTES_PER_ROW, *answer),
-            )
-        self._pruner.count_writes()
+        self._write_row((key,), (*answer, len(answer.packed) + _BYTES_PER_ROW), self._clock())
         self._write_counts()
 
     def count_hit(self, answer: CachedAnswer) -> None:
@@ -116,16 +99,10 @@ class CachedAnswers:
     def count_miss(self) -> None:
         self._count("", CacheTotals(misses=1))
 
-    def prune(self) -> int:
-        """Delete what is too old or too much; how many."""
-        with self._faults.guard("prune"):
-            return self._pruner.delete_in_steps(self._delete_oldest)
-        return 0
-
     def stats(self, currency: str) -> CacheStats:
         """Figures of the file and of what is not written yet; raises Unusable."""
-        with self._database.reader() as connection:
-            entries, size = connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM cached_answers").fetchone()
+        entries, size = self.totals()
+        with self.database.reader() as connection:
             rows = connection.execute("SELECT currency, hits, misses, tokens, money FROM cache_totals").fetchall()
         with self._lock:
             counts = [*((name, CacheTotals(*sums)) for name, *sums in rows), *self._counts.items()]
@@ -136,7 +113,7 @@ class CachedAnswers:
 
     def close(self) -> None:
         """Write what was counted; idempotent. The database is its owner's to close."""
-        self._pruner.close()
+        super().close()
         self._write_counts()
 
     def _count(self, currency: str, more: CacheTotals) -> None:
@@ -151,24 +128,10 @@ class CachedAnswers:
             counts, self._counts = self._counts, {}
         if not counts:
             return
-        with self._faults.guard("count"), self._database.transaction() as connection:
+        with self._faults.guard("count"), self.database.transaction() as connection:
             connection.executemany(
                 "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "
                 f"tokens = min(tokens + excluded.tokens, {2**63 - 1}), money = money + excluded.money",
                 [(currency, *totals) for currency, totals in counts.items()],
             )
-
-    def _delete_oldest(self) -> int:
-        with self._database.transaction() as connection:
-            size = connection.execute("SELECT coalesce(sum(size), 0) FROM cached_answers").fetchone()[0]
-            gone, oldest_kept = [], self._pruning.oldest_kept(self._max_age)
-            future = self._pruning.latest_plausible() if size > self._max_bytes else float("inf")
-            oldest = "SELECT id, created_at, size FROM cached_answers ORDER BY created_at > ? DESC, created_at LIMIT ?"
-            for row, created_at, each in connection.execute(oldest, (future, _ROWS_PER_STEP)):
-                if created_at >= oldest_kept and size <= self._max_bytes:
-                    break
-                gone.append((row,))
-                size -= each
-            connection.executemany("DELETE FROM cached_answers WHERE id = ?", gone)
-        return len(gone)

@@ -5,13 +5,10 @@ doubt, and never written. SQL: table `reasoning_forms`, a row per upstream that 
 another form is confirmed; a write that fails is learned again after a restart. No answer ever fails because of it.
 """
 
-import logging
 import threading
 
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
-
-_log = logging.getLogger(__name__)
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table
 
 # A user has a few upstreams; the table must not grow with every base URL ever tried.
 _MOST_FORMS = 256
@@ -19,18 +16,19 @@ _MOST_FORMS = 256
 _CONFIRMING_ANSWERS = 2
 
 
-class ReasoningForms:
+class ReasoningForms(Table):
     """Called by handler threads. The lock protects the dicts; two are read from the file once."""
 
+    kind = Kind("reasoning_forms", "reasoning forms", ("base_url",), ("form",))
+
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._lock = threading.Lock()
         # The forms in use.
         self._forms: dict[str, str] | None = None
         self._confirmed: dict[str, str] = {}
         # Forms of the last answers that are not confirmed, and how many showed them.
         self._pending: dict[str, tuple[str, int]] = {}
-        self._faults = FaultGuard(_log, "reasoning forms")
 
     def get(self, base_url: str) -> str | None:
         return self._all().get(base_url)
@@ -55,26 +53,14 @@ class ReasoningForms:
                 self._pending[base_url] = form, count
                 return
             self._confirmed[base_url] = form
-        if was_confirmed:
-            return
-        with self._faults.guard("record"), self._database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO reasoning_forms (base_url, form) VALUES (?, ?) "
-                "ON CONFLICT (base_url) DO UPDATE SET form = excluded.form",
-                (base_url, form),
-            )
+        if not was_confirmed:
+            self._write_row((base_url,), (form,))
 
     def _all(self) -> dict[str, str]:
         if self._forms is None:
-            found = self._read()
+            found = dict(self._read_all(_MOST_FORMS))
             with self._lock:
                 # Another thread may have read and learned meanwhile.
                 if self._forms is None:
                     self._confirmed, self._forms = dict(found), found
         return self._forms
-
-    def _read(self) -> dict[str, str]:
-        with self._faults.guard("look up"), self._database.reader() as connection:
-            rows = connection.execute("SELECT base_url, form FROM reasoning_forms LIMIT ?", (_MOST_FORMS,))
-            return dict(rows.fetchall())
-        return {}

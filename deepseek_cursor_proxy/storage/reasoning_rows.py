@@ -131,40 +131,9 @@ def count(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
 
-def count_unused_since(connection: sqlite3.Connection, time: float) -> int:
-    return int(connection.execute("SELECT count(*) FROM reasonings WHERE used_at < ?", (time,)).fetchone()[0])
-
-
-def last_id(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT max(id) FROM reasonings").fetchone()[0] or 0)
-
-
-def text_bytes(connection: sqlite3.Connection, start: int, stop: int) -> int:
-    """The bytes of the texts with ids from `start` up to `stop`."""
-    query = "SELECT coalesce(sum(length(text)), 0) FROM reasonings WHERE id >= ? AND id < ?"
-    return int(connection.execute(query, (start, stop)).fetchone()[0])
-
-
-def file_bytes(connection: sqlite3.Connection) -> int:
-    """The bytes of the whole file, an upper bound for the reasonings in it."""
-    pages, page = (connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
-    return int(pages * page)
-
-
 def stats(connection: sqlite3.Connection) -> StoreStats:
     rows, size, oldest = connection.execute(
         "SELECT count(*), coalesce(sum(length(text)), 0), min(used_at) FROM reasonings"
     ).fetchone()
     keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
     return StoreStats(rows, keys, size, oldest)
-
-
-def oldest(connection: sqlite3.Connection, limit: int, future: float) -> list[tuple[int, int]]:
-    """Id and bytes of reasonings with a time after `future`, or if there are none of the longest unused."""
-    query = "SELECT id, length(text) FROM reasonings WHERE used_at {} ? ORDER BY used_at LIMIT ?"
-    found = (connection.execute(query.format(sign), (future, limit)).fetchall() for sign in (">", "<="))
-    return next(filter(None, found), [])
-
-
-def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
-    connection.executemany("DELETE FROM reasonings WHERE id = ?", [(id,) for id in ids])

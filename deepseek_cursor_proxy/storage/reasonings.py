@@ -14,108 +14,79 @@ the file, for all other stores.
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Unpack
 
 from deepseek_cursor_proxy.storage import reasoning_rows
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.group_commit import GroupCommit
 from deepseek_cursor_proxy.storage.engine.pending_writes import PendingReasoning, PendingReasonings
-from deepseek_cursor_proxy.storage.engine.pruner import Pruner
 from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
 from deepseek_cursor_proxy.storage.reasoning_rows import StoreStats, Timing
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 _log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 # A use is written only when the entry's time of last use is a day old, …
 _USE_RESOLUTION_SECONDS = 24 * 3600
 # … or a minute, when the store is so full that the order of use decides which entries go.
 _FINE_USE_RESOLUTION_SECONDS = 60
-_NEARLY_FULL = 0.8
-# Pruning counts the whole table, so it runs once for many turns, …
-_TURNS_BETWEEN_PRUNINGS = 256
-# … in steps so short that a recording turn never waits noticeably for the lock: each row has some five keys on pages of
-# their own, and 200 rows took 40 ms in a store of 50,000.
-_ROWS_PER_STEP = 50
 # The longest answer of DeepSeek has 1.5 MB; a longer text is no reasoning.
 _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 # So many bytes count as one turn towards the next pruning.
 _BYTES_PER_TURN = 256 * 1024
-# Rows that are added up while other threads wait for the connection.
-_ROWS_PER_SUM = 2000
 # Thousands of long reasonings, and little enough for a small machine.
 _MOST_BYTES_PENDING = 64 * 1024 * 1024
 # Pending reasonings are written in transactions so short that no turn waits noticeably for the lock.
 _BYTES_PER_BATCH = 1024 * 1024
-# A wrong clock must not empty the store: one pruning deletes at most this share because of age.
-_LARGEST_SHARE_BY_AGE = 0.1
-
-
-class _Amount(NamedTuple):
-    """Rows and bytes to delete, one of them 0; those with a time after `future` go first."""
-
-    rows: int
-    bytes: int
-    future: float = float("inf")
-
-    @property
-    def is_over(self) -> bool:
-        return self.rows <= 0 and self.bytes <= 0
-
-    def without(self, other: "_Amount") -> "_Amount":
-        return self._replace(rows=self.rows - other.rows, bytes=self.bytes - other.bytes)
 
 
 # reasoning.restore.KeyAlias: a known key, a new one, the reasoning, and keys that must not be known.
 _Alias = tuple[bytes | None, bytes, str, tuple[bytes, ...]]
 
 
-class ReasoningStore:
+class ReasoningStore(Table):
     """Called by handler threads. Its own lock protects `_used` and `_is_closed`; its parts have theirs."""
 
+    kind = Kind(
+        "reasonings",
+        "reasoning store",
+        size="length(text)",
+        max_rows=100_000,
+        max_bytes=1024**3,
+        # A wrong clock must not empty the store.
+        share_by_age=0.1,
+        # Pruning counts the whole table, so it runs once for many turns, …
+        writes_between_prunings=256,
+        # … in steps so short that a recording turn never waits noticeably for the lock: each row has some five keys on
+        # pages of their own, and 200 rows took 40 ms in a store of 50,000.
+        rows_per_step=50,
+        rows_per_sum=2000,
+    )
+
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        max_age_seconds: float = 30 * 24 * 3600,
-        max_rows: int = 100_000,
-        max_bytes: int = 1024**3,
-        durability: str = "normal",
-        must_open: bool = False,
-        pruning: PruningClock | None = None,
+        self, path: str | Path, *, durability: str = "normal", must_open: bool = False, **options: Unpack[TableOptions]
     ) -> None:
         """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
-        self._max_age = max_age_seconds
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        # How old a written time of last use may be.
-        self._use_resolution: float = _USE_RESOLUTION_SECONDS
-        # The other stores in this file use it too.
-        self.pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
+        self._reopener = Reopener(self._reopen, name="reasoning-store-reopen")
+        on_fault = (lambda: None) if must_open else self._reopener.wake
+        super().__init__(Database(path, durability=durability, on_fault=on_fault), **options)
         self._lock = threading.Lock()
         self._used: set[int] = set()
         self._is_closed = False
         self._pending = PendingReasonings(_MOST_BYTES_PENDING)
         self._group_commit = GroupCommit(self._write_or_queue)
-        self._faults = FaultGuard(_log, "reasoning store")
-        self._pruner = Pruner(lambda: self.prune(), every=_TURNS_BETWEEN_PRUNINGS, name="reasoning-store-prune")
-        self._reopener = Reopener(self._reopen, name="reasoning-store-reopen")
         self._outage = OutageLog(_log, str(path))
-        on_fault = (lambda: None) if must_open else self._reopener.wake
-        self.database = Database(path, durability=durability, on_fault=on_fault)
         self.database.on_reopen(self._write_pending)
         if must_open:
             self.database.open(may_set_aside=False)
         elif not self._reopen():
             self._reopener.wake()
         with self._faults.guard("read the file"):
-            self._note_fullness(self._query(reasoning_rows.count), self._query(reasoning_rows.file_bytes))
+            self._measure(is_exact=False)
             with self.database.reader() as connection:
                 self.pruning.resume(lambda until: schema.newest_time(connection, until))
 
@@ -171,6 +142,11 @@ class ReasoningStore:
     def _timing(self) -> Timing:
         return Timing(self.pruning.use_time(), self._use_resolution)
 
+    @property
+    def _use_resolution(self) -> float:
+        """How old a written time of last use may be."""
+        return _FINE_USE_RESOLUTION_SECONDS if self._is_nearly_full else _USE_RESOLUTION_SECONDS
+
     # Lookup …
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
@@ -221,72 +197,20 @@ class ReasoningStore:
             self._pending.remove(batch)
             self._outage.count(sum(each.known_key is None and not each.unless_known for each in batch.values()))
 
-    # Pruning …
-
     def prune(self) -> int:
-        """Delete the longest unused beyond the limits; how many. Called on the pruner's thread, or by tests."""
-        deleted = 0
+        """Delete the longest unused beyond the limits; how many."""
         with self._faults.guard("prune"):
             if self._used:
                 # The order of use decides what goes.
                 with self.database.transaction() as connection:
                     self._write_uses(connection)
-            for excess in self._excess():
-                while not excess.is_over and not self._pruner.is_closed:
-                    step = self._delete_oldest(excess)
-                    deleted += step.rows
-                    excess = excess.without(step)
-                    if step.rows == 0:
-                        break
-                    self._pruner.pause()
-        return deleted
-
-    def _excess(self) -> "Iterator[_Amount]":
-        """The amounts beyond the limits of number, then bytes, then age."""
-        rows, size = self._query(reasoning_rows.count), self._bytes_held()
-        self._note_fullness(rows, size)
-        future = self.pruning.latest_plausible()
-        yield _Amount(rows - self._max_rows, 0, future)
-        # Measured again: what went by number may have been enough.
-        yield _Amount(0, (self._bytes_held() if size > self._max_bytes else 0) - self._max_bytes, future)
-        with self.database.reader() as connection:
-            expired = reasoning_rows.count_unused_since(connection, self.pruning.oldest_kept(self._max_age))
-        yield _Amount(min(expired, max(1, int(rows * _LARGEST_SHARE_BY_AGE))), 0)
-
-    def _note_fullness(self, rows: int, size: int) -> None:
-        is_nearly_full = rows >= _NEARLY_FULL * self._max_rows or size >= _NEARLY_FULL * self._max_bytes
-        self._use_resolution = _FINE_USE_RESOLUTION_SECONDS if is_nearly_full else _USE_RESOLUTION_SECONDS
-
-    def _query(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
-        with self.database.reader() as connection:
-            return query(connection)
-
-    def _bytes_held(self) -> int:
-        """The bytes of all reasonings, or of the file as long as that is far from the limit."""
-        if (most := self._query(reasoning_rows.file_bytes)) < _NEARLY_FULL * self._max_bytes:
-            return most
-        size = 0
-        for start in range(0, self._query(reasoning_rows.last_id) + 1, _ROWS_PER_SUM):
-            with self.database.reader() as connection:
-                size += reasoning_rows.text_bytes(connection, start, start + _ROWS_PER_SUM)
-        return size
-
-    def _delete_oldest(self, excess: "_Amount") -> "_Amount":
-        """Delete one step of the longest unused, at most `excess`; how much."""
-        gone, ids = _Amount(0, 0), []
-        with self.database.transaction() as connection:
-            for row, size in reasoning_rows.oldest(connection, _ROWS_PER_STEP, excess.future):
-                if excess.without(gone).is_over:
-                    break
-                ids.append(row)
-                gone = _Amount(gone.rows + 1, gone.bytes + size)
-            reasoning_rows.delete(connection, ids)
-        return gone
+        return super().prune()
 
     # Housekeeping …
 
     def stats(self) -> StoreStats:
-        return self._query(reasoning_rows.stats)
+        with self.database.reader() as connection:
+            return reasoning_rows.stats(connection)
 
     def clear(self) -> int:
         """Delete everything and shrink the file; how many reasonings there were."""
@@ -302,7 +226,7 @@ class ReasoningStore:
         with self._lock:
             already, self._is_closed = self._is_closed, True
         self._reopener.close()
-        self._pruner.close()
+        super().close()
         if already:
             return
         if self._pending and not self._reopen():

@@ -8,13 +8,12 @@ import sqlite3
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 UNFINISHED = ("queued", "in_progress")
 # Exactly the condition of the partial index; SQLite uses the index for no other.
-_IS_UNFINISHED = "status IN ('queued', 'in_progress')"
+IS_UNFINISHED = "status IN ('queued', 'in_progress')"
 # Roughly what a row takes in memory besides its packed fields.
 _BYTES_PER_ROW = 500
 
@@ -68,7 +67,7 @@ class Unfinished(NamedTuple):
 
 
 def unfinished_rows(connection: sqlite3.Connection) -> list[Unfinished]:
-    rows = connection.execute(f"SELECT number, caller, id, body FROM responses WHERE {_IS_UNFINISHED}")
+    rows = connection.execute(f"SELECT number, caller, id, body FROM responses WHERE {IS_UNFINISHED}")
     return [Unfinished(*row) for row in rows]
 
 
@@ -76,7 +75,7 @@ def fail(connection: sqlite3.Connection, number: int, body: bytes) -> bool:
     """Mark a row as failed, with this packed body; whether it was still unfinished."""
     changed = connection.execute(
         "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
-        f"WHERE number = ? AND {_IS_UNFINISHED}",
+        f"WHERE number = ? AND {IS_UNFINISHED}",
         (body, len(body), number),
     )
     return changed.rowcount > 0
@@ -85,23 +84,6 @@ def fail(connection: sqlite3.Connection, number: int, body: bytes) -> bool:
 class ResponseStats(NamedTuple):
     responses: int
     bytes: int
-
-
-def totals(connection: sqlite3.Connection) -> ResponseStats:
-    return ResponseStats(*connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM responses").fetchone())
-
-
-def oldest_finished(connection: sqlite3.Connection, limit: int, future: float) -> list[tuple[int, float, int]]:
-    """Number, time and size of the oldest rows that are finished, after those with a time after `future`."""
-    return connection.execute(
-        f"SELECT number, created_at, size FROM responses WHERE NOT {_IS_UNFINISHED} "
-        "ORDER BY created_at > ? DESC, created_at LIMIT ?",
-        (future, limit),
-    ).fetchall()
-
-
-def delete(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    connection.executemany("DELETE FROM responses WHERE number = ?", [(number,) for number in numbers])
 
 
 @dataclass(frozen=True)

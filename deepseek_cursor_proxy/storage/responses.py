@@ -18,24 +18,19 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage import response_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
-from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
 from deepseek_cursor_proxy.storage.response_rows import Change, PendingChanges, ResponseStats, Row, UnacceptedRows
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 _log = logging.getLogger(__name__)
 
-# Rows are large, so pruning runs often, …
-_WRITES_BETWEEN_PRUNINGS = 16
-# … in steps after which other threads get the lock: a row may have megabytes.
-_ROWS_PER_STEP = 20
 _MOST_PENDING = 64
 _MOST_BYTES_PENDING = 32 * 1024 * 1024
 # Of callers that are not known yet, all together: the jobs that `background_jobs` admits for them, and some that ended.
@@ -66,27 +61,31 @@ class _Unpacked(NamedTuple):
     size: int
 
 
-class ResponseStore:
+class ResponseStore(Table):
     """Called by handler threads, background jobs and the reopener.
 
     The lock lets one thread write at a time and protects `_in_work`, `_has_warned` and `_has_orphans`. Pending changes
     and the database have locks of their own, so that a lookup waits for no writer.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        max_age_seconds: float = 30 * 24 * 3600,
-        max_rows: int = 10_000,
-        max_bytes: int = 1024**3,
-        pruning: PruningClock | None = None,
-    ) -> None:
-        self._database = database
-        self._max_age = max_age_seconds
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
+    kind = Kind(
+        "responses",
+        "response store",
+        id="number",
+        time="created_at",
+        # An unfinished response would be lost with its row.
+        may_go=f"NOT {response_rows.IS_UNFINISHED}",
+        max_rows=10_000,
+        max_bytes=1024**3,
+        # Rows are large, so pruning runs often, in steps after which other threads get the lock.
+        writes_between_prunings=16,
+        rows_per_step=20,
+    )
+
+    def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
+        super().__init__(database, **options)
+        # A low limit is kept closely.
+        self._pruner.every = int(max(1, min(self._pruner.every, self._max_rows // self._pruner.every)))
         # Whether responses of a process that died may still be unfinished in the file.
         self._has_orphans = False
         self._lock = threading.Lock()
@@ -98,11 +97,7 @@ class ResponseStore:
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         self._has_warned = False
-        self._faults = FaultGuard(_log, "response store")
         database.on_reopen(self._write_pending)
-        # A low limit is kept closely.
-        every = max(1, min(_WRITES_BETWEEN_PRUNINGS, max_rows // _WRITES_BETWEEN_PRUNINGS))
-        self._pruner = Pruner(lambda: self.prune(), every=every, name="response-store-prune")
 
     # Changes …
 
@@ -131,7 +126,7 @@ class ResponseStore:
                 self._unaccepted.remove(change)
 
     def _is_alive(self, row: Row) -> bool:
-        return row.is_unfinished or self._pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
+        return row.is_unfinished or self.pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
         """Replace a stored response; whether it was there. One that was deleted meanwhile stays deleted."""
@@ -171,7 +166,7 @@ class ResponseStore:
         # Before any lock is taken: packing a long one takes a while.
         body, items = self._pack(response.body), self._pack(list(response.input))
         return Row(
-            caller, response.body["id"], response.body["status"], self._pruning.use_time(), body, items, response.events
+            caller, response.body["id"], response.body["status"], self.pruning.use_time(), body, items, response.events
         )
 
     def _pack(self, value: Any) -> bytes:
@@ -193,7 +188,7 @@ class ResponseStore:
     def _change(self, change: Change) -> bool:
         """Make a change in the file, or else keep it pending; whether the response was there, or is now."""
         try:
-            with self._database.transaction() as connection:
+            with self.database.transaction() as connection:
                 was_there = change.make(connection)
         # Any exception, also one that is no fault of the file: no response that a client knows may be lost by it.
         except Exception as error:
@@ -214,12 +209,12 @@ class ResponseStore:
             self._has_warned = True
             _log.warning("only the latest responses are kept, in memory, until the store can be written: %s", error)
         if is_unusable:
-            self._database.request_reopen()
+            self.database.request_reopen()
         return True
 
     def _is_gone(self, change: Change) -> bool:
         """Whether there is surely no such row; a file that cannot be read proves nothing."""
-        with self._faults.guard("look up"), self._database.reader() as connection:
+        with self._faults.guard("look up"), self.database.reader() as connection:
             return response_rows.read(connection, change.caller, change.id, with_events=False) is None
         return False
 
@@ -235,7 +230,7 @@ class ResponseStore:
 
     def _write_one(self, change: Change) -> None:
         try:
-            with self._database.transaction(is_retry=True) as connection:
+            with self.database.transaction(is_retry=True) as connection:
                 change.make(connection)
         except Unusable:
             raise
@@ -265,12 +260,12 @@ class ResponseStore:
 
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> Row | None:
         """The row in the file; None when the file cannot be read."""
-        with self._faults.guard("look up"), self._database.reader() as connection:
+        with self._faults.guard("look up"), self.database.reader() as connection:
             return response_rows.read(connection, caller, response_id, with_events=with_events)
         return None
 
     def _is_current(self, row: Row) -> bool:
-        return row.is_unfinished or row.created_at >= self._pruning.oldest_kept(self._max_age)
+        return row.is_unfinished or row.created_at >= self.pruning.oldest_kept(self._max_age)
 
     # Orphans: responses that a process which died left unfinished …
 
@@ -288,7 +283,7 @@ class ResponseStore:
 
     def _fail_orphans(self, *, is_retry: bool = False) -> int:
         with self._lock:
-            with self._database.reader() as connection:
+            with self.database.reader() as connection:
                 unfinished = response_rows.unfinished_rows(connection)
             orphans = [each for each in unfinished if (each.caller, each.id) not in self._in_work]
             failed = sum(self._fail_orphan(each, is_retry) for each in orphans)
@@ -302,41 +297,16 @@ class ResponseStore:
         except ValueError:
             # Unreadable, but it must not stay unfinished for ever.
             packed = orphan.body
-        with self._database.transaction(is_retry=is_retry) as connection:
+        with self.database.transaction(is_retry=is_retry) as connection:
             return response_rows.fail(connection, orphan.number, packed)
-
-    # Pruning …
-
-    def prune(self) -> int:
-        """Delete the oldest beyond the limits; how many. Called on the pruner's thread, or by tests."""
-        with self._faults.guard("prune"):
-            return self._pruner.delete_in_steps(self._delete_oldest)
-        return 0
-
-    def _delete_oldest(self) -> int:
-        with self._database.transaction() as connection:
-            rows, size = response_rows.totals(connection)
-            is_full = rows > self._max_rows or size > self._max_bytes
-            future = self._pruning.latest_plausible() if is_full else float("inf")
-            gone = []
-            # An unfinished response would be lost with its row.
-            for number, created_at, each in response_rows.oldest_finished(connection, _ROWS_PER_STEP, future):
-                is_old = created_at < self._pruning.oldest_kept(self._max_age)
-                if not is_old and rows <= self._max_rows and size <= self._max_bytes:
-                    break
-                gone.append(number)
-                rows, size = rows - 1, size - each
-            response_rows.delete(connection, gone)
-        return len(gone)
 
     def stats(self) -> ResponseStats:
         """The number and bytes of stored responses; raises Unusable."""
-        with self._database.reader() as connection:
-            return response_rows.totals(connection)
+        return ResponseStats(*self.totals())
 
     def close(self) -> None:
         """Write what is pending; idempotent. The database is its owner's to close."""
-        self._pruner.close()
+        super().close()
         with self._faults.guard("catch up"):
             self._write_pending()
         if count := len(self._pending):

@@ -8,7 +8,6 @@ SQL: table `token_ratios`, a handful of rows, written minutes apart and when the
 requests teach again. No answer ever fails because of it.
 """
 
-import logging
 import math
 import threading
 import time
@@ -16,9 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
-
-_log = logging.getLogger(__name__)
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table
 
 # In prompts from this size on the layout, the least certain part of the estimate, does not matter.
 _TOKENS_OF_FULL_WEIGHT = 4000
@@ -41,15 +38,16 @@ class _Ratio:
     written_at: float = float("-inf")
 
 
-class TokenRatios:
+class TokenRatios(Table):
     """Called by handler threads and the counter's thread. The lock protects `_ratios`, read from the file once."""
 
+    kind = Kind("token_ratios", "token ratios", ("model",), ("mean", "count"))
+
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._database = database
+        super().__init__(database)
         self._clock = clock
         self._lock = threading.Lock()
         self._ratios: dict[str, _Ratio] | None = None
-        self._faults = FaultGuard(_log, "token ratios")
 
     def ratio(self, model: str) -> float:
         """The factor for an estimate; 1 for an unknown model."""
@@ -79,19 +77,12 @@ class TokenRatios:
 
     def _all(self) -> dict[str, _Ratio]:
         if self._ratios is None:
-            found = self._read()
+            rows = self._read_all(_MOST_MODELS)
+            found = {model: _Ratio(mean, count, mean) for model, mean, count in rows if abs(mean) <= _FARTHEST}
             with self._lock:
                 # Another thread may have read and learned meanwhile.
                 self._ratios = self._ratios if self._ratios is not None else found
         return self._ratios
-
-    # On disk …
-
-    def _read(self) -> dict[str, _Ratio]:
-        with self._faults.guard("look up"), self._database.reader() as connection:
-            rows = connection.execute("SELECT model, mean, count FROM token_ratios LIMIT ?", (_MOST_MODELS,)).fetchall()
-            return {model: _Ratio(mean, count, mean) for model, mean, count in rows if abs(mean) <= _FARTHEST}
-        return {}
 
     def _write(self, model: str) -> None:
         with self._lock:
@@ -101,9 +92,4 @@ class TokenRatios:
                 return
             # Before the write, so that a file that cannot be written is not tried with every prompt.
             self._ratios[model] = _Ratio(known.mean, known.count, known.mean, self._clock())
-        with self._faults.guard("record"), self._database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO token_ratios (model, mean, count) VALUES (?, ?, ?) "
-                "ON CONFLICT (model) DO UPDATE SET mean = excluded.mean, count = excluded.count",
-                (model, known.mean, known.count),
-            )
+        self._write_row((model,), (known.mean, known.count))

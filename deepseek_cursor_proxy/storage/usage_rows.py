@@ -120,19 +120,6 @@ def _bounded(connection: sqlite3.Connection, group: DayGroup) -> DayGroup:
     return group if count < _MAX_GROUPS_PER_DAY else group._replace(model=OTHER, key=OTHER)
 
 
-def prune(connection: sqlite3.Connection, oldest: float, max_rows: int, limit: int) -> int:
-    """Delete some of the rows that are too old or too many, at most `limit` for each reason; how many."""
-    rows = connection.execute("SELECT count(*) FROM usage").fetchone()[0]
-    return connection.execute(
-        "DELETE FROM usage WHERE id IN (SELECT id FROM usage ORDER BY id LIMIT ?) OR id IN "
-        "(SELECT id FROM usage WHERE ended_at < ? ORDER BY ended_at LIMIT ?)",
-        (min(max(0, rows - max_rows), limit), oldest, limit),
-    ).rowcount
-
-
-# Reading …
-
-
 def has_tables(connection: sqlite3.Connection) -> bool:
     """Whether the file has a ledger: those of older versions have none."""
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'usage_days'").fetchone() is not None

@@ -7,12 +7,12 @@ of its last second. Nothing here delays or fails an answer.
 """
 
 import logging
-import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from datetime import date, datetime
+from typing import Unpack
 
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.net.threads import start_thread
@@ -22,8 +22,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
-from deepseek_cursor_proxy.storage.engine.pruner import Pruner
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
 from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
 
 _log = logging.getLogger(__name__)
@@ -34,21 +33,16 @@ _SECONDS_BETWEEN_BATCHES = 1.0
 _ROWS_PER_TRANSACTION = 64
 # A kilobyte each, while the file cannot be used.
 _MOST_ROWS_WAITING = 2000
-# Pruning counts the rows, which takes milliseconds when there are many.
-_ROWS_BETWEEN_PRUNINGS = 1024
-_ROWS_PER_STEP = 200
 
 
-class UsageLedger:
+class UsageLedger(Table):
     """`add` is called by handler threads, the rest by its own. `_lock` protects the fields."""
 
-    def __init__(
-        self, database: Database, *, max_age_seconds: float, max_rows: int, pruning: PruningClock | None = None
-    ) -> None:
-        self._database = database
-        self._max_age = max_age_seconds
-        self._max_rows = max_rows
-        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
+    # Pruning counts the rows, which takes milliseconds when there are many.
+    kind = Kind("usage", "usage", time="ended_at", size="0", writes_between_prunings=1024)
+
+    def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
+        super().__init__(database, **options)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         # Held while rows that were taken are not in the file yet.
@@ -58,7 +52,6 @@ class UsageLedger:
         self._has_warned = False
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._pruner = Pruner(lambda: self.prune(), every=_ROWS_BETWEEN_PRUNINGS, name="usage-prune")
         # The keys of callers that got an answer in earlier runs; None until they are read.
         self._earlier_keys: frozenset[str] | None = None
 
@@ -76,12 +69,9 @@ class UsageLedger:
     def had_answer(self, key: str) -> bool:
         """Whether a caller got an answer before this run; False while the file cannot be read."""
         if self._earlier_keys is None:
-            try:
-                with self._database.reader() as connection:
-                    self._earlier_keys = usage_rows.read_answered_keys(connection)
-            except (Unusable, sqlite3.Error, OSError):
-                return False
-        return key in self._earlier_keys
+            with self._faults.guard("look up"), self.database.reader() as connection:
+                self._earlier_keys = usage_rows.read_answered_keys(connection)
+        return self._earlier_keys is not None and key in self._earlier_keys
 
     def emit(self, event: Event) -> None:
         """Have a call written that is no request of a client."""
@@ -97,7 +87,7 @@ class UsageLedger:
         if thread is not None:
             thread.join()
         self.flush()
-        self._pruner.close()
+        super().close()
 
     def flush(self) -> bool:
         """Write what waits; whether all of it is in the file now."""
@@ -144,7 +134,7 @@ class UsageLedger:
         """Write requests; those that are left, because the file cannot be used now."""
         try:
             rows = list(map(_row, batch))
-            with self._database.transaction() as connection:
+            with self.database.transaction() as connection:
                 usage_rows.insert(connection, rows)
                 usage_rows.write_sums(connection, sum_by_day(rows))
         except Unusable:
@@ -173,20 +163,6 @@ class UsageLedger:
         if self._has_warned:
             self._has_warned = False
             _log.warning("usage is written again; requests whose figures are lost: %d", lost)
-
-    def prune(self) -> int:
-        """Delete the rows that are too old or too many; how many. The sums of their days stay."""
-        try:
-            return self._pruner.delete_in_steps(self._delete_some)
-        except (Unusable, sqlite3.Error, OSError) as error:
-            self._warn(error)
-            return 0
-
-    def _delete_some(self) -> int:
-        with self._database.transaction() as connection:
-            return usage_rows.prune(
-                connection, self._pruning.oldest_kept(self._max_age), self._max_rows, _ROWS_PER_STEP
-            )
 
 
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:

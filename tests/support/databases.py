@@ -90,7 +90,9 @@ class StoreTestCase(DatabaseTestCase):
         self.store = self.store_on(self.database)
 
     def store_on(self, database: Database, **limits: float) -> Any:
-        parameters = inspect.signature(self.store_type).parameters
+        parameters = {
+            "pruning" if name == "options" else name for name in inspect.signature(self.store_type).parameters
+        }
         clocks = {"clock": lambda: self.now, "pruning": PruningClock(math.inf, lambda: self.now)}
         store = self.store_type(database, **{name: clocks[name] for name in clocks if name in parameters}, **limits)
         self.addCleanup(store.close)

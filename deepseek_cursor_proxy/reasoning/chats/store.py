@@ -9,20 +9,14 @@ a restart one request per chat goes undiagnosed. A failure of the file never fai
 """
 
 import json
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from deepseek_cursor_proxy.reasoning.chats.divergence import RequestOutline, nearest
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
-from deepseek_cursor_proxy.storage.engine.pruner import Pruner
-from deepseek_cursor_proxy.storage.engine.unused_rows import delete_unused
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
-
-_log = logging.getLogger(__name__)
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
 
 # With more sub-agents than this under one first question, the one that was idle longest counts as new.
 _BRANCHES_PER_CHAT = 16
@@ -32,8 +26,6 @@ _MOST_TOOLS = 1000
 _MESSAGES_IN_MEMORY = 100_000
 # A use is worth a write only when the row would otherwise look a day older than it is.
 _USE_RESOLUTION_SECONDS = 24 * 3600
-# Orders change rarely, so a few writes are many chats.
-_WRITES_BETWEEN_PRUNINGS = 64
 
 
 _NEVER = float("-inf")
@@ -70,27 +62,18 @@ class ChatBranch(NamedTuple):
     prompt: LastPrompt | None = None
 
 
-class ChatStore:
+class ChatStore(Table):
     """Called by handler threads. Its lock protects `_chats` and `_size`; the database has its own."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        max_age_seconds: float = 30 * 24 * 3600,
-        max_rows: int = 10_000,
-        pruning: PruningClock | None = None,
-    ) -> None:
-        self._database = database
-        self._max_age = max_age_seconds
-        self._max_rows = max_rows
-        self._pruning = pruning or PruningClock(tolerance_for(max_age_seconds))
+    # Orders change rarely, so a few writes are many chats.
+    kind = Kind("tool_orders", "conversation store", size="0", max_rows=10_000, writes_between_prunings=64)
+
+    def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
+        super().__init__(database, **options)
         self._lock = threading.Lock()
         # Branches newest first, chats by last use.
         self._chats: OrderedDict[bytes, tuple[ChatBranch, ...]] = OrderedDict()
         self._size = 0
-        self._faults = FaultGuard(_log, "conversation store")
-        self._pruner = Pruner(lambda: self.prune(), every=_WRITES_BETWEEN_PRUNINGS, name="conversation-store-prune")
 
     def find(self, conversation: bytes, now: RequestOutline) -> ChatBranch | None:
         """The branch that a request belongs to; None when it begins one."""
@@ -134,7 +117,7 @@ class ChatStore:
             self._size -= _size(evicted)
 
     def _read(self, conversation: bytes) -> tuple[ChatBranch, ...]:
-        with self._faults.guard("look up"), self._database.reader() as connection:
+        with self._faults.guard("look up"), self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT names, used_at FROM tool_orders WHERE conversation = ? ORDER BY used_at DESC, id DESC LIMIT ?",
                 (conversation, _BRANCHES_PER_CHAT),
@@ -146,7 +129,7 @@ class ChatStore:
         """The branch with the time of its row, which is written if its order is new or the time is a day old."""
         if not branch.order or len(branch.order) > _MOST_TOOLS:
             return branch
-        now = self._pruning.use_time()
+        now = self.pruning.use_time()
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
         known = [each.written_at for each in (before, *others) if each is not None and each.order == branch.order]
@@ -156,7 +139,7 @@ class ChatStore:
         names = json.dumps(branch.order)
         # The branch's former row, unless another branch still has that order.
         former = json.dumps(before.order) if before and before.order not in [each.order for each in others] else names
-        with self._faults.guard("record"), self._database.transaction() as connection:
+        with self._faults.guard("record"), self.database.transaction() as connection:
             connection.execute(
                 "DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (conversation, names, former)
             )
@@ -166,20 +149,6 @@ class ChatStore:
             self._pruner.count_writes()
             return branch._replace(written_at=now)
         return branch
-
-    def prune(self) -> int:
-        """Delete the rows that are too old or too many; how many. A lost row costs a chat one cache miss."""
-        with self._faults.guard("prune"):
-            return self._pruner.delete_in_steps(self._delete_some)
-        return 0
-
-    def _delete_some(self) -> int:
-        with self._database.transaction() as connection:
-            return delete_unused(connection, "tool_orders", self._pruning, self._max_age, self._max_rows)
-
-    def close(self) -> None:
-        """Idempotent; the database is its owner's to close."""
-        self._pruner.close()
 
 
 def _continues(found: ChatBranch, now: RequestOutline) -> bool:

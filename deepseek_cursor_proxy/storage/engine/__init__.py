@@ -4,7 +4,7 @@
     faults, file_check, reopener           a file that is locked, full, damaged or gone, and how the proxy goes on
     read_only                              a connection for commands that look at the file
     pending_writes, group_commit           writes that wait, and writes that share a commit
-    pruner, unused_rows                    when old rows are deleted, and which of a simple table
+    table, pruner                          the rows of one kind, which of them are kept, and when others are deleted
 
-Other folders import database, faults, pruner and unused_rows, each for tables of its own, and `cli` read_only.
+Other folders import database, faults and table, each for tables of its own, and `cli` read_only.
 """

@@ -17,7 +17,7 @@ class Pruner:
 
     def __init__(self, prune: Callable[[], object], *, every: int, name: str) -> None:
         self._prune = prune
-        self._every = every
+        self.every = every
         self._name = name
         self._lock = threading.Lock()
         self._writes = 0
@@ -29,7 +29,7 @@ class Pruner:
     def count_writes(self, count: int = 1) -> None:
         with self._lock:
             before, self._writes = self._writes, self._writes + count
-            if before // self._every == self._writes // self._every or self._closing.is_set():
+            if before // self.every == self._writes // self.every or self._closing.is_set():
                 return
             if self._thread is not None:
                 self._is_due_again = True
@@ -48,14 +48,6 @@ class Pruner:
     def is_closed(self) -> bool:
         """Whether a running pruning should stop after its current step."""
         return self._closing.is_set()
-
-    def delete_in_steps(self, delete_some: Callable[[], int]) -> int:
-        """Delete some rows at a time, until none are left to delete or the store is closed; how many in all."""
-        deleted = 0
-        while not self.is_closed and (step := delete_some()):
-            deleted += step
-            self.pause()
-        return deleted
 
     def pause(self) -> None:
         """Call between two steps: a thread that retakes a lock at once starves those that wait for it."""

@@ -40,7 +40,7 @@ class TestCachedAnswers(StoreTestCase):
 
     def test_answers_are_pruned_in_the_background(self) -> None:
         def write() -> None:
-            for number in range(cached_answers._WRITES_BETWEEN_PRUNINGS):
+            for number in range(CachedAnswers.kind.writes_between_prunings):
                 self.store.record(b"%d" % number, ANSWER)
 
         self.assert_prunes_on_another_thread(self.store, write)

@@ -1,4 +1,4 @@
-from deepseek_cursor_proxy.storage import picture_descriptions
+from deepseek_cursor_proxy.storage.engine import table
 from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
 from tests.support.databases import StoreTestCase
 
@@ -28,7 +28,7 @@ class TestPictureDescriptions(StoreTestCase):
         self.assertEqual({b"1": "a window"}, self.store.find(ANN, [b"1"]))
 
     def test_many_pictures_are_found_at_once(self) -> None:
-        names = [b"%d" % number for number in range(picture_descriptions._KEYS_PER_QUERY + 1)]
+        names = [b"%d" % number for number in range(table.KEYS_PER_QUERY + 1)]
         for name in (names[0], names[-1]):
             self.store.record(ANN, name, "text")
         self.assertEqual({names[0]: "text", names[-1]: "text"}, self.store.find(ANN, names))
@@ -52,7 +52,7 @@ class TestPictureDescriptions(StoreTestCase):
 
     def test_descriptions_are_pruned_in_the_background(self) -> None:
         def write() -> None:
-            for number in range(picture_descriptions._WRITES_BETWEEN_PRUNINGS):
+            for number in range(PictureDescriptions.kind.writes_between_prunings):
                 self.store.record(ANN, b"%d" % number, "text")
 
         self.assert_prunes_on_another_thread(self.store, write)

@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -260,7 +261,9 @@ class TestPruning(StoreTestCase):
 
     def test_reasonings_are_pruned_on_a_thread_of_their_own(self) -> None:
         store = self.store(max_rows=5)
-        self.assert_prunes_on_another_thread(store, lambda: self.fill(store, range(reasonings._TURNS_BETWEEN_PRUNINGS)))
+        self.assert_prunes_on_another_thread(
+            store, lambda: self.fill(store, range(ReasoningStore.kind.writes_between_prunings))
+        )
         self.assertEqual(5, store.stats().reasonings)
 
 
@@ -363,7 +366,8 @@ class TestCosts(StoreTestCase):
 
     def test_a_turn_costs_the_same_after_400_turns_as_after_twenty(self) -> None:
         # Not on a thread of its own, whose instructions would count.
-        self.enterContext(mock.patch.object(reasonings, "_TURNS_BETWEEN_PRUNINGS", 10**9))
+        kind = replace(ReasoningStore.kind, writes_between_prunings=10**9)
+        self.enterContext(mock.patch.object(ReasoningStore, "kind", kind))
         store = self.store(self.path)
         steps = [self.steps(store, number) for number in range(401)]
         self.assertLess(max(steps[100:]), 1.1 * min(steps[20:60]))

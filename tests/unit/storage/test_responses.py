@@ -281,7 +281,7 @@ class TestPruning(ResponseStoreTestCase):
         self.store.prune()
         self.assertEqual([str(number) for number in range(20, 30)], self.ids())
         self.store = self.store_on(self.database, max_rows=7)
-        last = 2 * responses._ROWS_PER_STEP + 9
+        last = 2 * ResponseStore.kind.rows_per_step + 9
         self.fill(last + 1)
         self.store.prune()
         self.assertEqual((7, str(last)), (len(self.ids()), self.ids()[-1]))
@@ -304,7 +304,7 @@ class TestPruning(ResponseStoreTestCase):
 
     def test_responses_are_pruned_on_a_thread_of_their_own(self) -> None:
         self.store = self.store_on(self.database, max_rows=5)
-        self.assert_prunes_on_another_thread(self.store, lambda: self.fill(responses._WRITES_BETWEEN_PRUNINGS))
+        self.assert_prunes_on_another_thread(self.store, lambda: self.fill(ResponseStore.kind.writes_between_prunings))
         self.assertTrue(eventually(lambda: len(self.ids()) == 5))
 
     def test_an_unfinished_response_is_not_pruned(self) -> None:

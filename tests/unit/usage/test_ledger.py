@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import threading
 import unittest
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from unittest import mock
@@ -128,7 +129,10 @@ class TestLedger(LedgerTestCase):
         opened = self.ledger()
         opened.add(record(key="answered0000"))
         opened.flush()
-        with mock.patch.object(usage_rows, "read_answered_keys", side_effect=sqlite3.OperationalError):
+        with (
+            mock.patch.object(usage_rows, "read_answered_keys", side_effect=sqlite3.OperationalError),
+            self.assertLogs(ledger.__name__, logging.WARNING),
+        ):
             self.assertFalse(opened.had_answer("answered0000"))
         self.assertTrue(opened.had_answer("answered0000"))
 
@@ -187,7 +191,7 @@ class TestBounds(LedgerTestCase):
         self.assertEqual(9, self.all_sums().requests)
 
     def test_pruning_runs_on_another_thread(self) -> None:
-        self.enterContext(mock.patch.object(ledger, "_ROWS_BETWEEN_PRUNINGS", 64))
+        self.enterContext(mock.patch.object(UsageLedger, "kind", replace(UsageLedger.kind, writes_between_prunings=64)))
         opened = self.ledger()
 
         def write() -> None:

@@ -123,7 +123,7 @@ class TestForgetting(ChatStoreTestCase):
 
     def test_pruning_happens_by_itself_and_not_on_an_answering_thread(self) -> None:
         self.store = self.store_on(self.database, max_rows=5)
-        writes = conversation_store._WRITES_BETWEEN_PRUNINGS
+        writes = ChatStore.kind.writes_between_prunings
         self.assert_prunes_on_another_thread(self.store, lambda: self.fill(writes))
 
     def test_memory_is_bounded_by_messages_tools_and_branches(self) -> None:

@@ -48,13 +48,6 @@ class TestPruner(unittest.TestCase):
         pruner.close()
         self.assertEqual(runs[:1] * 2, runs)
 
-    def test_steps_are_repeated_until_one_deletes_nothing_or_the_store_is_closed(self) -> None:
-        pruner, steps = Pruner(lambda: None, every=1, name="prune"), [3, 2, 0, 7]
-        self.assertEqual(5, pruner.delete_in_steps(lambda: steps.pop(0)))
-        self.assertEqual([7], steps)
-        pruner.close()
-        self.assertEqual(0, pruner.delete_in_steps(lambda: steps.pop(0)))
-
     def test_close_ends_the_pause_between_two_pruning_steps(self) -> None:
         pruner = Pruner(lambda: None, every=1, name="prune")
         with mock.patch.object(pruner_module, "_SECONDS_BETWEEN_STEPS", 3600):
