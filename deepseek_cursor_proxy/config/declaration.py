@@ -1,4 +1,4 @@
-"""Declarations of settings: `setting(…)` and `table(…)` with the parsing and printing of their values.
+"""Declarations of settings: `setting(…)`, `table(…)` and `constant(…)`, with the parsing and printing of their values.
 
 A Setting is one value or a list, from a flag, an environment variable or the file; a Table maps names of models and
 comes from the file only. A bad value is a StartupError of one line that names the setting, the value, what is allowed
@@ -47,6 +47,11 @@ def setting(
     limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
     more = {"switch": switch, "check": check, "needs_restart": needs_restart, "group": group}
     return field(default=default, metadata={**limits, **more})
+
+
+def constant(value: Any) -> Any:
+    """Declare a value that no user can set: code that embeds the proxy, as the tests do, may give another."""
+    return field(default=value, metadata={"constant": True})
 
 
 class Setting(NamedTuple):

@@ -22,7 +22,7 @@ def _collect_settings() -> tuple[Setting, ...]:
     found = []
     group = ""
     for each in fields(ProxyConfig):
-        if "entry" in each.metadata:
+        if "entry" in each.metadata or "constant" in each.metadata:
             continue
         hint = hints[each.name]
         origin = get_origin(hint)
@@ -37,16 +37,22 @@ def _collect_settings() -> tuple[Setting, ...]:
 SETTINGS = _collect_settings()
 TABLES = tuple(Table(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
 DECLARATIONS: tuple[Setting | Table, ...] = (*SETTINGS, *TABLES)
+# Settings of earlier versions, with what holds now.
+RETIRED = {each.name: f"it is {to_toml(each.default)}" for each in fields(ProxyConfig) if "constant" in each.metadata}
+RETIRED["max_flash_calls"] = "it is five times max_upstream_calls"
+RETIRED["response_max_bytes"] = "reasoning_cache_max_bytes holds for responses too"
 
 
 class LoadedConfig(NamedTuple):
     config: ProxyConfig
     origins: Mapping[str, str]
+    # Sentences about settings of earlier versions that a source still names.
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "LoadedConfig":
         """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
-        found = sources.read(DECLARATIONS, path, environment, flags)
+        found = sources.read(DECLARATIONS, RETIRED, path, environment, flags)
         config = ProxyConfig(**found.values)
         if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
             why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
@@ -60,7 +66,7 @@ class LoadedConfig(NamedTuple):
         )
         if config.https_proxy == "environment":
             https_proxy.from_environment(environment)
-        return cls(config, found.origins)
+        return cls(config, found.origins, tuple(found.warnings))
 
     def shown_value(self, each: Setting | Table) -> str:
         """A value in TOML, without anything that is or may be a key; keys themselves are digests already."""

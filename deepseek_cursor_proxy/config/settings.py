@@ -1,10 +1,10 @@
 """Every setting of the proxy, declared once: the fields of ProxyConfig.
 
 To change a default, edit its field; limits and timeouts that users never need are constants (`_…SECONDS…`, `_MAX_…`) of
-the module that applies them. To add a setting, add a field with `setting(default, help)`;
-its command-line flag, environment variable, TOML key, `config show` and `--help` come from it, and so does the table in
-.github/docs/settings.md, which a test compares. Code reads the value as `config.<field>`. Tables of models are fields
-with `table(…)` and have neither flag nor variable.
+the module that applies them, or `constant(…)` where tests give other values. To add a setting, add a field with
+`setting(default, help)`; its command-line flag, environment variable, TOML key, `config show` and `--help` come from
+it, and so does the table in .github/docs/settings.md, which a test compares. Code reads the value as `config.<field>`.
+Tables of models are fields with `table(…)` and have neither flag nor variable.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
-from deepseek_cursor_proxy.config.declaration import freeze, parse_items, setting, switch_word, table
+from deepseek_cursor_proxy.config.declaration import constant, freeze, parse_items, setting, switch_word, table
 from deepseek_cursor_proxy.config.tunnels import TUNNELS, tunnel_address, tunnel_choice
 from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
 from deepseek_cursor_proxy.config.values import (
@@ -58,7 +58,7 @@ class ProxyConfig:
     # `host` alone is the address that the proxy listens on.
     upstream_host: str = setting(
         "auto",
-        "whose words for thinking and reasoning base_url understands; auto: by its name, else by its answers",
+        "API dialect of base_url; auto: by its host name, else by its answers",
         choices=HOSTS,
     )
     upstream_model: str = setting(
@@ -123,11 +123,10 @@ class ProxyConfig:
         "seconds to try a busy or broken DeepSeek again before clients get its error; 0: nothing is ever sent twice",
         at_least=0,
     )
-    connect_timeout: float = _seconds(10.0, "seconds to reach DeepSeek: name, connection and certificate together")
     # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
-    max_upstream_calls: int = _amount(480, "calls to a model at once; further ones wait for a slot")
-    # DeepSeek allows 2500.
-    max_flash_calls: int = _amount(2400, "the same for Flash, of which DeepSeek allows more")
+    max_upstream_calls: int = _amount(
+        480, "calls to a model at once, five times as many to Flash; further ones wait for a slot"
+    )
     # Tunnels give up on a silent answer after 100 seconds; a 429 before that says why.
     queue_timeout: float = _seconds(30.0, "seconds a call may wait for a slot before 429 is answered", at_least=0)
     https_proxy: str = setting(
@@ -141,14 +140,6 @@ class ProxyConfig:
     heartbeat_interval: float = _seconds(
         15.0, "seconds of silence after which the client gets an empty event, so that it keeps waiting", group="clients"
     )
-    header_timeout: float = _seconds(10.0, "seconds a client may take to send the head of a request")
-    # A body of 48 MiB may take a quarter of an hour, a body that does not come ten seconds: slower than a bad mobile
-    # link is an attack.
-    body_timeout: float = _seconds(10.0, "seconds a client may take to send a body, besides what body_rate allows")
-    body_rate: int = _amount(50_000, "bytes of a body that earn the client another second")
-    # Clients rely on 15 seconds; each unused connection costs a thread.
-    idle_timeout: float = _seconds(20.0, "seconds an unused client connection is kept open")
-    write_timeout: float = _seconds(30.0, "seconds a client may refuse to read before it is dropped")
     shutdown_grace: float = _seconds(5.0, "seconds running answers get to finish when the proxy stops", at_least=0)
     # Each costs a thread; an editor uses a handful.
     max_connections: int = setting(
@@ -167,20 +158,15 @@ class ProxyConfig:
     )
     reasoning_cache_max_rows: int = _amount(100_000, "how many reasonings are kept", needs_restart=True)
     reasoning_cache_max_bytes: int = _amount(
-        1024**3, "how many bytes of reasoning are kept; the longest unused go first", needs_restart=True
+        1024**3,
+        "bytes of reasoning that are kept, and as many of responses; the longest unused go first",
+        needs_restart=True,
     )
     durability: str = setting(
         "normal",
-        "what stored reasoning survives: normal, any death of the proxy; full, a power cut too, at a wait per answer",
+        "normal survives a killed proxy; full also survives power loss, and each answer waits for the disk",
         choices=("normal", "full"),
         needs_restart=True,
-    )
-    response_max_age_seconds: int = _amount(
-        30 * 24 * 3600, "seconds after which a stored response (of the Responses API) is forgotten", needs_restart=True
-    )
-    response_max_rows: int = _amount(10_000, "how many responses are stored; the oldest go first", needs_restart=True)
-    response_max_bytes: int = _amount(
-        1024**3, "how much they may take up, packed; the oldest go first", needs_restart=True
     )
     response_cache: str = setting(
         "ask",
@@ -190,9 +176,6 @@ class ProxyConfig:
     )
     response_cache_max_age_seconds: int = _amount(
         24 * 3600, "seconds after which a cached answer is forgotten", needs_restart=True
-    )
-    response_cache_max_bytes: int = _amount(
-        256 * 1024**2, "how much they may take up, packed; the oldest go first", needs_restart=True
     )
     record: str = setting(
         "sessions",
@@ -221,23 +204,11 @@ class ProxyConfig:
         "seconds after which the figures of a single request are forgotten; sums of days stay",
         needs_restart=True,
     )
-    usage_max_rows: int = _amount(200_000, "of how many requests figures are kept", needs_restart=True)
-    background_workers: int = setting(
-        4,
-        "responses that are generated in the background at once",
-        at_least=1,
-        at_most=256,
-        needs_restart=True,
-        group="Responses API",
-    )
-    # Each holds two descriptors from the start, so that it can be cancelled while it waits.
-    background_queue: int = setting(
-        64, "further ones that wait for their turn; more are answered 429", at_least=0, at_most=4096, needs_restart=True
-    )
     responses_upstream: str = setting(
         "translate",
         "whether Responses requests are translated to DeepSeek's chat API or sent to its own /responses",
         choices=("translate", "native"),
+        group="Responses API",
     )
     tunnel: str | bool | None = setting(
         None,
@@ -275,7 +246,7 @@ class ProxyConfig:
     )
     admin_host: str = setting(
         "localhost",
-        "DANGER: where else than on this machine dashboard and metrics are served, in clear, to who has their key",
+        "DANGER: also serve dashboard and metrics on this address, unencrypted, to anyone with the key",
         needs_restart=True,
     )
     admin_key: AccessKey | None = setting(
@@ -289,6 +260,26 @@ class ProxyConfig:
     tokenizer: Path | None = setting(
         None, "count tokens exactly with this tokenizer.json of DeepSeek's, instead of estimating", needs_restart=True
     )
+    # Values that suit every machine. They were settings once; a line of an old file that names one is warned about.
+    # To reach DeepSeek: name, connection and certificate together.
+    connect_timeout: float = constant(10.0)
+    # Clients: the head of a request, its body besides what body_rate allows, an unused connection, an unread answer.
+    # A body of 48 MiB may take a quarter of an hour, one that does not come ten seconds: slower than a bad mobile link
+    # is an attack. Clients rely on 15 seconds of an unused connection.
+    header_timeout: float = constant(10.0)
+    body_timeout: float = constant(10.0)
+    # Bytes of a body that earn the client another second.
+    body_rate: int = constant(50_000)
+    idle_timeout: float = constant(20.0)
+    write_timeout: float = constant(30.0)
+    # As long as OpenAI keeps them; the oldest go first.
+    response_max_age_seconds: int = constant(30 * 24 * 3600)
+    response_max_rows: int = constant(10_000)
+    response_cache_max_bytes: int = constant(256 * 1024**2)
+    usage_max_rows: int = constant(200_000)
+    # Responses generated in the background at once, and those that wait: each holds two descriptors from the start.
+    background_workers: int = constant(4)
+    background_queue: int = constant(64)
     models: Mapping[str, str] = table(
         "more names for DeepSeek's models; one that ends in * stands for all that begin so",
         model_name,
@@ -356,7 +347,8 @@ class ProxyConfig:
         table = self.upstreams.get(model)
         if table is not None and table.max_calls is not None:
             return table.max_calls
-        return self.max_flash_calls if "flash" in model else self.max_upstream_calls
+        # DeepSeek allows an account five times as many calls to Flash: 2500.
+        return 5 * self.max_upstream_calls if "flash" in model else self.max_upstream_calls
 
     def calls_setting(self, name: str) -> str | None:
         """Where the limit of calls to an upstream is set; None for that of a model."""

@@ -26,34 +26,39 @@ Declarations = Sequence[Setting | Table]
 
 
 class SourceValues(NamedTuple):
-    """By field: the values from any source, and the origin of every declared setting."""
-
-    values: Mapping[str, Any]
-    origins: Mapping[str, str]
-
-
-def read(declared: Declarations, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> SourceValues:
-    """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
-    found = collect(declared, path, environment, flags)
-    if found.faults:
-        raise found.faults[0]
-    return SourceValues(found.values, found.origins)
-
-
-class CollectedValues(NamedTuple):
-    """As SourceValues, of what can be used; and an error for everything else."""
+    """By field: the values from any source, and the origin of every declared setting. What is wrong with the rest."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
     faults: Sequence[StartupError]
+    warnings: Sequence[str]
+
+
+def read(
+    declared: Declarations,
+    retired: Mapping[str, str],
+    path: Path,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any],
+) -> SourceValues:
+    """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
+    found = collect(declared, retired, path, environment, flags)
+    if found.faults:
+        raise found.faults[0]
+    return found
 
 
 def collect(
-    declared: Declarations, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
-) -> CollectedValues:
-    """The same without stopping at the first bad value."""
+    declared: Declarations,
+    retired: Mapping[str, str],
+    path: Path,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any],
+) -> SourceValues:
+    """The same without stopping at the first bad value. `retired` has settings of earlier versions."""
     values: dict[str, Any] = {}
     faults: list[StartupError] = []
+    warnings: list[str] = []
     origins = {each.field: "default" for each in declared}
     # Older files use the field's name.
     names = {name: each for each in declared for name in (each.field, each.key)}
@@ -62,6 +67,9 @@ def collect(
     except StartupError as error:
         settings, faults = {}, [error]
     for name, value, origin in _sources(settings, str(path), environment, flags):
+        if name in retired:
+            warnings.append(f"config: {name} is no longer a setting: {retired[name]}; remove it ({origin})")
+            continue
         try:
             found = _find(names, name, origin)
             _refuse_misplaced(names, found, value, origin)
@@ -69,7 +77,7 @@ def collect(
             origins[found.field] = origin
         except StartupError as error:
             faults.append(error)
-    return CollectedValues(values, origins, faults)
+    return SourceValues(values, origins, faults, warnings)
 
 
 def _sources(

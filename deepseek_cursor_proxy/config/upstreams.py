@@ -36,7 +36,7 @@ class UpstreamTable:
     # 1 is asked before 2; new chats are spread over those of one priority by weight.
     priority: int = 1
     weight: int = 1
-    # How many calls to it may run at once; None: as max_upstream_calls and max_flash_calls say.
+    # How many calls to it may run at once; None: as max_upstream_calls says.
     max_calls: int | None = None
     # Raw fields for every request to it.
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)

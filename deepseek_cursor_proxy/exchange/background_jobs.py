@@ -190,8 +190,7 @@ class Jobs:
                 raise ProxyStopping
             if len(self._tasks) >= self._max_jobs:
                 raise QueueFull(
-                    "As many background responses wait already as may. Try again in a moment, "
-                    "or raise --background-workers or --background-queue.",
+                    "As many background responses wait already as may. Try again in a moment.",
                     retry_after=_RETRY_AFTER_SECONDS,
                 )
             sizes = [task.job.unaccepted_bytes for task in self._tasks.values() if task.job.unaccepted_bytes]

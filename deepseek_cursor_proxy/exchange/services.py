@@ -192,7 +192,7 @@ def _open_responses(config: ProxyConfig, reasoning_store: ReasoningStore) -> Res
         reasoning_store.database,
         max_age_seconds=config.response_max_age_seconds,
         max_rows=config.response_max_rows,
-        max_bytes=config.response_max_bytes,
+        max_bytes=config.reasoning_cache_max_bytes,
         pruning=reasoning_store.pruning,
     )
     if count := store.fail_orphans():

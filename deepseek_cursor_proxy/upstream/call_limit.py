@@ -21,7 +21,7 @@ _MOST_LIMITS = 64
 # Each queued call holds two descriptors and a thread; more would only take them from the calls that run.
 _MOST_WAITING = 512
 _RETRY_AFTER_SECONDS = 2
-_SETTING = "--max-upstream-calls (--max-flash-calls for Flash)"
+_SETTING = "--max-upstream-calls"
 
 
 class Slot:

@@ -233,8 +233,7 @@ def _errors_of(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
         yield
     except TimeoutError:
         raise ConnectionTimeout(
-            f"The proxy {proxy} did not connect us to {origin.host} in time. Check HTTPS_PROXY, or raise "
-            "--connect-timeout."
+            f"The proxy {proxy} did not connect us to {origin.host} in time. Check HTTPS_PROXY, or try again."
         ) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__

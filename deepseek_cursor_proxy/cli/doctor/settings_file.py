@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, warning
-from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, RETIRED, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.settings import ProxyConfig
 from deepseek_cursor_proxy.config.sources import collect, expand_home, lacks_home
 from deepseek_cursor_proxy.deepseek import model_resolver
@@ -32,7 +32,7 @@ def load(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -
         model_resolver.refuse_blind(loaded.config, loaded.origins["picture_model"])
         return Settings(loaded.config, loaded.origins, ())
     except StartupError as error:
-        found = collect(DECLARATIONS, path, environment, flags)
+        found = collect(DECLARATIONS, RETIRED, path, environment, flags)
         faults = tuple(map(str, found.faults)) or (str(error),)
         return Settings(ProxyConfig(**found.values), found.origins, faults)
 

@@ -141,7 +141,7 @@ def _judge_file(config: ProxyConfig, facts: StoreFacts, running_fault: str) -> F
         return warning(NAME, f"other users can read {facts.path}", f"chmod 600 {facts.path}")
     rows, most = facts.reasonings, config.reasoning_cache_max_rows
     amount = f"{facts.path}, {rows:,} of at most {most:,} reasonings, {facts.bytes / 1e6:,.1f} MB"
-    if rows >= most or facts.bytes >= config.reasoning_cache_max_bytes + config.response_max_bytes:
+    if rows >= most or facts.bytes >= 2 * config.reasoning_cache_max_bytes:
         remedy = "raise reasoning_cache_max_rows and reasoning_cache_max_bytes if chats lose their reasoning"
         return warning(NAME, f"{amount}: full, so what is longest unused goes", remedy)
     return good(NAME, amount)

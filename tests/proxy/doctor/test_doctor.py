@@ -523,10 +523,10 @@ del T
 class SettingsTest(DoctorCase):
     def test_all_mistakes_are_named_and_no_key_is_sent_until_they_are_gone(self) -> None:
         self.skip_round()
-        self.write_settings("queue_timeout = 'soon'\nfuture_setting = 1\nbody_rate = 0\n")
+        self.write_settings("queue_timeout = 'soon'\nfuture_setting = 1\nmax_connections = 0\n")
         upstream = self.enterContext(RawUpstream(lambda _: NOT_FOUND))
         self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", upstream.url)
-        ran = self.doctor("--json", "--write-timeout", "never")
+        ran = self.doctor("--json", "--request-timeout", "never")
         self.assertEqual(1, len(upstream.requests))
         self.assertNotIn(SECRET.encode(), upstream.requests[0])
         faults = [each["text"] for each in json.loads(ran.out)["checks"] if each["name"] == "settings"]

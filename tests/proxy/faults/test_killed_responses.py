@@ -6,6 +6,7 @@ import socket
 import unittest
 from typing import Any
 
+from deepseek_cursor_proxy.config import ProxyConfig
 from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import RawReply, read_reply, request_bytes
 from tests.support.polling import eventually
@@ -25,7 +26,7 @@ class TestKilledResponses(ServeTest):
         self.fake = self.enterContext(FakeDeepSeek())
 
     def start(self, *more: str) -> Process:
-        process, welcome = self.serve("--base-url", self.fake.url, "--background-workers", "1", *more)
+        process, welcome = self.serve("--base-url", self.fake.url, *more)
         self.address = address(welcome)
         return process
 
@@ -43,13 +44,15 @@ class TestKilledResponses(ServeTest):
         return self.send("POST", PATH, {"input": "q", "background": True}).value
 
     def started(self) -> list[Any]:
-        """One response that is finished, one in the middle of its answer, and one that waits."""
-        self.fake.answer(SHORT, STALLED)
+        """One response that is finished, four in the middle of their answers, and one that waits."""
+        workers = ProxyConfig().background_workers
+        self.fake.answer(SHORT, *[STALLED] * workers)
         finished = self.queued()
         self.assertTrue(eventually(lambda: self.found(finished)["status"] == "completed"))
-        running = self.queued()
-        self.fake.stalls.get(timeout=PATIENCE)
-        return [self.found(finished), running, self.queued()]
+        running = [self.queued() for _ in range(workers)]
+        for _ in running:
+            self.fake.stalls.get(timeout=PATIENCE)
+        return [self.found(finished), *running, self.queued()]
 
     def test_after_sigkill_an_interrupted_response_is_failed_and_a_finished_one_is_not(self) -> None:
         process = self.start()
@@ -68,11 +71,11 @@ class TestKilledResponses(ServeTest):
             self.assertEqual(found, check_stream(events(self.send("GET", f"{PATH}/{each['id']}?stream=true").body)))
         process.send(signal.SIGTERM)
         self.assertEqual(0, process.wait())
-        self.assertRegex(process.errors, r"\b2\b.*response")
+        self.assertRegex(process.errors, r"\b5\b.*response")
 
     def test_a_proxy_that_is_stopped_lets_a_response_finish_within_its_grace(self) -> None:
         process = self.start("--shutdown-grace", "3600")
-        _, running, _ = self.started()
+        _, running, *_ = self.started()
         process.send(signal.SIGTERM)
         process.read_until("Stopping")
         self.fake.release.set()

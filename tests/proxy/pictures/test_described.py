@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange import services
 from deepseek_cursor_proxy.exchange.pictures import picture_texts
 from deepseek_cursor_proxy.net.deadline import Deadline
@@ -473,7 +474,8 @@ class TestFailures(DescribedTestCase):
 
     def test_descriptions_wait_for_a_slot_of_flash(self) -> None:
         gate = self.gate()
-        proxy = self.describing(max_flash_calls=1, queue_timeout=10)
+        self.enterContext(mock.patch.object(ProxyConfig, "most_calls", return_value=1))
+        proxy = self.describing(queue_timeout=10)
         pending = self.post_on_thread(proxy, "chat", {"messages": [user(part("a"), part("b"))]})
         self.assertTrue(gate.entered.acquire(timeout=10))
         wait_until(lambda: proxy.server.services().upstream.call_limits.of(FLASH).queued_calls == 1)

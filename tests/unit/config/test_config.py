@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, to_toml
 from deepseek_cursor_proxy.config.loaded_config import (
     DECLARATIONS,
+    RETIRED,
     SETTINGS,
     TABLES,
     LoadedConfig,
@@ -74,8 +75,9 @@ class DeclarationTest(unittest.TestCase):
     def test_every_flag_of_the_contract_is_declared(self) -> None:
         self.assertLessEqual(set(FLAGS.split()), {each.flag for each in SETTINGS})
 
-    def test_every_field_is_a_setting(self) -> None:
-        self.assertEqual([each.name for each in fields(ProxyConfig)], [each.field for each in DECLARATIONS])
+    def test_every_field_is_a_setting_or_was_one(self) -> None:
+        names = {*(each.field for each in DECLARATIONS), *RETIRED} - {"max_flash_calls", "response_max_bytes"}
+        self.assertEqual({each.name for each in fields(ProxyConfig)}, names)
 
     def test_every_setting_has_a_flag_a_key_an_environment_name_and_help(self) -> None:
         for each in SETTINGS:
@@ -101,6 +103,23 @@ class DeclarationTest(unittest.TestCase):
                 given = "" if each.default is None else each.default if each.kind is tuple else str(each.default)
                 default = expand_home(each.default) if isinstance(each.default, Path) else each.default
                 self.assertEqual(each.parse(given, "here"), default)
+
+
+class RetiredTest(ConfigTest):
+    def test_an_old_name_is_a_warning_with_the_remedy_wherever_it_stands(self) -> None:
+        variable = f"{ENVIRONMENT_PREFIX}BACKGROUND_QUEUE"
+        loaded = self.load("idle_timeout = 5\nport = 9010", {variable: "x"}, max_flash_calls="7")
+        self.assertEqual((9010, 20.0), (loaded.config.port, loaded.config.idle_timeout))
+        expected = (
+            f"config: idle_timeout is no longer a setting: it is 20.0; remove it ({self.file})",
+            f"config: background_queue is no longer a setting: it is 64; remove it (environment {variable})",
+            "config: max_flash_calls is no longer a setting: it is five times max_upstream_calls; remove it "
+            "(flag --max-flash-calls)",
+        )
+        self.assertEqual(expected, loaded.warnings)
+
+    def test_no_old_name_is_that_of_a_setting(self) -> None:
+        self.assertEqual(set(), {*RETIRED} & {name for each in DECLARATIONS for name in (each.key, each.field)})
 
 
 class ValueTest(unittest.TestCase):
@@ -325,15 +344,16 @@ class RefusalTest(ConfigTest):
 class CollectTest(ConfigTest):
     def test_every_bad_value_is_collected_and_the_good_ones_are_used(self) -> None:
         self.file.write_text('port = "x"\nmodel = "m"\nunknown = 1\n')
-        environment = {f"{ENVIRONMENT_PREFIX}BODY_RATE": "0", f"{ENVIRONMENT_PREFIX}HOST": "::1"}
-        found = collect(DECLARATIONS, self.file, environment, {"cors": "maybe"})
+        environment = {f"{ENVIRONMENT_PREFIX}MAX_CONNECTIONS": "0", f"{ENVIRONMENT_PREFIX}HOST": "::1"}
+        found = collect(DECLARATIONS, RETIRED, self.file, environment, {"cors": "maybe"})
         self.assertEqual({"upstream_model": "m", "host": "::1"}, found.values)
-        self.assertEqual(["port", "unknown", "body_rate", "cors"], [_key_in(str(fault)) for fault in found.faults])
+        keys = [_key_in(str(fault)) for fault in found.faults]
+        self.assertEqual(["port", "unknown", "max_connections", "cors"], keys)
         self.assertEqual("default", found.origins["port"])
 
     def test_a_file_that_cannot_be_read_leaves_the_other_sources(self) -> None:
         self.file.write_text("port = = 1")
-        found = collect(DECLARATIONS, self.file, {}, {"port": "9100"})
+        found = collect(DECLARATIONS, RETIRED, self.file, {}, {"port": "9100"})
         self.assertEqual(({"port": 9100}, 1), (found.values, len(found.faults)))
 
 

@@ -181,7 +181,7 @@ class TestJobs(JobsTestCase):
         error = caught.exception
         self.assertEqual((429, "rate_limit_exceeded"), (error.status, error.payload()["error"]["code"]))
         self.assertGreater(error.retry_after or 0, 0)
-        self.assertIn("--background-queue", error.message)
+        self.assertIn("Try again in a moment", error.message)
         self.assertTrue(refused.wait(0))
         self.assertIsNone(pool.find(ME, "c"))
         self.go_on.set()
