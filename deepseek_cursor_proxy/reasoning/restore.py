@@ -28,7 +28,14 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasonin
 from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks, transcript
 from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys, details_key
-from deepseek_cursor_proxy.reasoning.store_match import StoredTexts, StoreMatch, match_client, match_sent, match_turn
+from deepseek_cursor_proxy.reasoning.store_match import (
+    StoredTexts,
+    StoreMatch,
+    match_client,
+    match_sent,
+    match_turn,
+    own_words_key,
+)
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
 # The memory of a turn's keys and of how it was restored.
@@ -193,6 +200,8 @@ def look_up(request: ChatRequest, history: History, find: FindTexts) -> LookedUp
         stored |= find(exact)
     if without_exact := [keys for _, keys in other_turns if len(stored.get(keys.exact, ())) != 1]:
         stored |= find([key for keys in without_exact for key in (*keys.aliases, *keys.weaker_keys())])
+    if changed := [key for at, keys in other_turns if (key := own_words_key(request.messages[at], keys, stored))]:
+        stored |= find(changed)
     # The keys of calls alone say nothing about the text.
     doubtful = [
         at
@@ -337,7 +346,7 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         match = match_sent(sent, shown) or match_turn(keys, stored, shown)
         one = before.get(index)
         if one is None or one.turn.need is not need or one.match != match:
-            best = match_client(messages[index].reasoning, match, keys, stored)
+            best = match_client(messages[index], match, keys, stored)
             new = _RestoredTurn(match, *_restore_one(messages[index], index, need, best, blocks))
             # The same object if only the proof changed, as it does once a turn was sent: later stages look up their
             # memory by these objects.

@@ -7,7 +7,7 @@ text; of several, what the client sent may decide: a thinking block, or the reas
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.conversation import is_blank, remove_spaces
+from deepseek_cursor_proxy.conversation import Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.identity import TurnKeys
@@ -82,13 +82,22 @@ def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) 
     return StoreMatch(None, doubt)
 
 
-def match_client(reasoning: str | None, match: StoreMatch, keys: TurnKeys, stored: StoredTexts) -> StoreMatch:
+def own_words_key(message: Message, keys: TurnKeys, stored: StoredTexts) -> bytes | None:
+    """The key of a turn by the client's reasoning and text; None if the reasoning is absent or stored exactly here."""
+    exact, reasoning = stored.get(keys.exact, ()), message.reasoning
+    if not exact or reasoning is None or is_blank(reasoning) or reasoning in exact:
+        return None
+    return keys.words_key(remove_spaces(f"{reasoning}{message.content}"))
+
+
+def match_client(message: Message, match: StoreMatch, keys: TurnKeys, stored: StoredTexts) -> StoreMatch:
     """The match of a turn whose reasoning the client sent, perhaps changed; `match` is the one without it.
 
     Clients trim and join reasoning, or send a placeholder for it. The stored text beats theirs if it has the same words
-    and other white space, by any proof; or different words, by the exact key: then it is what the model wrote here.
+    and other white space, by any proof; or different words, by the exact key: then it is what the model wrote here. But
+    a client that has cut its history may begin like another chat, and still have what the model wrote in its own.
     """
-    exact = stored.get(keys.exact, ())
+    exact, reasoning = stored.get(keys.exact, ()), message.reasoning
     if reasoning is None or is_blank(reasoning) or reasoning in exact:
         return match
     words = remove_spaces(reasoning)
@@ -99,6 +108,8 @@ def match_client(reasoning: str | None, match: StoreMatch, keys: TurnKeys, store
             return StoreMatch(alike.pop(), proof, beats_client=True)
         if alike:
             # The same text, or several that differ in white space only.
+            return match
+        if proof == "exact" and own_words_key(message, keys, stored) in stored:
             return match
         if proof == "exact" and len(exact) == 1:
             # An empty one is no reason to drop what the client has.
