@@ -8,13 +8,14 @@ or at the end; a process that is killed loses a few.
 SQL: tables `cached_answers` and `cache_totals`. No answer ever fails because of them.
 """
 
-import threading
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Unpack
 
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
 
 # What a row takes besides its answer.
 _BYTES_PER_ROW = 200
@@ -55,7 +56,7 @@ class CacheStats(NamedTuple):
 
 
 class CachedAnswers(Table):
-    """Called by handler threads. The lock protects `_counts`; the database has its own."""
+    """Called by handler threads."""
 
     # Rows are large: other threads get the lock after each step of a pruning.
     kind = Kind(
@@ -76,9 +77,7 @@ class CachedAnswers(Table):
         super().__init__(database, **options)
         # How old an answer is; when a row is deleted because of that, `pruning` says.
         self._clock = clock
-        self._lock = threading.Lock()
-        # By currency, what is not written yet.
-        self._counts: dict[str, CacheTotals] = {}
+        self._counts = _PendingCounts(database, _add_totals, self._faults, bound=64, batch=64)
 
     def find(self, key: bytes) -> CachedAnswer | None:
         """The answer for this key, unless it is too old, or so new that the clock was wrong when it came."""
@@ -104,8 +103,7 @@ class CachedAnswers(Table):
         entries, size = self.totals()
         with self.database.reader() as connection:
             rows = connection.execute("SELECT currency, hits, misses, tokens, money FROM cache_totals").fetchall()
-        with self._lock:
-            counts = [*((name, CacheTotals(*sums)) for name, *sums in rows), *self._counts.items()]
+        counts = [*((name, CacheTotals(*sums)) for name, *sums in rows), *self._counts.entries()]
         totals = CacheTotals()
         for name, each in counts:
             totals = totals.add(each if name == currency else each._replace(money=0.0))
@@ -117,21 +115,29 @@ class CachedAnswers(Table):
         self._write_counts()
 
     def _count(self, currency: str, more: CacheTotals) -> None:
-        with self._lock:
-            self._counts[currency] = self._counts.get(currency, CacheTotals()).add(more)
-            is_due = sum(each.hits + each.misses for each in self._counts.values()) >= _COUNTS_BETWEEN_WRITES
-        if is_due:
+        self._counts.add([(currency, more)])
+        if sum(each.hits + each.misses for _, each in self._counts.entries()) >= _COUNTS_BETWEEN_WRITES:
             self._write_counts()
 
     def _write_counts(self) -> None:
-        with self._lock:
-            counts, self._counts = self._counts, {}
-        if not counts:
-            return
-        with self._faults.guard("count"), self.database.transaction() as connection:
-            connection.executemany(
-                "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
-                "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "
-                f"tokens = min(tokens + excluded.tokens, {2**63 - 1}), money = money + excluded.money",
-                [(currency, *totals) for currency, totals in counts.items()],
-            )
+        with self._faults.guard("count"):
+            self._counts.flush(is_retry=False)
+
+
+class _PendingCounts(WriteBehind[tuple[str, CacheTotals]]):
+    """By currency, what is not written yet."""
+
+    def keys(self, entry: tuple[str, CacheTotals]) -> Collection[str]:
+        return [entry[0]]
+
+    def merge(self, new: tuple[str, CacheTotals], old: tuple[str, CacheTotals]) -> tuple[str, CacheTotals]:
+        return new[0], old[1].add(new[1])
+
+
+def _add_totals(connection: sqlite3.Connection, counts: Sequence[tuple[str, CacheTotals]]) -> None:
+    connection.executemany(
+        "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "
+        f"tokens = min(tokens + excluded.tokens, {2**63 - 1}), money = money + excluded.money",
+        [(currency, *totals) for currency, totals in counts],
+    )

@@ -1,4 +1,4 @@
-"""The SQL of ReasoningStore: the tables `reasonings` and `keys`, as functions of a connection.
+"""The SQL of ReasoningStore: the tables `reasonings` and `keys`, as functions of a connection; and pending reasonings.
 
 `reasonings` decides when to call them, and what happens when the file cannot be used.
 """
@@ -7,13 +7,54 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.storage.engine.pending_writes import PendingReasoning
+from deepseek_cursor_proxy.storage.engine.table import KEYS_PER_QUERY
+from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
 
-# SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
-_KEYS_PER_QUERY = 900
 # Different reasonings for answers in the same words to the same history: only a block that the client still shows tells
 # which one is meant. A client that asks the same all day must not make every lookup longer.
 _MOST_ALIKE = 16
+# Roughly what an entry takes in memory besides its text and keys.
+_BYTES_PER_ENTRY = 500
+
+
+class PendingReasoning(NamedTuple):
+    """A reasoning under all its keys.
+
+    known_key       the file has the text under this key already, unless the file was lost: only a key is added
+    previous        the shorter text that the same answer recorded before it went on thinking; it is replaced
+    extends         a key under which the same answer recorded the same text before further tool calls
+    unless_known    nothing is written if the file knows one of these keys
+    """
+
+    keys: tuple[bytes, ...]
+    text: bytes
+    known_key: bytes | None = None
+    previous: bytes | None = None
+    extends: bytes | None = None
+    unless_known: tuple[bytes, ...] = ()
+
+
+class PendingReasonings(WriteBehind[PendingReasoning]):
+    def size(self, entry: PendingReasoning) -> int:
+        return _BYTES_PER_ENTRY + len(entry.text) + sum(map(len, entry.keys))
+
+    def keys(self, entry: PendingReasoning) -> Collection[bytes]:
+        return entry.keys
+
+    def merge_keys(self, entry: PendingReasoning) -> Collection[bytes]:
+        return [key for key in (entry.extends, entry.keys[0]) if key is not None]
+
+    def merge(self, new: PendingReasoning, old: PendingReasoning) -> PendingReasoning | None:
+        if new.extends in old.keys and old.known_key is None and old.text == new.text:
+            return new._replace(keys=tuple(dict.fromkeys((*new.keys, *old.keys))))
+        if new.keys[0] not in old.keys:
+            return None
+        if new.known_key is not None or new.unless_known:
+            # A key that is known already keeps its reasoning.
+            return old
+        # The same turn again, or one that went on thinking after its calls. A text that merely begins alike is another
+        # answer in the same words and stays an entry of its own.
+        return new if old.known_key is None and old.text in (new.text, new.previous) else None
 
 
 class StoreStats(NamedTuple):
@@ -36,8 +77,8 @@ _Row = tuple[int, bytes, float]
 def find(connection: sqlite3.Connection, keys: list[bytes]) -> list[tuple[bytes, int, bytes, float]]:
     """Key, id, text and time of last use of every reasoning under these keys, newest first."""
     rows: list[tuple[bytes, int, bytes, float]] = []
-    for start in range(0, len(keys), _KEYS_PER_QUERY):
-        chunk = keys[start : start + _KEYS_PER_QUERY]
+    for start in range(0, len(keys), KEYS_PER_QUERY):
+        chunk = keys[start : start + KEYS_PER_QUERY]
         rows += connection.execute(
             "SELECT keys.key, reasonings.id, reasonings.text, reasonings.used_at FROM keys "
             f"JOIN reasonings ON reasonings.id = keys.reasoning WHERE keys.key IN ({','.join('?' * len(chunk))}) "

@@ -23,10 +23,9 @@ from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.group_commit import GroupCommit
-from deepseek_cursor_proxy.storage.engine.pending_writes import PendingReasoning, PendingReasonings
 from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
 from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
-from deepseek_cursor_proxy.storage.reasoning_rows import StoreStats, Timing
+from deepseek_cursor_proxy.storage.reasoning_rows import PendingReasoning, PendingReasonings, StoreStats, Timing
 
 _log = logging.getLogger(__name__)
 
@@ -77,10 +76,11 @@ class ReasoningStore(Table):
         self._lock = threading.Lock()
         self._used: set[int] = set()
         self._is_closed = False
-        self._pending = PendingReasonings(_MOST_BYTES_PENDING)
+        self._pending = PendingReasonings(
+            self.database, self._write_pending, self._faults, bound=_MOST_BYTES_PENDING, batch=_BYTES_PER_BATCH
+        )
         self._group_commit = GroupCommit(self._write_or_queue)
         self._outage = OutageLog(_log, str(path))
-        self.database.on_reopen(self._write_pending)
         if must_open:
             self.database.open(may_set_aside=False)
         elif not self._reopen():
@@ -137,7 +137,7 @@ class ReasoningStore(Table):
         if not self._is_closed:
             self._pending.add(entries)
             # Even if the fault has woken it: it may have finished before this was pending.
-            self._reopener.wake()
+            self.database.request_reopen()
 
     def _timing(self) -> Timing:
         return Timing(self.pruning.use_time(), self._use_resolution)
@@ -154,7 +154,7 @@ class ReasoningStore(Table):
         if not keys:
             return {}
         # Pending first: an entry that is written meanwhile is found twice rather than not at all.
-        found = {key: [_decode(text) for text in texts] for key, texts in self._pending.find(keys).items()}
+        found = {key: [_decode(each.text) for each in texts] for key, texts in self._pending.find(keys).items()}
         with self._faults.guard("look up"), self.database.reader() as connection:
             now = self.pruning.use_time()
             for key, row, blob, used_at in reasoning_rows.find(connection, list(keys)):
@@ -184,18 +184,14 @@ class ReasoningStore(Table):
             try:
                 self.database.reopen()
                 self._outage.report_end()
-                return True
+                return not self._pending
             except Unusable as fault:
                 self._outage.report_fault(fault)
         return False
 
-    def _write_pending(self) -> None:
-        """Write all that is pending, oldest first, so that newer texts stay the newest; raises Unusable."""
-        while batch := self._pending.oldest(_BYTES_PER_BATCH):
-            with self.database.transaction(is_retry=True) as connection:
-                reasoning_rows.write_pending(connection, list(batch.values()), self._timing())
-            self._pending.remove(batch)
-            self._outage.count(sum(each.known_key is None and not each.unless_known for each in batch.values()))
+    def _write_pending(self, connection: sqlite3.Connection, entries: Sequence[PendingReasoning]) -> None:
+        reasoning_rows.write_pending(connection, entries, self._timing())
+        self._outage.count(sum(each.known_key is None and not each.unless_known for each in entries))
 
     def prune(self) -> int:
         """Delete the longest unused beyond the limits; how many."""
@@ -230,9 +226,10 @@ class ReasoningStore(Table):
         if already:
             return
         if self._pending and not self._reopen():
-            count, path = len(self._pending), self.database.path
-            _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, path)
-            self._pending.clear()
+            path = self.database.path
+            _log.warning(
+                "%d of the reasonings in memory never reached %s and are forgotten", self._pending.clear(), path
+            )
         with self._faults.guard("close"), self.database.transaction() as connection:
             self._write_uses(connection)
         self.database.close()

@@ -5,11 +5,12 @@ what is read without unpacking: caller, status, age and size.
 """
 
 import sqlite3
-import threading
 import zlib
-from collections import OrderedDict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from deepseek_cursor_proxy.storage.engine.write_behind import BoundedEntries, WriteBehind
 
 UNFINISHED = ("queued", "in_progress")
 # Exactly the condition of the partial index; SQLite uses the index for no other.
@@ -94,95 +95,61 @@ class Change:
     id: str
     row: Row | None
     may_insert: bool = False
-    # SQLite refuses it for a reason that does not pass, such as its size: it stays in memory only.
-    is_unwritable: bool = False
 
     @property
-    def size(self) -> int:
-        return _BYTES_PER_ROW + (self.row.size if self.row is not None else 0)
+    def key(self) -> tuple[bytes, str]:
+        return self.caller, self.id
 
     def make(self, connection: sqlite3.Connection) -> bool:
         """Execute it; whether there was a row to replace or delete, or there is one now."""
-        key = (self.caller, self.id)
         if self.row is None:
-            return connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", key).rowcount > 0
+            return connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", self.key).rowcount > 0
         row = self.row
         # created_at stays: an update does not make a response younger.
         is_there = connection.execute(
             "UPDATE responses SET status = ?, size = ?, body = ?, input = ?, events = ? WHERE caller = ? AND id = ?",
-            (row.status, row.size, row.body, row.input, row.events, *key),
+            (row.status, row.size, row.body, row.input, row.events, *self.key),
         ).rowcount
         if is_there or not self.may_insert:
             return is_there > 0
         connection.execute(
             "INSERT INTO responses (caller, id, status, created_at, size, body, input, events) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (*key, row.status, row.created_at, row.size, row.body, row.input, row.events),
+            (*self.key, row.status, row.created_at, row.size, row.body, row.input, row.events),
         )
         return True
 
 
-class PendingChanges:
-    """The latest pending change of each response, oldest first; beyond the bounds the oldest go.
+class LatestChanges(BoundedEntries[Change]):
+    """The latest change of each response."""
 
-    Called by handler threads, background jobs and the reopener; the lock protects all fields.
-    """
+    most = 64
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._changes: OrderedDict[tuple[bytes, str], Change] = OrderedDict()
-        self._bytes = 0
+    def latest(self, caller: bytes, response_id: str) -> Change | None:
+        return next(iter(self.find([(caller, response_id)]).values()), [None])[0]
 
-    def __len__(self) -> int:
-        return len(self._changes)
+    def size(self, entry: Change) -> int:
+        return _BYTES_PER_ROW + (entry.row.size if entry.row is not None else 0)
 
-    def find(self, caller: bytes, response_id: str) -> Change | None:
-        with self._lock:
-            return self._changes.get((caller, response_id))
+    def keys(self, entry: Change) -> Collection[tuple[bytes, str]]:
+        return [entry.key]
 
-    def add(self, change: Change) -> None:
-        with self._lock:
-            former = self._remove((change.caller, change.id))
-            if former is not None and former.row is not None and change.row is not None:
-                change = replace(change, row=replace(change.row, created_at=former.row.created_at))
-            self._changes[change.caller, change.id] = change
-            self._bytes += change.size
-            while len(self._changes) > self._most or self._bytes > self._most_bytes:
-                self._remove(self._first_to_go())
-
-    def _first_to_go(self) -> tuple[bytes, str]:
-        return next(iter(self._changes))
-
-    def writable(self) -> list[Change]:
-        """The changes worth trying again."""
-        with self._lock:
-            return [each for each in self._changes.values() if not each.is_unwritable]
-
-    def remove(self, change: Change) -> None:
-        """Forget the pending change of this response: the file has it, or a newer one, now."""
-        with self._lock:
-            self._remove((change.caller, change.id))
-
-    def clear(self) -> None:
-        with self._lock:
-            self._changes.clear()
-            self._bytes = 0
-
-    def _remove(self, key: tuple[bytes, str]) -> Change | None:
-        former = self._changes.pop(key, None)
-        self._bytes -= former.size if former is not None else 0
-        return former
+    def merge(self, new: Change, old: Change) -> Change:
+        if new.row is None or old.row is None:
+            return new
+        return replace(new, row=replace(new.row, created_at=old.row.created_at))
 
 
-class UnacceptedRows(PendingChanges):
+class PendingChanges(LatestChanges, WriteBehind[Change]):
+    """Changes that wait for the file."""
+
+
+class UnacceptedRows(LatestChanges):
     """Responses of callers that are not known yet. Those that are finished go first: the jobs of others are bounded."""
 
     def of(self, caller: bytes) -> list[Change]:
-        with self._lock:
-            return [each for each in self._changes.values() if each.caller == caller]
+        return [each for each in self.entries() if each.caller == caller]
 
-    def _first_to_go(self) -> tuple[bytes, str]:
-        finished = (key for key, each in self._changes.items() if each.row is None or not each.row.is_unfinished)
-        return next(finished, super()._first_to_go())
+    def first_to_go(self, entries: Mapping[int, Change]) -> int:
+        finished = (number for number, each in entries.items() if each.row is None or not each.row.is_unfinished)
+        return next(finished, super().first_to_go(entries))

@@ -15,9 +15,10 @@ This module is the policy; the SQL of the table `responses` is in `response_rows
 
 import json
 import logging
+import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack
 
 from deepseek_cursor_proxy.compression import compress
@@ -31,10 +32,10 @@ from deepseek_cursor_proxy.storage.response_rows import Change, PendingChanges, 
 
 _log = logging.getLogger(__name__)
 
-_MOST_PENDING = 64
 _MOST_BYTES_PENDING = 32 * 1024 * 1024
+# Pending changes are written in transactions so short that no caller waits noticeably for the lock.
+_BYTES_PER_BATCH = 512 * 1024
 # Of callers that are not known yet, all together: the jobs that `background_jobs` admits for them, and some that ended.
-_MOST_UNACCEPTED = 64
 _MOST_BYTES_UNACCEPTED = 48 * 1024 * 1024
 _SECONDS_UNACCEPTED = 900.0
 # Some four responses of a chain of 1 MB.
@@ -91,13 +92,15 @@ class ResponseStore(Table):
         self._lock = threading.Lock()
         # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
-        self._pending = PendingChanges(_MOST_PENDING, _MOST_BYTES_PENDING)
-        self._unaccepted = UnacceptedRows(_MOST_UNACCEPTED, _MOST_BYTES_UNACCEPTED)
+        self._pending = PendingChanges(
+            database, _make_changes, self._faults, bound=_MOST_BYTES_PENDING, batch=_BYTES_PER_BATCH
+        )
+        self._unaccepted = UnacceptedRows(_MOST_BYTES_UNACCEPTED)
         # Values packed lately, by their packed bytes: a chain continues from what was just stored, and the chat memory
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         self._has_warned = False
-        database.on_reopen(self._write_pending)
+        database.on_reopen(self._fail_owed_orphans)
 
     # Changes …
 
@@ -110,7 +113,7 @@ class ResponseStore(Table):
                 self._note_work(row)
                 self._change(change)
             else:
-                self._unaccepted.add(change)
+                self._unaccepted.add([change])
 
     def accept(self, caller: bytes) -> None:
         """Store the responses that a caller made before an upstream accepted its key."""
@@ -123,7 +126,7 @@ class ResponseStore(Table):
                     self._note_work(change.row)
                     self._change(change)
                 # Only now, so that it is found at any moment.
-                self._unaccepted.remove(change)
+                self._unaccepted.discard(change.key)
 
     def _is_alive(self, row: Row) -> bool:
         return row.is_unfinished or self.pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
@@ -132,11 +135,11 @@ class ResponseStore(Table):
         """Replace a stored response; whether it was there. One that was deleted meanwhile stays deleted."""
         row = self._to_row(caller, response)
         with self._lock:
-            if self._unaccepted.find(caller, row.id) is not None:
-                self._unaccepted.add(Change(caller, row.id, row, may_insert=True))
+            if self._unaccepted.latest(caller, row.id) is not None:
+                self._unaccepted.add([Change(caller, row.id, row, may_insert=True)])
                 return True
             self._note_work(row)
-            pending = self._pending.find(caller, row.id)
+            pending = self._pending.latest(caller, row.id)
             if pending is not None and pending.row is None:
                 return False
             # A pending insert stays an insert.
@@ -151,10 +154,10 @@ class ResponseStore(Table):
     def delete(self, caller: bytes, response_id: str) -> bool:
         """Delete a response; whether there was one."""
         with self._lock:
-            if (unaccepted := self._unaccepted.find(caller, response_id)) is not None:
-                self._unaccepted.remove(unaccepted)
+            if (unaccepted := self._unaccepted.latest(caller, response_id)) is not None:
+                self._unaccepted.discard(unaccepted.key)
                 return unaccepted.row is not None and self._is_alive(unaccepted.row)
-            pending = self._pending.find(caller, response_id)
+            pending = self._pending.latest(caller, response_id)
             row = pending.row if pending is not None else self._read(caller, response_id)
             if row is None:
                 return False
@@ -190,10 +193,11 @@ class ResponseStore(Table):
         try:
             with self.database.transaction() as connection:
                 was_there = change.make(connection)
+                # Before the commit, or a flush would replace it by something older.
+                self._pending.discard(change.key)
         # Any exception, also one that is no fault of the file: no response that a client knows may be lost by it.
         except Exception as error:
             return self._queue(change, error)
-        self._pending.remove(change)
         self._has_warned = False
         self._pruner.count_writes()
         return was_there
@@ -203,7 +207,7 @@ class ResponseStore(Table):
         if not change.may_insert and change.row is not None and self._is_gone(change):
             return False
         is_unusable = isinstance(error, Unusable)
-        self._pending.add(replace(change, is_unwritable=not is_unusable))
+        self._pending.add([change])
         self._faults.warn("record", error)
         if is_unusable and not self._has_warned:
             self._has_warned = True
@@ -218,37 +222,15 @@ class ResponseStore(Table):
             return response_rows.read(connection, change.caller, change.id, with_events=False) is None
         return False
 
-    def _write_pending(self) -> None:
-        """Write all that is pending and fail owed orphans; raises Unusable. Called when the file reopens."""
-        for change in self._pending.writable():
-            # One by one, so that an unwritable one stops no other and no caller waits for all of them.
-            with self._lock:
-                if self._pending.find(change.caller, change.id) is change:
-                    self._write_one(change)
-        if self._has_orphans:
-            self._fail_orphans(is_retry=True)
-
-    def _write_one(self, change: Change) -> None:
-        try:
-            with self.database.transaction(is_retry=True) as connection:
-                change.make(connection)
-        except Unusable:
-            raise
-        except Exception as error:
-            self._pending.add(replace(change, is_unwritable=True))
-            self._faults.warn("record", error)
-        else:
-            self._pending.remove(change)
-
     # Lookup …
 
     def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
         """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""
         # In memory first: a row that is written meanwhile is found twice rather than not at all.
-        if (unaccepted := self._unaccepted.find(caller, response_id)) is not None:
+        if (unaccepted := self._unaccepted.latest(caller, response_id)) is not None:
             row = unaccepted.row if unaccepted.row is not None and self._is_alive(unaccepted.row) else None
         else:
-            pending = self._pending.find(caller, response_id)
+            pending = self._pending.latest(caller, response_id)
             row = pending.row if pending is not None else self._read(caller, response_id, with_events=with_events)
         if row is None or not self._is_current(row):
             return None
@@ -281,6 +263,10 @@ class ResponseStore(Table):
             return self._fail_orphans()
         return 0
 
+    def _fail_owed_orphans(self) -> None:
+        if self._has_orphans:
+            self._fail_orphans(is_retry=True)
+
     def _fail_orphans(self, *, is_retry: bool = False) -> int:
         with self._lock:
             with self.database.reader() as connection:
@@ -308,7 +294,12 @@ class ResponseStore(Table):
         """Write what is pending; idempotent. The database is its owner's to close."""
         super().close()
         with self._faults.guard("catch up"):
-            self._write_pending()
-        if count := len(self._pending):
+            self._pending.flush()
+            self._fail_owed_orphans()
+        if count := self._pending.clear():
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
-            self._pending.clear()
+
+
+def _make_changes(connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
+    for change in changes:
+        change.make(connection)

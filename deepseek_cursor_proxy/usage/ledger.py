@@ -7,9 +7,9 @@ of its last second. Nothing here delays or fails an answer.
 """
 
 import logging
+import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Unpack
@@ -21,8 +21,8 @@ from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage import usage_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
 from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
 
 _log = logging.getLogger(__name__)
@@ -45,9 +45,10 @@ class UsageLedger(Table):
         super().__init__(database, **options)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        # Held while rows that were taken are not in the file yet.
-        self._writing = threading.Lock()
-        self._waiting: deque[RequestRecord] = deque()
+        self._waiting = _WaitingRequests(
+            database, self._write, self._faults, bound=_MOST_ROWS_WAITING, batch=_ROWS_PER_TRANSACTION
+        )
+        # Of requests that are lost since the last one was written.
         self._lost = 0
         self._has_warned = False
         self._thread: threading.Thread | None = None
@@ -59,10 +60,8 @@ class UsageLedger(Table):
         """Have a request written; returns at once."""
         if not record.facts.key:
             return
+        self._waiting.add([record])
         with self._lock:
-            self._waiting.append(record)
-            if len(self._waiting) > _MOST_ROWS_WAITING:
-                self._drop_excess()
             if self._thread is None and not self._is_closed:
                 self._thread = start_thread(self._run, "usage-ledger")
 
@@ -91,12 +90,19 @@ class UsageLedger(Table):
 
     def flush(self) -> bool:
         """Write what waits; whether all of it is in the file now."""
-        with self._writing:
-            while batch := self._take_batch():
-                if left := self._write(batch):
-                    self._put_back(left)
-                    return False
-        return True
+        is_written = False
+        with self._faults.guard("record"):
+            self._waiting.flush(is_retry=False)
+            is_written = True
+        self._lost += self._waiting.take_lost()
+        if self._lost and not self._has_warned:
+            self._has_warned = True
+            reason = self.database.fault or "a row was refused"
+            _log.warning("usage cannot be written (%s); figures of requests are lost", reason)
+        if is_written and self._has_warned:
+            _log.warning("usage is written again; requests whose figures are lost: %d", self._lost)
+            self._has_warned, self._lost = False, 0
+        return is_written
 
     # By the thread …
 
@@ -115,54 +121,16 @@ class UsageLedger(Table):
                     self._thread = None
                     return
 
-    def _take_batch(self) -> list[RequestRecord]:
-        with self._changed:
-            return [self._waiting.popleft() for _ in range(min(len(self._waiting), _ROWS_PER_TRANSACTION))]
-
-    def _put_back(self, batch: list[RequestRecord]) -> None:
-        with self._changed:
-            self._waiting.extendleft(reversed(batch))
-            self._drop_excess()
-
-    def _drop_excess(self) -> None:
-        while len(self._waiting) > _MOST_ROWS_WAITING:
-            self._waiting.popleft()
-            self._lost += 1
-            self._warn("the file cannot be used")
-
-    def _write(self, batch: list[RequestRecord]) -> list[RequestRecord]:
-        """Write requests; those that are left, because the file cannot be used now."""
-        try:
-            rows = list(map(_row, batch))
-            with self.database.transaction() as connection:
-                usage_rows.insert(connection, rows)
-                usage_rows.write_sums(connection, sum_by_day(rows))
-        except Unusable:
-            # The store reports it; here nothing is lost yet.
-            return batch
-        except Exception as error:
-            # Figures that SQLite refuses cost their own request, and hold up none that follows.
-            if len(batch) > 1:
-                return [left for each in batch for left in self._write([each])]
-            with self._lock:
-                self._lost += 1
-            self._warn(error)
-            return []
-        self._report_end()
+    def _write(self, connection: sqlite3.Connection, records: Sequence[RequestRecord]) -> None:
+        rows = list(map(_row, records))
+        usage_rows.insert(connection, rows)
+        usage_rows.write_sums(connection, sum_by_day(rows))
         self._pruner.count_writes(len(rows))
-        return []
 
-    def _warn(self, reason: object) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning("usage cannot be written (%s); figures of requests are lost", reason)
 
-    def _report_end(self) -> None:
-        with self._changed:
-            lost, self._lost = self._lost, 0
-        if self._has_warned:
-            self._has_warned = False
-            _log.warning("usage is written again; requests whose figures are lost: %d", lost)
+class _WaitingRequests(WriteBehind[RequestRecord]):
+    # Figures that SQLite refuses cost their own request.
+    keeps_refused = False
 
 
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:

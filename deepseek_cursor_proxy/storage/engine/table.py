@@ -1,8 +1,8 @@
 """Table: the rows of one kind, and how long and how much of them is kept. Every store of the file is one.
 
-A store is a subclass that declares its Kind and adds its policy. Reading, writing and pruning end without a result when
-the file cannot be used: no answer ever fails because of a store. The longest unused rows are deleted beyond the limits
-of number, bytes and age, in small steps on a thread that no answer waits for.
+A store is a subclass that declares its Kind and adds its policy. No answer ever fails because of a store: while the
+file cannot be used, reading and pruning end without a result, and a row waits in memory, where it is found. The longest
+unused rows are deleted beyond the limits of number, bytes and age, in small steps on a thread that no answer waits for.
 """
 
 import logging
@@ -10,17 +10,19 @@ import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
 from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 KEYS_PER_QUERY = 900
 # From this share of a limit on a table is nearly full; a file that is smaller needs no sum of its rows.
 _NEARLY_FULL = 0.8
+_MOST_BYTES_UNWRITTEN = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,26 @@ class Kind:
     rows_per_sum: int | None = None
 
 
+class _Row(NamedTuple):
+    """A row to write; with `keeps_first` one that is there stays and is used now."""
+
+    key: tuple[Any, ...]
+    values: tuple[Any, ...]
+    time: float | None
+    keeps_first: bool
+
+
+class _UnwrittenRows(WriteBehind[_Row]):
+    def size(self, entry: _Row) -> int:
+        return 200 + sum(len(value) for value in entry.values if isinstance(value, bytes))
+
+    def keys(self, entry: _Row) -> list[tuple[Any, ...]]:
+        return [entry.key]
+
+    def merge(self, new: _Row, old: _Row) -> _Row:
+        return old if new.keeps_first else new
+
+
 class TableOptions(TypedDict, total=False):
     """The limits of a table in place of those of its kind, and the clock by which rows are too old."""
 
@@ -76,6 +98,9 @@ class Table:
         self._faults = FaultGuard(logging.getLogger(type(self).__module__), kind.title)
         self._pruner = Pruner(lambda: self.prune(), every=kind.writes_between_prunings, name=f"{kind.table}-prune")
         self._is_nearly_full = False
+        self._unwritten = _UnwrittenRows(
+            database, self._write_pending_rows, self._faults, bound=_MOST_BYTES_UNWRITTEN, batch=256 * 1024
+        )
 
     def close(self) -> None:
         """End a running pruning; idempotent. The database is its owner's to close."""
@@ -84,10 +109,14 @@ class Table:
     # Rows by key …
 
     def _read_rows(self, keys: Sequence[Any], prefix: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The last part of the key, the values and the time of the rows with these keys below a common prefix."""
+        """The last part of the key, the values and the time of the rows with these keys below a common prefix.
+
+        Rows that are not written yet come first.
+        """
         *first, last = self.kind.key
         select = f"SELECT {', '.join((last, *self.kind.values, self.kind.time))} FROM {self.kind.table}"
-        rows: list[tuple[Any, ...]] = []
+        pending = self._unwritten.find([(*prefix, key) for key in keys])
+        rows: list[tuple[Any, ...]] = [(key[-1], *row.values, row.time) for key, [row] in pending.items()]
         with self._faults.guard("look up"), self.database.reader() as connection:
             for start in range(0, len(keys), KEYS_PER_QUERY):
                 chunk = keys[start : start + KEYS_PER_QUERY]
@@ -104,22 +133,32 @@ class Table:
 
     def _write_row(
         self, key: Sequence[Any], values: Sequence[Any], time: float | None = None, *, keeps_first: bool = False
-    ) -> tuple[Any, ...] | None:
-        """Insert a row, or replace all or only the time of the one with this key; its values, None for a fault."""
-        kind, times = self.kind, [] if time is None else [time]
-        columns = (*kind.key, *kind.values, *([] if time is None else [kind.time]))
-        replaced = columns[len(kind.key) + keeps_first * len(kind.values) :]
+    ) -> tuple[Any, ...]:
+        """Insert a row, or replace all or only the time of the one with this key; the values that the row has now."""
+        row = _Row(tuple(key), tuple(values), time, keeps_first)
         with self._faults.guard("record"), self.database.transaction() as connection:
-            row: tuple[Any, ...] = connection.execute(
-                f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
-                f"ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET "
-                f"{', '.join(f'{name} = excluded.{name}' for name in replaced)} RETURNING {', '.join(kind.values)}",
-                (*key, *values, *times),
-            ).fetchone()
-            if time is not None:
-                self._pruner.count_writes()
-            return row
-        return None
+            return self._upsert(connection, row)
+        self._unwritten.add([row])
+        self.database.request_reopen()
+        return row.values
+
+    def _write_pending_rows(self, connection: sqlite3.Connection, rows: Sequence["_Row"]) -> None:
+        for row in rows:
+            self._upsert(connection, row)
+
+    def _upsert(self, connection: sqlite3.Connection, row: "_Row") -> tuple[Any, ...]:
+        kind, times = self.kind, [] if row.time is None else [row.time]
+        columns = (*kind.key, *kind.values, *([] if row.time is None else [kind.time]))
+        replaced = columns[len(kind.key) + row.keeps_first * len(kind.values) :]
+        written: tuple[Any, ...] = connection.execute(
+            f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
+            f"ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET "
+            f"{', '.join(f'{name} = excluded.{name}' for name in replaced)} RETURNING {', '.join(kind.values)}",
+            (*row.key, *row.values, *times),
+        ).fetchone()
+        if row.time is not None:
+            self._pruner.count_writes()
+        return written
 
     # Pruning …
 

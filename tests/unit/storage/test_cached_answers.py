@@ -72,7 +72,8 @@ class TestCachedAnswers(StoreTestCase):
     def test_a_file_that_fails_costs_no_answer(self) -> None:
         self.database.close()
         self.store.record(b"1", ANSWER)
-        self.assertIsNone(self.store.find(b"1"))
+        self.assertEqual(ANSWER, self.store.find(b"1"))
+        self.assertIsNone(self.store.find(b"2"))
         self.store.count_hit(ANSWER)
         self.assertEqual(0, self.store.prune())
         with self.assertRaises(Unusable):

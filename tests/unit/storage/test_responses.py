@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.compression import compress
-from deepseek_cursor_proxy.storage import responses
+from deepseek_cursor_proxy.storage import response_rows, responses
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -155,11 +155,11 @@ class TestCallersThatAreNotKnown(ResponseStoreTestCase):
         for number in range(100):
             self.store.put(ME, response(f"r{number}"), is_known=False)
         kept = [number for number in range(100) if self.status(f"r{number}") is not None]
-        self.assertEqual(list(range(100 - responses._MOST_UNACCEPTED + 1, 100)), kept)
-        with mock.patch.object(self.store._unaccepted, "_most_bytes", 20_000):
+        self.assertEqual(list(range(100 - response_rows.LatestChanges.most + 1, 100)), kept)
+        with mock.patch.object(self.store._unaccepted, "bound", 20_000):
             for number in range(10):
                 self.store.put(ME, response(f"large{number}", text=f"{number}{NOISE}"), is_known=False)
-            self.assertLessEqual(self.store._unaccepted._bytes, 20_000)
+            self.assertLessEqual(self.store._unaccepted._size, 20_000)
         self.assertEqual(("queued", "completed"), (self.status("running"), self.status("large9")))
 
     def test_one_that_ended_has_a_short_life(self) -> None:
@@ -450,17 +450,17 @@ class TestFaults(ResponseStoreTestCase):
     def test_pending_responses_are_limited_by_number_and_bytes(self) -> None:
         self.database.close()
         with self.assertLogs(responses.__name__, logging.WARNING):
-            for number in range(responses._MOST_PENDING + 5):
+            for number in range(response_rows.LatestChanges.most + 5):
                 self.store.put(ME, response(str(number)))
             self.assertIsNone(self.store.get(ME, "4"))
             self.assertEqual("completed", self.status("5"))
-            self.store._pending._most_bytes = 10_000
+            self.store._pending.bound = 10_000
             self.store.put(ME, response("large", text=NOISE))
             self.assertEqual("completed", self.status("large"))
-            self.assertLessEqual(self.store._pending._bytes, 10_000)
-            self.store._pending._most_bytes = 100
+            self.assertLessEqual(self.store._pending._size, 10_000)
+            self.store._pending.bound = 100
             self.store.put(ME, response("r"))
-            self.assertEqual((0, 0), (len(self.store._pending), self.store._pending._bytes))
+            self.assertEqual((0, 0), (len(self.store._pending), self.store._pending._size))
 
     def test_a_response_that_sqlite_refuses_stops_no_other(self) -> None:
         """SQLite refuses rows beyond its own limit, which no waiting changes."""

@@ -246,7 +246,7 @@ class TestFaults(LedgerTestCase):
         opened = self.ledger()
         locker = self.lock()
         with (
-            mock.patch.object(ledger, "_MOST_ROWS_WAITING", 3),
+            mock.patch.object(opened._waiting, "bound", 3),
             self.assertLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING) as logs,
         ):
             for number in range(10):
