@@ -64,8 +64,9 @@ class WrittenCalls:
             choice = self._choices[delta.choice] = _Choice(self._read_block)
         if delta.calls:
             self._on_structured()
-        if delta.reasoning and part == "delta" and (held := choice.take_held()):
-            # What the model wrote before it thought on stays before that.
+        goes_on = delta.reasoning or (delta.calls and choice.has_held_blanks)
+        if goes_on and part == "delta" and (held := choice.take_held()):
+            # What the model wrote before it thought on, or called a tool, stays before that.
             text = Delta(delta.choice, text=held, chunk=delta.chunk)
             text = text._replace(chunk=_chunk(text, part, is_first=False))
             return [text, *self.convert(delta, part)]
@@ -208,6 +209,10 @@ class _Choice:
     def has_held(self) -> bool:
         """Whether text is held that is part of no block."""
         return bool(self._held)
+
+    @property
+    def has_held_blanks(self) -> bool:
+        return self._held.isspace()
 
     def take_held(self) -> str:
         held, self._held = self._held, ""

@@ -251,6 +251,10 @@ class TestStructuredCalls(unittest.TestCase):
         answer = Answer(*pieces, chunk("tool_calls"))
         self.assertEqual([("now", {})], answer.calls)
 
+    def test_line_breaks_before_a_call_stay_before_it(self) -> None:
+        answer = Answer(chunk(content="Hi\n\n"), self.sent('{"q": "cats"}'), chunk("tool_calls"))
+        self.assertEqual("Hi\n\n[search]", "".join(answer.order))
+
     def test_a_whole_answer_without_written_calls_stays_as_it_came(self) -> None:
         for arguments in ("{}", "", '{"q": 1}'):
             for text in (None, "", "a < b", "Hi <tool_call", "<tool_call>{}</tool_call>"):
