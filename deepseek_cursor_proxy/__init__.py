@@ -2,17 +2,16 @@
 
 A request passes this list from the top, its reply from the bottom; no folder imports one above it:
 
-    cli         commands; serve, signals
-    service     the proxy as a service of the system
-    tunnel      a public address for the proxy, by a program such as ngrok
+    cli         commands; serve, signals; set-up, doctor, service, tunnel, demo
+    admin       a second listener for the owner: dashboard, metrics, health
     server      accept connections, read requests, send replies
     api         routes and endpoints: chat completions, Responses, Messages, models, passthrough
     exchange    one generation: restore the reasoning, call DeepSeek, store the new reasoning, yield deltas
     sessions    trajectories, recorded and exported
+    usage       the ledger of requests and costs; prices
     observers   events of a request; console, traces
     protocols   the JSON of clients <-> the canonical conversation
-    chats       memory of a chat between requests: tool order, divergence
-    reasoning   identify a turn, restore its reasoning, show it, take it out again
+    reasoning   identify a turn, restore its reasoning, show it, take it out again; compare a chat with its last request
     upstream    calls to DeepSeek: connect, pool, limit, retry, read the response
     tokens      counting prompt tokens
     storage     one SQLite file: reasonings, responses, token ratios
@@ -22,8 +21,7 @@ A request passes this list from the top, its reply from the bottom; no folder im
 
 Files that all of them may use: `conversation` has the values that travel (Message, ChatRequest, Delta), `access` says
 who may use the proxy, `errors` what a client reads of a failure. `chat_memory` only saves time: a chat sends nearly all
-of its messages again. `lab` has the fake DeepSeek, the demo and the benchmark. tests/test_architecture.py says which
-folder imports which.
+of its messages again. tests/test_architecture.py says which folder imports which.
 Reading order: conversation, reasoning/identity, reasoning/restore, exchange/exchange, api/routes; then what you need.
 """
 

@@ -24,8 +24,8 @@ from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.json_api import requests, stats
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, RunningRequest

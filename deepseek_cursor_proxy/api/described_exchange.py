@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.pictures.picture_texts import PictureTexts, find_texts
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.lull import BLOCKING
+from deepseek_cursor_proxy.http1.lull import BLOCKING
 
 Open = Callable[[GenerationRequest], OpenExchange]
 

@@ -19,8 +19,8 @@ from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
-from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect

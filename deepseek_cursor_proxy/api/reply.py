@@ -16,8 +16,8 @@ from typing import Protocol
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply
-from deepseek_cursor_proxy.lull import Lull
 
 _log = logging.getLogger(__name__)
 

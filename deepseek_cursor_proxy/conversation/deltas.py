@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.memo import size_of
+from deepseek_cursor_proxy.conversation.memo import size_of
 
 # The memory of a message or a call without its text: the tuple, its ids and names.
 _BYTES_PER_MESSAGE = 400

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wakeup import Wakeup

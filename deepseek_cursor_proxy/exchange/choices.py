@@ -23,8 +23,8 @@ from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams.failover import first_limit
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup

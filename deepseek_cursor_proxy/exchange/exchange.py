@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
-from deepseek_cursor_proxy.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.observers.events import (
     CLIENT_LEFT,
     COMPLETED,

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
-from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.lull import Lull
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.reasoning import notices
 from deepseek_cursor_proxy.reasoning.thinking_blocks import BlockWriter, Form
 

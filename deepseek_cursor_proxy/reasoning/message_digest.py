@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import canonical_json
-from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.reasoning import notices, thinking_blocks
 
 # Ten chats of 200 tool turns, which are one megabyte each.

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.compression import compress
+from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.errors import TooLarge
-from deepseek_cursor_proxy.memo import json_size
 
 _VERSION = "dcp1."
 _SEAL_BYTES = 16

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.http1.lull import WaitHandle
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.lull import WaitHandle
 from deepseek_cursor_proxy.net.wait import has_left
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 

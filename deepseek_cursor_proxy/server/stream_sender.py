@@ -10,8 +10,8 @@ from typing import Protocol
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import bodies
+from deepseek_cursor_proxy.http1.lull import Lull, WaitHandle
 from deepseek_cursor_proxy.http1.messages import Body, Peer
-from deepseek_cursor_proxy.lull import Lull, WaitHandle
 from deepseek_cursor_proxy.net.wait import ReadWaiter
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 

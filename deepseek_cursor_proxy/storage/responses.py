@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack
 
 from deepseek_cursor_proxy.compression import compress
+from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
-from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.storage import response_rows
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.engine.faults import Unusable

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.usage import count_of
-from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios

@@ -22,9 +22,9 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, can_decode
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
-from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, SecretFilter, safe_text
 from deepseek_cursor_proxy.upstream import response_head

@@ -24,8 +24,8 @@ from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.protocols.request.field_checks import Json
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.protocols.responses import compaction, envelope, stored_items

@@ -9,8 +9,8 @@ from deepseek_cursor_proxy.api.endpoint import Endpoint
 from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
 from deepseek_cursor_proxy.exchange.background_jobs import JobEvents
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.protocols.responses import stored_items
 from deepseek_cursor_proxy.protocols.responses.writer import failure_event
 from deepseek_cursor_proxy.redaction import safe_text

@@ -11,8 +11,8 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import as_list, as_object
-from deepseek_cursor_proxy.lull import Lull
 
 _ADDED_UP = frozenset({"role", "content", "reasoning_content", "tool_calls"})
 

@@ -8,11 +8,11 @@ import marshal
 
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.memo import Memo
 
 # Lists of 40 tools of 1 kB: twenty of them.
 MAX_BYTES_OF_TOOLS = 2 * 1024 * 1024

@@ -12,6 +12,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, unpack_items
+from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.apis import chat_api, request_json
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.responses_stream import ResponseReader, response_deltas
@@ -20,7 +21,6 @@ from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES as RESPONSES_API
 from deepseek_cursor_proxy.deepseek.tools.server_tools import split_words
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.memo import Memo
 
 # Names of plain fields in chat completions -> in this API. A field that is not here is left out.
 _PARAMS = {

@@ -28,8 +28,8 @@ from deepseek_cursor_proxy.conversation import (
     ToolCall,
 )
 from deepseek_cursor_proxy.deepseek.rules import is_forced
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
-from deepseek_cursor_proxy.lull import Lull
 
 # Matches in linear time, whatever the model writes.
 _FENCED = re.compile(r"\s*```[a-zA-Z]*[^\S\n]*\n(.*)```\s*\Z", re.DOTALL)

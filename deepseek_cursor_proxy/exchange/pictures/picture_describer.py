@@ -30,8 +30,8 @@ from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCall
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams.failover import open_failover
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import PictureDescribed, caller_digest
 from deepseek_cursor_proxy.redaction import redact_keys

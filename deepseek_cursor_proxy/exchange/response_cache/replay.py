@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 
 from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
-from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull
 
 # Some fifty chunks: so few writes that a long answer takes milliseconds, so small that the first text comes at once.
 _BYTES_PER_PIECE = 16 * 1024

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
+from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_fields
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, MESSAGES
-from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 from deepseek_cursor_proxy.protocols.request.field_checks import (

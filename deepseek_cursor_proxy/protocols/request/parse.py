@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
+from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, pictures_in_words, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_names
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
-from deepseek_cursor_proxy.memo import Memo
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
 from deepseek_cursor_proxy.protocols.request import messages as chat_messages
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_custom_calls

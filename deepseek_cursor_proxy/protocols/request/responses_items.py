@@ -27,9 +27,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces, pack_items
+from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
-from deepseek_cursor_proxy.memo import json_size
 from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 from deepseek_cursor_proxy.protocols.request.field_checks import (

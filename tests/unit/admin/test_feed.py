@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.admin import feed
-from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull
 
 
 class FeedTest(unittest.TestCase):

@@ -5,7 +5,7 @@ from typing import Any
 from deepseek_cursor_proxy.api.described_exchange import LateExchange
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping, UpstreamFailed
-from deepseek_cursor_proxy.lull import BLOCKING
+from deepseek_cursor_proxy.http1.lull import BLOCKING
 
 
 class Texts:

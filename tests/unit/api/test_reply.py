@@ -7,8 +7,8 @@ from unittest import mock
 from deepseek_cursor_proxy.api import reply
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamTimeout
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply
-from deepseek_cursor_proxy.lull import Lull
 
 SAYS = [Delta(text="a")]
 ROLE = [Delta(text="")]

@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.observers.events import Event, Observers
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

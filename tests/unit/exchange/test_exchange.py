@@ -5,7 +5,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
-from deepseek_cursor_proxy.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, Finished
 from tests.unit.exchange.fakes import DONE, ExchangeTestCase, FakeResponse, event
 

@@ -11,8 +11,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, NotFound
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.lull import Lull
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.net.wakeup import Wakeup

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
-from deepseek_cursor_proxy.lull import WaitHandle
+from deepseek_cursor_proxy.http1.lull import WaitHandle
 from deepseek_cursor_proxy.server import stream_loop
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from tests.support.driven_streams import needs_stream_loop

@@ -5,7 +5,7 @@ import unittest
 from collections.abc import Iterator
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
-from deepseek_cursor_proxy.lull import BLOCKING, Lull, WaitHandle
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, WaitHandle
 from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 from deepseek_cursor_proxy.server.stream_sender import StreamSender
 from tests.unit.net.test_wait import socket_pair

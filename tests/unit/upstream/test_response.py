@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone, UpstreamDropped, UpstreamFailed, UpstreamTimeout
-from deepseek_cursor_proxy.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net import deadline
 from deepseek_cursor_proxy.upstream import response
 from deepseek_cursor_proxy.upstream.destination import Destination

@@ -5,7 +5,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.deepseek.apis.joined_completion import join_stream
-from deepseek_cursor_proxy.lull import BLOCKING
+from deepseek_cursor_proxy.http1.lull import BLOCKING
 
 
 def joined(*choices: dict[str, Any], **fields: Any) -> dict[str, Any]:

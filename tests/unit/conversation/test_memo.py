@@ -3,7 +3,7 @@ import json
 import unittest
 from sys import maxsize
 
-from deepseek_cursor_proxy.memo import Memo, guess_size, json_size, size_of
+from deepseek_cursor_proxy.conversation.memo import Memo, guess_size, json_size, size_of
 from tests.support.threads import run_at_once
 from tests.support.traced_memory import traced_memory
 
