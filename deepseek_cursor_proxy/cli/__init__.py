@@ -16,7 +16,6 @@ Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on s
     demo              a chat that needs no key
     dashboard         the link to the dashboard, printed and opened
     sessions          recorded trajectories: listed, shown and exported
-    local_address     the host to print for a wildcard address
 
 Other folders import only `main`.
 """

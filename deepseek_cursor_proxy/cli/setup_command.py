@@ -8,7 +8,7 @@ import difflib
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -16,14 +16,18 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.cli import access_key, questions
 from deepseek_cursor_proxy.cli.flags import flag_types
-from deepseek_cursor_proxy.cli.local_address import reachable_hosts
-from deepseek_cursor_proxy.cli.setup import changes, cursor
+from deepseek_cursor_proxy.cli.setup import changes
 from deepseek_cursor_proxy.cli.setup.changes import Change, Refusal
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client
-from deepseek_cursor_proxy.cli.setup.endpoint import ACCESS_KEY_VARIABLE, DEEPSEEK_KEY_VARIABLE, HIDDEN_KEY, Endpoint
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
+from deepseek_cursor_proxy.cli.setup.endpoint import (
+    ACCESS_KEY_VARIABLE,
+    DEEPSEEK_KEY_VARIABLE,
+    HIDDEN_KEY,
+    Endpoint,
+    Machine,
+)
 from deepseek_cursor_proxy.cli.setup.history import History
-from deepseek_cursor_proxy.cli.setup.machine import Machine
-from deepseek_cursor_proxy.cli.setup.status import status
+from deepseek_cursor_proxy.cli.welcome import reachable_hosts
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.config.settings import HOME
@@ -261,7 +265,37 @@ def _print_cursor(config: ProxyConfig, config_path: Path, endpoint: Endpoint, pu
     # public_hosts names a tunnel that the proxy did not open.
     public = public_url or next((f"https://{host}" for host in config.public_hosts), None)
     base_url = f"{public}/v1" if public else endpoint.base_url
-    lines = [*cursor.steps(base_url, key, config.upstream_model, is_public=public is not None), ""]
-    for line in (*lines, *cursor.long_context(config.upstream_model, config.models, str(config_path))):
+    lines = [*steps(base_url, key, config.upstream_model, is_public=public is not None), ""]
+    for line in (*lines, *long_context(config.upstream_model, config.models, str(config_path))):
         print(line)
     return 0
+
+
+# Names of Cursor's own for which it allows the whole context; others get 200,000 tokens.
+_LONG_NAME = "gpt-5.6-sol"
+
+
+def steps(base_url: str, key: str, model: str, *, is_public: bool) -> Iterator[str]:
+    yield "In Cursor open Settings > Models."
+    yield f"1. Add a model and switch it on          {model}"
+    yield f"2. OpenAI API Key: paste and switch on   {key}"
+    yield f"3. Override OpenAI Base URL: switch on   {base_url}"
+    yield f"4. Choose {model} in the chat and ask something; the proxy prints four lines for it."
+    if not is_public:
+        yield ""
+        yield "Cursor calls from its own servers, which cannot reach this address: start the proxy with a tunnel"
+        yield "(`serve --tunnel`), then run this again for the public address."
+
+
+def long_context(model: str, models: Mapping[str, str], config_path: str) -> Iterator[str]:
+    """How to get more than Cursor's 200,000 tokens."""
+    names = [name for name, target in models.items() if target == model and not name.endswith("*")]
+    yield "The whole context of 1M tokens: Cursor gives a model that it does not know 200,000. Choose a name of its own"
+    yield "for which it allows more, in Max Mode, and let the proxy answer for it."
+    if names:
+        yield f"[models] has {names[0]} for {model} already: add and choose that one in step 1."
+        return
+    yield f"Put this into {config_path}, restart the proxy, and add and choose {_LONG_NAME} in step 1:"
+    yield ""
+    yield "[models]"
+    yield f'"{_LONG_NAME}" = "{model}"'

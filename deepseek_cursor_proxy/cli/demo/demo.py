@@ -13,8 +13,7 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
-from deepseek_cursor_proxy.cli.demo.local_proxy import local_proxy
-from deepseek_cursor_proxy.cli.demo.small_deepseek import ReceivedRequest, SmallDeepSeek
+from deepseek_cursor_proxy.cli.demo.small_deepseek import ReceivedRequest, SmallDeepSeek, local_proxy
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.reasoning.thinking_blocks import block_at
 

@@ -7,11 +7,15 @@ one, with all that DeepSeek refuses, is the tests' own.
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.cli.demo.cursor import Answer, weather_responder
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
 
@@ -111,3 +115,19 @@ def _events(answer: Answer, model: str) -> Iterator[dict[str, Any]]:
         finish = None if delta else "tool_calls" if calls else "stop"
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         yield {"id": "demo", "object": "chat.completion.chunk", "created": 0, "model": model, "choices": [choice]}
+
+
+@contextmanager
+def local_proxy(config: ProxyConfig) -> Iterator[str]:
+    """Serve as long as the context lasts; the base URL."""
+    address = ("127.0.0.1", 0)
+    with closing(ReasoningStore(":memory:")) as store, DeepSeekProxyServer(address, DeepSeekProxyHandler) as proxy:
+        proxy.config, proxy.reasoning_store = config, store
+        # The interval is how long shutdown may wait for the accepting loop to look up.
+        accepting = threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
+        accepting.start()
+        try:
+            yield f"http://127.0.0.1:{proxy.server_port}/v1"
+        finally:
+            proxy.shutdown()
+            accepting.join()

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, good, skipped, warning
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
-from deepseek_cursor_proxy.cli.setup.endpoint import Endpoint
-from deepseek_cursor_proxy.cli.setup.machine import Machine
-from deepseek_cursor_proxy.cli.setup.status import status
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, status
+from deepseek_cursor_proxy.cli.setup.endpoint import Endpoint, Machine
 
 NAME = "clients"
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
-from deepseek_cursor_proxy.cli.demo.local_proxy import local_proxy
-from deepseek_cursor_proxy.cli.demo.small_deepseek import SmallDeepSeek
+from deepseek_cursor_proxy.cli.demo.small_deepseek import SmallDeepSeek, local_proxy
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey

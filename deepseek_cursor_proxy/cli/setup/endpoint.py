@@ -1,10 +1,14 @@
-"""What a client is pointed at: the address of the proxy, the variable that holds the key, and the models.
+"""What a client is pointed at, and the machine that it runs on.
+
+An endpoint is the address of the proxy, the variable that holds the key, and the models.
 
 A client names a variable of the environment, so that no file holds a key. `key` is the key itself, for the one that
-has no way to name a variable.
+has no way to name a variable. A machine looks at nothing by itself, so a test can be on any system.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
 
@@ -43,3 +47,32 @@ class Endpoint:
     def without_key(self) -> "Endpoint":
         """The same for a screen."""
         return replace(self, key=HIDDEN_KEY if self.key else None)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`system` as in sys.platform; `has_program` whether a command is on the PATH, `exists` whether a path is there."""
+
+    system: str
+    home: Path
+    environment: Mapping[str, str]
+    has_program: Callable[[str], bool]
+    exists: Callable[[Path], bool]
+
+    def folder(self, variable: str, default: Path) -> Path:
+        """The folder that a variable names, else the default. An empty variable counts as absent."""
+        return Path(self.environment.get(variable) or default)
+
+    @property
+    def config_home(self) -> Path:
+        """XDG's, which some programs use on every system."""
+        return self.folder("XDG_CONFIG_HOME", self.home / ".config")
+
+    @property
+    def app_data(self) -> Path:
+        """Where programs of this system keep their settings."""
+        if self.system == "win32":
+            return self.folder("APPDATA", self.home / "AppData" / "Roaming")
+        if self.system == "darwin":
+            return self.home / "Library" / "Application Support"
+        return self.config_home

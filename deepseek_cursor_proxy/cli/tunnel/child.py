@@ -1,19 +1,103 @@
 """Child: at most one tunnel program of ours, and the thread that reads what it prints.
 
-All that run() began (process, thread, pipe) is gone when close() returns, and when this process is killed.
+All that run() began (process, thread, pipe) is gone when close() returns, and when this process is killed: a
+ChildProcess ends with this one, however this one ends, even by SIGKILL or the Task Manager.
+
+POSIX: the child leads its own session, and a guard, a shell, reads from a pipe that only we can write to. When we end,
+the system closes the pipe, and the guard ends the child's process group. PR_SET_PDEATHSIG is no help: it exists on
+Linux only, fires when the thread that started the child ends, and spares the children of a wrapper script.
+Windows: the child has its own process group, no window, and belongs to a job that the system ends with its last handle,
+which is ours.
 """
 
 import contextlib
+import os
+import signal
+import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import IO
 
-from deepseek_cursor_proxy.cli.tunnel.child_process import ChildProcess
 from deepseek_cursor_proxy.cli.tunnel.program import Log, Program
 from deepseek_cursor_proxy.errors import StartupError
 
 _MAX_LINE = 1_000_000  # bytes; all programs stay far below
 _GRACE_SECONDS = 3.0  # between asking the program to end and killing it
+# Reads the process group, then waits for the end of the pipe. SIGTERM first: ngrok then releases its URL.
+_GUARD = """
+read -r group || exit
+read -r _
+kill -s TERM -- "-$group" && sleep 3 && kill -s KILL -- "-$group"
+"""
+
+
+class ChildProcess:
+    """One process and what it starts. start() once, then end() and wait(); a signal handler may call end()."""
+
+    def __init__(self) -> None:
+        self._process: Popen[bytes] | None = None
+        self._guard: Popen[bytes] | None = None
+        self._job: int | None = None
+
+    def start(self, command: Sequence[str]) -> None:
+        """Run the command, stdout and stderr in one pipe; raises OSError."""
+        if sys.platform == "win32":
+            from deepseek_cursor_proxy.cli.tunnel import windows_job
+
+            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, creationflags=windows_job.FLAGS)
+            self._job = windows_job.hold(self._process)
+            return
+        with contextlib.suppress(OSError):  # no shell: the child may outlive us, but it runs
+            guard = ("/bin/sh", "-c", _GUARD)
+            self._guard = Popen(guard, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True, bufsize=0)
+        try:
+            # Its own session: Ctrl-C in the terminal reaches only us, and we end the child when we choose.
+            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
+        except BaseException:
+            self._dismiss_guard()
+            raise
+        if self._guard is not None and self._guard.stdin is not None:
+            # ValueError: a signal handler has already called wait().
+            with contextlib.suppress(OSError, ValueError):
+                self._guard.stdin.write(b"%d\n" % self._process.pid)
+
+    @property
+    def output(self) -> IO[bytes] | None:
+        return self._process.stdout if self._process is not None else None
+
+    def end(self, *, force: bool) -> None:
+        """Ask the process and its children to end, or kill them; returns at once."""
+        if self._process is None:
+            return
+        if sys.platform == "win32":
+            from deepseek_cursor_proxy.cli.tunnel import windows_job
+
+            windows_job.end(self._process, self._job)
+        else:
+            # The group, because some packages install ngrok as a script that starts the real program. Until wait() its
+            # id cannot be reused. macOS answers EPERM for a group that has ended.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL if force else signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Wait for the end of the process and release all that belongs to it."""
+        self._dismiss_guard()
+        if self._process is not None:
+            self._process.wait()
+        if sys.platform == "win32" and self._job is not None:
+            from deepseek_cursor_proxy.cli.tunnel import windows_job
+
+            windows_job.release(self._job)
+            self._job = None
+
+    def _dismiss_guard(self) -> None:
+        guard, self._guard = self._guard, None
+        if guard is not None and guard.stdin is not None:
+            guard.kill()
+            guard.wait()
+            guard.stdin.close()
 
 
 class Child:

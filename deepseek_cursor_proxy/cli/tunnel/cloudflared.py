@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.cli.tunnel.local_api import get_json
-from deepseek_cursor_proxy.cli.tunnel.program import Log, Program, RunningTunnel
+from deepseek_cursor_proxy.cli.tunnel.program import Log, Program, RunningTunnel, get_json
 
 _QUICK_URL = re.compile(r"https://(?!api\.)[a-z0-9-]+\.trycloudflare\.com")
 # Whole lines: other lines have the paths of requests, which strangers choose.

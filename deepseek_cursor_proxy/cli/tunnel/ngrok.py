@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deepseek_cursor_proxy.cli.tunnel.local_api import get_json
-from deepseek_cursor_proxy.cli.tunnel.program import Log, Program, RunningTunnel, leads_here
+from deepseek_cursor_proxy.cli.tunnel.program import Log, Program, RunningTunnel, get_json, leads_here
 
 # Without `.internal`: only ngrok's other endpoints can reach those.
 _PUBLIC_URL = re.compile(r"https://[A-Za-z0-9.-]+(?<!\.internal)(:[0-9]+)?")

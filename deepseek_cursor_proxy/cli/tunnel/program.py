@@ -4,6 +4,7 @@ A subclass has the command line, how the URL is read from what the program print
 missing binary, login or token. It starts no process that goes on running and holds nothing that changes.
 """
 
+import json
 import os
 import re
 import shutil
@@ -11,14 +12,21 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from typing import NamedTuple
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, build_opener
 
 from deepseek_cursor_proxy.errors import StartupError
 
 _MAX_QUOTE = 200  # characters of a program's message in a line of ours
 # Of a question to a program, which it answers without the network.
 _QUESTION_SECONDS = 5.0
+_API_SECONDS = 1.0
+_MAX_ANSWER = 1_000_000  # bytes; these programs stay far below
+# No proxy, whatever the environment says: it must neither see nor answer calls to this machine.
+_OPENER = build_opener(ProxyHandler({}))
 # ngrok's errors 105 and 107 quote the token, and our lines end in logs and bug reports.
 _QUOTED_TOKEN = re.compile(r"(authtoken: *|token[ =]+)\S+", re.IGNORECASE)
 # Where installers put programs that the PATH of a service does not name.
@@ -156,3 +164,15 @@ def leads_here(target: str, port: int) -> bool:
         return parts.port == port and parts.hostname in {"localhost", "127.0.0.1", "::1"}
     except ValueError:
         return False
+
+
+def get_json(url: str) -> object:
+    """The JSON at a URL on this machine; None when there is none."""
+    try:
+        with _OPENER.open(url, timeout=_API_SECONDS) as answer:
+            return json.loads(answer.read(_MAX_ANSWER))
+    except HTTPError as refusal:
+        refusal.close()
+    except (OSError, HTTPException, ValueError, RecursionError):
+        pass  # nothing of that kind runs there
+    return None

@@ -6,22 +6,47 @@ may be unable to reach it. Any later one is neither printed nor used before it h
 again, with growing pauses, until stop().
 Rule: all that start() began is gone when stop() returns or start() raises, and when this process is killed; only a
 check that is under way may end some seconds later.
+
+A check asks for a random path, and only we know the answer. It goes out and comes back as a client's request does, by
+the environment's proxy if there is one. A machine may be unable to reach its own public address, so what it did not
+learn is no proof that others cannot.
 """
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from deepseek_cursor_proxy.cli.tunnel import ngrok
 from deepseek_cursor_proxy.cli.tunnel.child import Child
-from deepseek_cursor_proxy.cli.tunnel.program import Program, RunningTunnel, one_line
-from deepseek_cursor_proxy.cli.tunnel.reachability import Reach
+from deepseek_cursor_proxy.cli.tunnel.cloudflared import Cloudflared
+from deepseek_cursor_proxy.cli.tunnel.program import Program, RunningTunnel, find_binary, one_line
+from deepseek_cursor_proxy.cli.tunnel.ssh import Ssh
+from deepseek_cursor_proxy.cli.tunnel.tailscale import Tailscale
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.net.deadline import Deadline
 
 _POLL = 0.2  # seconds between two looks while the URL is awaited; what the program prints usually is faster
 _CHECK_POLL = 1.0  # seconds between two checks of a new URL; a name that is asked for too often is not found for long
 _PATIENCE = 3  # looks in a row without our URL; programs reconnect by themselves, and a restart may cost the URL
+_ASK_SECONDS = 5.0
+_MAX_ANSWER = 1000  # bytes; ours is shorter
+# Without the second, ngrok may show a page of its own.
+_HEADERS = {"User-Agent": "deepseek-cursor-proxy", "ngrok-skip-browser-warning": "1"}
+
+
+class Reach(NamedTuple):
+    """The result of a check: whether we answered, or something else did, and what is wrong."""
+
+    is_ours: bool
+    is_answered: bool
+    problem: str = ""
+
+
+OURS = Reach(is_ours=True, is_answered=True)
 
 
 class Timing(NamedTuple):
@@ -264,3 +289,52 @@ class Tunnel:
             self._last_message = text
             with contextlib.suppress(Exception):  # a closed terminal must not end the watch
                 self._announce(text)
+
+
+# Whether a public URL leads to this proxy …
+
+
+def ask(url: str, path: str, answer: str) -> Reach:
+    """Ask for this path below the URL, where this proxy gives that answer. Takes seconds at most, but for DNS."""
+    try:
+        with build_opener(_NoRedirects).open(Request(url + path, headers=_HEADERS), timeout=_ASK_SECONDS) as reply:
+            if reply.read(_MAX_ANSWER) == answer.encode():
+                return OURS
+            return Reach(is_ours=False, is_answered=True, problem="something else answers there")
+    except HTTPError as refusal:
+        refusal.close()
+        return Reach(is_ours=False, is_answered=True, problem=f"something else answers there, with {refusal.code}")
+    except (OSError, HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, URLError) else error
+        return Reach(is_ours=False, is_answered=False, problem=f"no answer: {one_line(str(reason))}")
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Another page that sends us to our own address is not that address."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+# The choice of a program …
+
+_PROGRAMS: dict[str, type[Program]] = {
+    "ngrok": ngrok.Ngrok,
+    "cloudflared": Cloudflared,
+    "tailscale": Tailscale,
+    "ssh": Ssh,
+}
+
+
+def choose(wanted: str, port: int, url: str, environment: Mapping[str, str]) -> Program:
+    """The program for a value of `tunnel`; `on` stands for the first that is installed."""
+    name, _, host = (_first_installed(environment) if wanted == "on" else wanted).partition(":")
+    return Ssh(port, url, host=host) if host else _PROGRAMS[name](port, url)
+
+
+def _first_installed(environment: Mapping[str, str]) -> str:
+    for name in _PROGRAMS:
+        # ngrok does nothing without an account; cloudflared and ssh need none.
+        if find_binary(name) and (name != "ngrok" or ngrok.has_token(environment)):
+            return name
+    raise StartupError(f"no tunnel program is installed; cloudflared is the simplest: {Cloudflared.install}")

@@ -7,8 +7,8 @@ import sys
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.cli.service import units
-from deepseek_cursor_proxy.cli.service.launch import Launch, find_launch
+from deepseek_cursor_proxy.cli.service import managers
+from deepseek_cursor_proxy.cli.service.managers import Launch, find_launch
 from tests.support.archive import build_archive
 from tests.support.polling import wait_until
 from tests.support.program import PATIENCE, WINDOWS, ServeTest
@@ -57,7 +57,7 @@ class ServiceStartTest(ServeTest):
         log = self.home / "service.log"
         for name, launch in self.launches().items():
             with self.subTest(name):
-                self.run_logged(launch, units._logged(launch, str(log)))
+                self.run_logged(launch, managers._logged(launch, str(log)))
                 text = log.read_text(encoding="utf-8")
                 self.assertIn("is running.", text)
                 self.assertTrue(text.endswith("Stopped.\n"), text)
@@ -68,6 +68,6 @@ class ServiceStartTest(ServeTest):
         log = self.home / "service.log"
         with log.open("wb") as file:
             os.truncate(file.fileno(), 10_000_001)
-        self.run_logged(launch := find_launch(FLAGS), units._logged(launch, str(log)))
+        self.run_logged(launch := find_launch(FLAGS), managers._logged(launch, str(log)))
         self.assertLess(log.stat().st_size, 10_000)
         self.assertEqual(10_000_001, (self.home / "service.log.old").stat().st_size)

@@ -13,9 +13,9 @@ from contextlib import closing
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import child, local_api, ngrok
+from deepseek_cursor_proxy.cli.tunnel import child, ngrok, program
 from deepseek_cursor_proxy.cli.tunnel.ngrok import Ngrok
-from deepseek_cursor_proxy.cli.tunnel.reachability import OURS, Reach
+from deepseek_cursor_proxy.cli.tunnel.supervisor import OURS, Reach
 from deepseek_cursor_proxy.errors import StartupError
 from tests.proxy.tunnel.tunnel_case import TunnelCase, back, lost, moved
 from tests.support.ngrok_stand_in import (
@@ -141,7 +141,7 @@ class StartTest(NgrokCase):
     def test_the_agents_api_is_called_without_the_environments_proxy(self) -> None:
         """urllib reads the environment when an opener is built, so the module is loaded a second time here."""
         agent = self.agent({"/api/tunnels": tunnels()})
-        spec = importlib.util.spec_from_file_location("api_behind_a_proxy", local_api.__file__)
+        spec = importlib.util.spec_from_file_location("api_behind_a_proxy", program.__file__)
         fresh = importlib.util.module_from_spec(spec)
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))

@@ -16,9 +16,8 @@ from unittest import mock
 from deepseek_cursor_proxy.cli.tunnel import child
 from deepseek_cursor_proxy.cli.tunnel.cloudflared import Cloudflared
 from deepseek_cursor_proxy.cli.tunnel.program import Program
-from deepseek_cursor_proxy.cli.tunnel.reachability import OURS, Reach
 from deepseek_cursor_proxy.cli.tunnel.ssh import Ssh
-from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel
+from deepseek_cursor_proxy.cli.tunnel.supervisor import OURS, Reach, Tunnel
 from deepseek_cursor_proxy.cli.tunnel.tailscale import Tailscale
 from deepseek_cursor_proxy.errors import StartupError
 from tests.proxy.tunnel.tunnel_case import PORT, TunnelCase, back, lost, moved

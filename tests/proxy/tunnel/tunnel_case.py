@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import child_process, supervisor
+from deepseek_cursor_proxy.cli.tunnel import child, supervisor
 from deepseek_cursor_proxy.cli.tunnel.program import Program
-from deepseek_cursor_proxy.cli.tunnel.reachability import OURS, Reach
-from deepseek_cursor_proxy.cli.tunnel.supervisor import Timing, Tunnel
+from deepseek_cursor_proxy.cli.tunnel.supervisor import OURS, Reach, Timing, Tunnel
 from deepseek_cursor_proxy.errors import StartupError
 from tests.support.ngrok_stand_in import PORT, install
 
@@ -46,7 +45,7 @@ class TunnelCase(unittest.TestCase):
         # The URLs that were checked, and what each check finds.
         self.checked: list[str] = []
         self.reach = OURS
-        self.enterContext(mock.patch.object(child_process, "Popen", self.launch))
+        self.enterContext(mock.patch.object(child, "Popen", self.launch))
         self.enterContext(mock.patch.multiple(supervisor, _POLL=0.02, _CHECK_POLL=0.01))
 
     def launch(self, command: Any, **options: Any) -> "subprocess.Popen[bytes]":

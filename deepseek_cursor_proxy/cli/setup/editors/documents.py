@@ -6,6 +6,7 @@ when what setup wrote is no longer as it wrote it; both say why in words for the
 
 import codecs
 import re
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 Json = Any
@@ -67,3 +68,22 @@ def split_lines(text: str) -> list[str]:
 def line_end(text: str) -> str:
     """The line end of the first line."""
     return "\r\n" if text[: text.find("\n") + 1].endswith("\r\n") else "\n"
+
+
+@dataclass(frozen=True)
+class WholeFile:
+    """An edit of a file that is setup's alone, such as a catalogue: its whole text."""
+
+    text: str
+
+    def apply(self, text: str) -> EditResult:
+        return EditResult(self.text, [])
+
+    def revert(self, text: str, record: Record) -> str:
+        """Nothing is left of a file that is ours; what others made of it meanwhile is theirs."""
+        if text not in ("", self.text):
+            raise ChangedLines("it is no longer as setup wrote it")
+        return ""
+
+    def by_hand(self) -> str:
+        return self.text

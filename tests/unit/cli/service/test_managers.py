@@ -4,8 +4,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.cli.service.launch import Launch, find_launch
-from deepseek_cursor_proxy.cli.service.managers import manager
+from deepseek_cursor_proxy.cli.service.managers import Launch, find_launch, manager
 from deepseek_cursor_proxy.errors import StartupError
 
 BARE = Launch("/usr/bin/python3", ("-m", "deepseek_cursor_proxy", "serve"))

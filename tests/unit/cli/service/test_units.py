@@ -6,8 +6,8 @@ import re
 import unittest
 from xml.etree import ElementTree
 
-from deepseek_cursor_proxy.cli.service import units
-from deepseek_cursor_proxy.cli.service.launch import Launch
+from deepseek_cursor_proxy.cli.service import managers
+from deepseek_cursor_proxy.cli.service.managers import Launch
 
 ODD = ("--model=a b", "--config=C:\\x y\\", '--x="quoted"', "--y=50%", "--z=$HOME", "--w=<&>'", "--v=ü")
 LAUNCH = Launch("/opt/my python/bin/python3", ("-m", "deepseek_cursor_proxy", "serve", *ODD), "/home/me & you/100%")
@@ -47,7 +47,7 @@ class SystemdTest(unittest.TestCase):
     def unit(self, launch: Launch) -> configparser.ConfigParser:
         unit = configparser.ConfigParser(interpolation=None)
         unit.optionxform = str  # type: ignore[assignment,method-assign]
-        unit.read_string(units.systemd_unit(launch))
+        unit.read_string(managers.systemd_unit(launch))
         return unit
 
     def test_the_unit_restarts_the_proxy_unless_that_cannot_help(self) -> None:
@@ -69,7 +69,7 @@ class SystemdTest(unittest.TestCase):
 class LaunchdTest(unittest.TestCase):
     def test_the_agent_has_every_word_and_restarts_the_proxy(self) -> None:
         for launch in (LAUNCH, BARE):
-            agent = plistlib.loads(units.launchd_agent(launch, "/Users/me & you/x.log").encode())
+            agent = plistlib.loads(managers.launchd_agent(launch, "/Users/me & you/x.log").encode())
             self.assertEqual([launch.python, *launch.arguments], agent["ProgramArguments"])
             self.assertEqual(launch.folder, agent.get("WorkingDirectory", ""))
             self.assertEqual("/Users/me & you/x.log", agent["StandardOutPath"])
@@ -79,7 +79,7 @@ class LaunchdTest(unittest.TestCase):
 
 class TaskTest(unittest.TestCase):
     def task(self, launch: Launch) -> ElementTree.Element:
-        text = units.windows_task(launch, "PC\\me & you", "C:\\me\\service.log")
+        text = managers.windows_task(launch, "PC\\me & you", "C:\\me\\service.log")
         return ElementTree.fromstring(text.encode("utf-16"))
 
     def test_the_task_is_one_by_its_schema(self) -> None:

@@ -9,9 +9,8 @@ from unittest import mock
 from deepseek_cursor_proxy.cli.setup import changes
 from deepseek_cursor_proxy.cli.setup.changes import Change
 from deepseek_cursor_proxy.cli.setup.clients import Client, Target
-from deepseek_cursor_proxy.cli.setup.endpoint import Endpoint
+from deepseek_cursor_proxy.cli.setup.endpoint import Endpoint, Machine
 from deepseek_cursor_proxy.cli.setup.history import History
-from deepseek_cursor_proxy.cli.setup.machine import Machine
 
 SYSTEMS = ("linux", "darwin", "win32")
 ENDPOINT = Endpoint("http://127.0.0.1:9000", key="sk-of-the-user")

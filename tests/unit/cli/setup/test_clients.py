@@ -3,10 +3,9 @@
 import json
 import tomllib
 
-from deepseek_cursor_proxy.cli.setup import cursor
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
+from deepseek_cursor_proxy.cli import setup_command
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Status, status
 from deepseek_cursor_proxy.cli.setup.endpoint import ACCESS_KEY_VARIABLE, Endpoint
-from deepseek_cursor_proxy.cli.setup.status import Status, status
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
 # Below the home; by system where they differ.
@@ -175,16 +174,16 @@ class StatusTest(FilesCase):
 
 class CursorTest(FilesCase):
     def test_the_steps_name_what_to_enter(self) -> None:
-        text = "\n".join(cursor.steps("https://x.example/v1", "your key", "deepseek-v4-pro", is_public=True))
+        text = "\n".join(setup_command.steps("https://x.example/v1", "your key", "deepseek-v4-pro", is_public=True))
         for value in ("https://x.example/v1", "your key", "deepseek-v4-pro"):
             self.assertIn(value, text)
         self.assertNotIn("tunnel", text)
-        self.assertIn("tunnel", "\n".join(cursor.steps("http://127.0.0.1:9000/v1", "", "m", is_public=False)))
+        self.assertIn("tunnel", "\n".join(setup_command.steps("http://127.0.0.1:9000/v1", "", "m", is_public=False)))
 
     def test_the_long_context_needs_an_alias_or_has_one(self) -> None:
-        new = "\n".join(cursor.long_context("m", {"gpt-4o*": "m"}, "/x/config.toml"))
+        new = "\n".join(setup_command.long_context("m", {"gpt-4o*": "m"}, "/x/config.toml"))
         self.assertEqual({"models": {"gpt-5.6-sol": "m"}}, tomllib.loads(new[new.index("[models]") :]))
         self.assertIn("/x/config.toml", new)
-        known = "\n".join(cursor.long_context("m", {"gpt-6": "m"}, "/x/config.toml"))
+        known = "\n".join(setup_command.long_context("m", {"gpt-6": "m"}, "/x/config.toml"))
         self.assertIn("gpt-6", known)
         self.assertNotIn("gpt-5.6-sol", known)

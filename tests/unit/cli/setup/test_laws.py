@@ -6,7 +6,7 @@ import tomllib
 from deepseek_cursor_proxy.cli.setup.changes import Refusal, plan_setup
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client
 from deepseek_cursor_proxy.cli.setup.editors.documents import decode
-from deepseek_cursor_proxy.cli.setup.editors.json_tree import parse
+from deepseek_cursor_proxy.cli.setup.editors.json_text import parse
 from tests.support.width import width
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 

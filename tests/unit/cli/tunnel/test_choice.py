@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import choice, ngrok, program
+from deepseek_cursor_proxy.cli.tunnel import ngrok, program, supervisor
 from deepseek_cursor_proxy.cli.tunnel.ssh import Ssh
 from deepseek_cursor_proxy.errors import StartupError
 
@@ -17,10 +17,10 @@ class ChoiceTest(unittest.TestCase):
     def chosen(self, wanted: str, installed: str = "", token: str = "") -> str:
         paths = {name: f"/bin/{name}" for name in installed.split()}
         with (
-            mock.patch.object(choice, "find_binary", paths.get),
+            mock.patch.object(supervisor, "find_binary", paths.get),
             mock.patch.object(ngrok, "_configurations", return_value=[]),
         ):
-            return choice.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
+            return supervisor.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
 
     def test_a_named_program_is_taken_even_if_it_is_missing(self) -> None:
         for name in ("ngrok", "cloudflared", "tailscale", "ssh"):
@@ -43,14 +43,14 @@ class ChoiceTest(unittest.TestCase):
                 self.chosen("on", installed)
 
     def test_a_host_of_ones_own_and_a_reserved_url_reach_the_program(self) -> None:
-        chosen = choice.choose("ssh:me@home.example", 9000, "https://proxy.example.com", {})
+        chosen = supervisor.choose("ssh:me@home.example", 9000, "https://proxy.example.com", {})
         self.assertIsInstance(chosen, Ssh)
         self.assertEqual("me@home.example", chosen.arguments()[-1])
         for name in ("ngrok", "cloudflared", "tailscale", "ssh"):
-            self.assertEqual("https://x.example", choice.choose(name, 9000, "https://x.example", {}).url)
+            self.assertEqual("https://x.example", supervisor.choose(name, 9000, "https://x.example", {}).url)
 
     def test_ngrok_asks_for_the_reserved_url(self) -> None:
-        arguments = choice.choose("ngrok", 9000, "https://x.ngrok.app", {}).arguments()
+        arguments = supervisor.choose("ngrok", 9000, "https://x.ngrok.app", {}).arguments()
         self.assertEqual("--url=https://x.ngrok.app", arguments[2])
 
 

@@ -5,8 +5,7 @@ import unittest
 from random import Random
 
 from deepseek_cursor_proxy.cli.setup.editors.documents import ChangedLines, Unreadable
-from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonEdit
-from deepseek_cursor_proxy.cli.setup.editors.json_tree import parse
+from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonEdit, parse
 
 EDIT = JsonEdit({("a", "b"): 1, ("c",): {"d": []}}, has_comments=True)
 

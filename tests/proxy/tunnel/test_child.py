@@ -9,15 +9,14 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import child_process
-from deepseek_cursor_proxy.cli.tunnel.child_process import ChildProcess
+from deepseek_cursor_proxy.cli.tunnel.child import ChildProcess
 from tests.support.systems import ROOT
 
 PATIENCE = 20.0
 
 PARENT = """
 import sys, time
-from deepseek_cursor_proxy.cli.tunnel.child_process import ChildProcess
+from deepseek_cursor_proxy.cli.tunnel.child import ChildProcess
 ChildProcess().start(sys.argv[1:])
 print(flush=True)
 time.sleep(60)
@@ -77,7 +76,7 @@ class ChildProcessTest(unittest.TestCase):
             return subprocess.Popen(command, **options)
 
         child = ChildProcess()
-        with mock.patch.object(child_process, "Popen", popen):
+        with mock.patch("deepseek_cursor_proxy.cli.tunnel.child.Popen", popen):
             child.start(self.child)
         sock = self.connected()
         child.end(force=True)

@@ -6,9 +6,8 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.cli import local_address
-from deepseek_cursor_proxy.cli.local_address import reachable_hosts
-from deepseek_cursor_proxy.cli.welcome import Addresses, welcome_text
+from deepseek_cursor_proxy.cli import welcome
+from deepseek_cursor_proxy.cli.welcome import Addresses, reachable_hosts, welcome_text
 from deepseek_cursor_proxy.config import ProxyConfig
 
 
@@ -23,7 +22,7 @@ class TestReachableHosts(unittest.TestCase):
             ("::", "[::1]", "2001:db8::7", "[2001:db8::7]"),
             ("0:0:0:0:0:0:0:0", "[::1]", "2001:db8::7", "[2001:db8::7]"),
         ):
-            with mock.patch.object(local_address, "_sending_address", return_value=outside):
+            with mock.patch.object(welcome, "_sending_address", return_value=outside):
                 self.assertEqual([own, expected], reachable_hosts(host))
 
     def test_without_a_network_the_reachable_host_of_a_wildcard_is_loopback(self) -> None:
@@ -47,7 +46,7 @@ class TestReachableHosts(unittest.TestCase):
 class TestWelcome(unittest.TestCase):
     def welcome(self, host: str, public_url: str | None = None) -> str:
         config = ProxyConfig(host=host)
-        with mock.patch.object(local_address, "_sending_address", return_value="192.168.1.7"):
+        with mock.patch.object(welcome, "_sending_address", return_value="192.168.1.7"):
             return welcome_text(config, Path("x"), Addresses(9000, public_url), Access(config))
 
     def test_the_welcome_never_prints_a_wildcard_address(self) -> None:
