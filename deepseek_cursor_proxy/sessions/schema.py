@@ -33,8 +33,4 @@ _SESSIONS = (
 )
 _JOURNALS = ("CREATE TABLE journals (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID",)
 # "DScs".
-SESSIONS = Schema(
-    0x44536373,
-    [_SESSIONS, _JOURNALS],
-    (set(), {"sessions", "messages", "links", "nodes", "head_texts"}, {"journals"}),
-)
+SESSIONS = Schema(0x44536373, [_SESSIONS, _JOURNALS])

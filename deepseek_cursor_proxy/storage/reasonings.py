@@ -156,14 +156,14 @@ class ReasoningStore(Table):
         # Pending first: an entry that is written meanwhile is found twice rather than not at all.
         found = {key: [_decode(each.text) for each in texts] for key, texts in self._pending.find(keys).items()}
         with self._faults.guard("look up"), self.database.reader() as connection:
-            now = self.pruning.use_time()
+            now, resolution = self.pruning.use_time(), self._use_resolution
             for key, row, blob, used_at in reasoning_rows.find(connection, list(keys)):
                 text = _decode(blob)
                 if (texts := found.get(key)) is None:
                     found[key] = [text]
                 elif text not in texts:
                     texts.append(text)
-                if abs(now - used_at) > self._use_resolution:
+                if abs(now - used_at) > resolution:
                     with self._lock:
                         self._used.add(row)
         return found

@@ -18,10 +18,11 @@ import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Unusable, fault_of
+from deepseek_cursor_proxy.storage.engine.schema import OF_ANOTHER_PROGRAM, Schema
 
 # The files SQLite keeps beside a database; they move together.
 SIDE_FILES = ("-wal", "-shm", "-journal")
@@ -34,20 +35,6 @@ _HEAD = struct.Struct(">60xi4xi")
 _BYTES_LOOKED_AT = 1024 * 1024
 # Another process may be opening the file.
 _BUSY_SECONDS = 0.2
-_OF_ANOTHER_PROGRAM = "it is a database of another program, which is left alone"
-
-
-class FileKind(Protocol):
-    """What a file of ours is known by: the number in its head, the newest version that we can read, and its tables."""
-
-    @property
-    def application_id(self) -> int: ...
-
-    @property
-    def newest_version(self) -> int: ...
-
-    @property
-    def first_statement(self) -> str: ...
 
 
 _Inode = tuple[int, int] | None
@@ -73,7 +60,7 @@ class Claim:
                 del _claims[self._inode]
 
 
-def claim(path: Path, kind: FileKind, *, may_create: bool) -> Claim:
+def claim(path: Path, kind: Schema, *, may_create: bool) -> Claim:
     """Count the file as open; unless it is already, inspect it before and create it if it is not there."""
     name = os.path.realpath(path)
     with _claim_lock:
@@ -90,7 +77,7 @@ def claim(path: Path, kind: FileKind, *, may_create: bool) -> Claim:
         return Claim(inode, name)
 
 
-def inspect(path: Path, kind: FileKind) -> None:
+def inspect(path: Path, kind: Schema) -> None:
     """Raise Unusable for a file that is not ours, Damaged for one to set aside; write nothing.
 
     Only `claim` calls it, because it opens the file.
@@ -110,10 +97,11 @@ def inspect(path: Path, kind: FileKind) -> None:
     version, application_id = _HEAD.unpack_from(start) if is_database else (0, 0)
     if application_id == kind.application_id:
         # Whether it is damaged shows when SQLite reads it under its locks: another process may write to it now.
-        check_ownership(application_id, version, False, kind)
+        kind.check_ownership(application_id, version, is_empty=False)
     elif is_database or has_wal:
         try:
-            check_ownership(*_read_identity(path, is_database, has_wal), kind)
+            application_id, version, is_empty = _read_identity(path, is_database, has_wal)
+            kind.check_ownership(application_id, version, is_empty=is_empty)
         except sqlite3.DatabaseError as error:
             if not isinstance(fault_of(error), Damaged):
                 raise
@@ -149,24 +137,16 @@ def _read_identity(path: Path, is_database: bool, has_wal: bool) -> tuple[int, i
     return id, version, is_empty
 
 
-def _fault_of_unreadable(path: Path, start: bytes, kind: FileKind) -> Unusable:
+def _fault_of_unreadable(path: Path, start: bytes, kind: Schema) -> Unusable:
     """The fault of a file whose head is not ours and that SQLite cannot read."""
     if start.startswith(_MAGIC):
         # With its log half of a database may be healthy.
-        return Unusable(_OF_ANOTHER_PROGRAM) if has_log(path) else Damaged("its first page is overwritten or cut off")
+        return Unusable(OF_ANOTHER_PROGRAM) if has_log(path) else Damaged("its first page is overwritten or cut off")
     # Six letters of the magic identify a database that was cut off within it.
     is_cut_off = len(start) >= 6 and _MAGIC.startswith(start)
     if is_cut_off or not start[:_HEAD_BYTES].strip(b"\0") or kind.first_statement.encode() in start:
         return Damaged("its first page is overwritten or cut off")
     return Unusable("it is not an SQLite database and is left alone")
-
-
-def check_ownership(application_id: int, version: int, is_empty: bool, kind: FileKind) -> None:
-    """Raise Unusable unless the database is of this kind; an empty one may become it."""
-    if application_id != kind.application_id and not is_empty:
-        raise Unusable(_OF_ANOTHER_PROGRAM)
-    if version > kind.newest_version:
-        raise Unusable(f"it was written by a newer version of this program (schema {version}) and is left alone")
 
 
 def has_log(path: Path) -> bool:

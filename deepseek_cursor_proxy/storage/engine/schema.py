@@ -1,16 +1,16 @@
 """The tables of the store's file and their migrations. All CREATE statements of that file are here.
 
 The schema version is SQLite's user_version; MIGRATIONS lists the step from each version to the next. The steps and the
-new version are one transaction, so a process that dies in between leaves the file as it was. A new table is a new step
-and a new entry of _TABLES; a step that was released never changes.
+new version are one transaction, so a process that dies in between leaves the file as it was. A new table is a new step;
+a step that was released never changes.
 """
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.storage.engine.faults import Damaged
-from deepseek_cursor_proxy.storage.engine.file_check import check_ownership
+from deepseek_cursor_proxy.storage.engine.faults import Damaged, Unusable
 
 # One row per reasoning; the keys that lead to it are small rows of their own.
 _REASONINGS = (
@@ -89,33 +89,15 @@ MIGRATIONS: list[tuple[str, ...]] = [
     _USAGE,
     _CACHED_ANSWERS,
 ]
-# The tables that each step adds; version 0 has none.
-_TABLES: tuple[set[str], ...] = (
-    set(),
-    {"reasonings", "keys"},
-    {"tool_orders"},
-    {"responses"},
-    {"token_ratios"},
-    {"reasoning_forms"},
-    {"picture_descriptions"},
-    {"usage", "usage_days"},
-    {"cached_answers", "cache_totals"},
-)
-
-
-def tables() -> list[str]:
-    """The names of all tables."""
-    return sorted(set[str]().union(*_TABLES))
+OF_ANOTHER_PROGRAM = "it is a database of another program, which is left alone"
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The tables of one kind of file: the number that marks it, the migrations, and the tables that each step adds."""
+    """The tables of one kind of file: the number that marks it, and the migrations."""
 
     application_id: int
     migrations: Sequence[tuple[str, ...]]
-    # One more than migrations: version 0 has none.
-    tables: Sequence[set[str]]
 
     @property
     def newest_version(self) -> int:
@@ -126,6 +108,18 @@ class Schema:
         """The first CREATE TABLE, which SQLite keeps in the file as text."""
         return self.migrations[0][0]
 
+    def tables(self, version: int | None = None) -> set[str]:
+        """The names of the tables that a file of a version has; of the newest one unless given."""
+        steps = self.migrations[: self.newest_version if version is None else max(0, version)]
+        return {name for step in steps for name in re.findall(r"CREATE TABLE (\w+)", " ".join(step))}
+
+    def check_ownership(self, application_id: int, version: int, *, is_empty: bool) -> None:
+        """Raise Unusable unless the database is of this kind; an empty one may become it."""
+        if application_id != self.application_id and not is_empty:
+            raise Unusable(OF_ANOTHER_PROGRAM)
+        if version > self.newest_version:
+            raise Unusable(f"it was written by a newer version of this program (schema {version}) and is left alone")
+
     def check(self, connection: sqlite3.Connection) -> None:
         """Raise Unusable for a file that is not ours, Damaged for one of ours that lost its tables; write nothing."""
         with connection:
@@ -134,8 +128,8 @@ class Schema:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
             number = version(connection)
-        check_ownership(application_id, number, not tables, self)
-        ours, expected = tables & set[str]().union(*self.tables), set[str]().union(*self.tables[: max(0, number) + 1])
+        self.check_ownership(application_id, number, is_empty=not tables)
+        ours, expected = tables & self.tables(), self.tables(number)
         if not ours >= expected:
             raise Damaged("its tables are gone")
         if number < 0 or ours > expected:
@@ -160,7 +154,7 @@ class Schema:
 
 
 # The file of reasonings, responses and whatever else the stores of this folder keep ("DScp").
-STORE = Schema(0x44536370, MIGRATIONS, _TABLES)
+STORE = Schema(0x44536370, MIGRATIONS)
 
 
 def version(connection: sqlite3.Connection) -> int:

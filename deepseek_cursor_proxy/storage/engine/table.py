@@ -103,8 +103,10 @@ class Table:
         )
 
     def close(self) -> None:
-        """End a running pruning; idempotent. The database is its owner's to close."""
+        """End a running pruning and write what waits; idempotent. The database is its owner's to close."""
         self._pruner.close()
+        with self._faults.guard("record"):
+            self._unwritten.flush()
 
     # Rows by key …
 
