@@ -15,7 +15,7 @@ from datetime import date, datetime
 from typing import Unpack
 
 from deepseek_cursor_proxy.deepseek.usage import read_usage
-from deepseek_cursor_proxy.net.threads import start_thread
+from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.observers.events import Event, PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
@@ -36,7 +36,7 @@ _MOST_ROWS_WAITING = 2000
 
 
 class UsageLedger(Table):
-    """`add` is called by handler threads, the rest by its own. `_lock` protects the fields."""
+    """`add` is called by handler threads, the rest by its own. `_lock` protects `_lost` and `_has_warned`."""
 
     # Pruning counts the rows, which takes milliseconds when there are many.
     kind = Kind("usage", "usage", time="ended_at", size="0", writes_between_prunings=1024)
@@ -44,15 +44,13 @@ class UsageLedger(Table):
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         super().__init__(database, **options)
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._waiting = _WaitingRequests(
             database, self._write, self._faults, bound=_MOST_ROWS_WAITING, batch=_ROWS_PER_TRANSACTION
         )
         # Of requests that are lost since the last one was written.
         self._lost = 0
         self._has_warned = False
-        self._thread: threading.Thread | None = None
-        self._is_closed = False
+        self._task = BackgroundTask(self._write_batches, "usage-ledger")
         # The keys of callers that got an answer in earlier runs; None until they are read.
         self._earlier_keys: frozenset[str] | None = None
 
@@ -61,9 +59,7 @@ class UsageLedger(Table):
         if not record.facts.key:
             return
         self._waiting.add([record])
-        with self._lock:
-            if self._thread is None and not self._is_closed:
-                self._thread = start_thread(self._run, "usage-ledger")
+        self._task.wake()
 
     def had_answer(self, key: str) -> bool:
         """Whether a caller got an answer before this run; False while the file cannot be read."""
@@ -79,12 +75,7 @@ class UsageLedger(Table):
 
     def close(self) -> None:
         """Write what waits, if it can be written now; idempotent. The database is its owner's to close."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-            thread = self._thread
-        if thread is not None:
-            thread.join()
+        self._task.close()
         self.flush()
         super().close()
 
@@ -94,32 +85,22 @@ class UsageLedger(Table):
         with self._faults.guard("record"):
             self._waiting.flush(is_retry=False)
             is_written = True
-        self._lost += self._waiting.take_lost()
-        if self._lost and not self._has_warned:
-            self._has_warned = True
-            reason = self.database.fault or "a row was refused"
-            _log.warning("usage cannot be written (%s); figures of requests are lost", reason)
-        if is_written and self._has_warned:
-            _log.warning("usage is written again; requests whose figures are lost: %d", self._lost)
-            self._has_warned, self._lost = False, 0
+        with self._lock:
+            self._lost += self._waiting.take_lost()
+            if self._lost and not self._has_warned:
+                self._has_warned = True
+                reason = self.database.fault or "a row was refused"
+                _log.warning("usage cannot be written (%s); figures of requests are lost", reason)
+            if is_written and self._has_warned:
+                _log.warning("usage is written again; requests whose figures are lost: %d", self._lost)
+                self._has_warned, self._lost = False, 0
         return is_written
 
-    # By the thread …
-
-    def _run(self) -> None:
-        """Write batches until nothing waits any more; the next row starts another thread."""
-        while True:
-            with self._changed:
-                # Others join the batch.
-                self._changed.wait_for(lambda: self._is_closed, _SECONDS_BETWEEN_BATCHES)
-                if self._is_closed:
-                    return
-            self.flush()
-            with self._changed:
-                if not self._waiting:
-                    # The next request starts another.
-                    self._thread = None
-                    return
+    def _write_batches(self) -> float | None:
+        # Others join the batch.
+        self._task.pause(_SECONDS_BETWEEN_BATCHES)
+        self.flush()
+        return 0.0 if self._waiting else None
 
     def _write(self, connection: sqlite3.Connection, records: Sequence[RequestRecord]) -> None:
         rows = list(map(_row, records))

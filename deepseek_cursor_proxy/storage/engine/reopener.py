@@ -6,11 +6,10 @@ writes what it kept (`Database.on_reopen`). No answer waits for any of it.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.net.threads import start_thread
+from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 
 _FIRST_DELAY_SECONDS = 0.25
@@ -21,53 +20,20 @@ _BEGIN = "reasoning is kept in memory only until %s can be used: %s"
 _END = "%s is usable again; reasonings written: %d"
 
 
-class Reopener:
-    """Runs `reopen` on a thread until it is True; any thread wakes it. The lock protects `_thread` and `_is_wanted`."""
+class Reopener(BackgroundTask):
+    """Runs `reopen` on a thread, after growing delays, until it is True; any thread wakes it."""
 
     def __init__(self, reopen: Callable[[], bool], *, name: str) -> None:
+        super().__init__(self._try, name)
         self._reopen = reopen
-        self._name = name
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._is_wanted = False
-        self._closing = threading.Event()
+        self._delay = 0.0
 
-    def wake(self) -> None:
-        """Have `reopen` run from its beginning, now or once more; returns at once."""
-        with self._lock:
-            self._is_wanted = True
-            if self._thread is None and not self._closing.is_set():
-                self._thread = start_thread(self._run, self._name)
-
-    def wait(self, timeout: float) -> bool:
-        """Whether the file is open and everything written by then."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
-        return thread is None or not thread.is_alive()
-
-    def close(self) -> None:
-        """Stop retrying and wait for a running try; idempotent."""
-        self._closing.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join()
-
-    def _run(self) -> None:
-        delay = _FIRST_DELAY_SECONDS
-        while True:
-            with self._lock:
-                self._is_wanted = False
-            is_open = self._reopen()
-            with self._lock:
-                if self._closing.is_set() or (is_open and not self._is_wanted):
-                    self._thread = None
-                    return
-            if not is_open:
-                self._closing.wait(delay)
-                delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
+    def _try(self) -> float | None:
+        if self._reopen():
+            self._delay = 0.0
+            return None
+        self._delay = min(2 * self._delay, _LONGEST_DELAY_SECONDS) or _FIRST_DELAY_SECONDS
+        return self._delay
 
 
 class OutageLog:

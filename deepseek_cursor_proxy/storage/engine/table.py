@@ -219,7 +219,7 @@ class Table:
             if not gone:
                 break
             deleted += len(gone)
-            self._pruner.pause()
+            self._pruner.pause_step()
         return deleted
 
     def _excess(self, connection: sqlite3.Connection, rows: float, size: float) -> tuple[float, float]:

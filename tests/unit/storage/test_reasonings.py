@@ -340,7 +340,7 @@ class TestCosts(StoreTestCase):
         store = self.store(max_rows=1)
         store.record([((key(number),), "why") for number in range(120)])
         left: list[int] = []
-        with mock.patch.object(store._pruner, "pause", side_effect=lambda: left.append(store.stats().reasonings)):
+        with mock.patch.object(store._pruner, "pause_step", side_effect=lambda: left.append(store.stats().reasonings)):
             self.assertEqual(119, store.prune())
         self.assertEqual([70, 20, 1], left)
 

@@ -52,7 +52,7 @@ class TestPruner(unittest.TestCase):
         pruner = Pruner(lambda: None, every=1, name="prune")
         with mock.patch.object(pruner_module, "_SECONDS_BETWEEN_STEPS", 3600):
             pruner.close()
-            pruner.pause()
+            pruner.pause_step()
 
     def test_a_write_succeeds_when_no_pruning_thread_can_start(self) -> None:
         runs: list[int] = []
