@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.cli.doctor.settings_file import Settings
 from deepseek_cursor_proxy.cli.doctor.subject import Subject
 from deepseek_cursor_proxy.cli.doctor.upstreams import NamedKey
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import is_credential
+from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.redaction import safe_text
@@ -61,15 +61,15 @@ def _key(config: ProxyConfig) -> NamedKey | None:
     """The key of the environment, or one that is typed without echo; None if there is none."""
     held, named = os.environ.get(HELD_KEY, "").strip(), upstreams.key_hosts(config)
     # One that cannot be a key is reported with the others that are missing.
-    key = NamedKey(HELD_KEY, held) if is_credential(held) else None
+    key = None if why_not_sendable(held) else NamedKey(HELD_KEY, held)
     is_enough = key is not None and upstreams.is_usable(key, config)
     return key if is_enough or not named or not questions.can_ask() else _typed_key(named) or key
 
 
 def _typed_key(named: Sequence[str]) -> NamedKey | None:
     key = questions.ask_secret(f"API key for {' and '.join(named)}, to check it too (Enter to go without): ")
-    if key and not is_credential(key):
-        raise StartupError("that is not a key: one line of visible ASCII without blanks")
+    if key and (problem := why_not_sendable(key)):
+        raise StartupError(problem)
     return NamedKey("", key) if key else None
 
 

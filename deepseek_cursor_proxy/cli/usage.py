@@ -18,7 +18,7 @@ from typing import Any
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import is_credential
+from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.sources import expand_home
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
@@ -203,8 +203,8 @@ def _key() -> str:
         if not questions.can_ask():
             raise StartupError(f"no key: set {HELD_KEY}, or run this in a terminal and type it")
         key = questions.ask_secret("DeepSeek API key: ")
-    if not is_credential(key):
-        raise StartupError("that is not a key: one line of visible ASCII without blanks")
+    if problem := why_not_sendable(key):
+        raise StartupError(problem)
     return key
 
 

@@ -55,7 +55,15 @@ def is_credential(text: str) -> bool:
 
 def is_anthropic_key(text: str) -> bool:
     """Whether a key is one of Anthropic's: it must not reach another company because a variable was left set."""
-    return text[:7].lower() == "sk-ant-"
+    # Files of variables may keep the quotes around a value.
+    return text.lstrip("\"'")[:7].lower() == "sk-ant-"
+
+
+def why_not_sendable(key: str) -> str:
+    """Why a key is not sent to DeepSeek; empty if it may be."""
+    if not is_credential(key):
+        return "that is not a key: one line of visible ASCII without blanks"
+    return "that is a key of Anthropic (sk-ant-…), which is never sent to DeepSeek" if is_anthropic_key(key) else ""
 
 
 def access_key(key: str, value: Any, origin: str) -> AccessKey:

@@ -150,7 +150,13 @@ class TestCredentials(AccessTest):
                     self.assertEqual(OWNER, self.access().admit(request).credential)
 
     def test_a_key_of_anthropic_alone_is_refused_with_what_to_unset(self) -> None:
-        for headers in ({"authorization": f"Bearer {ANTHROPIC}"}, {"x_api_key": ANTHROPIC}, {"api_key": ANTHROPIC}):
+        for headers in (
+            {"authorization": f"Bearer {ANTHROPIC}"},
+            {"authorization": f'Bearer "{ANTHROPIC}"'},
+            {"x_api_key": ANTHROPIC},
+            {"x_api_key": f"'{ANTHROPIC}'"},
+            {"api_key": ANTHROPIC},
+        ):
             for settings in ({}, {"access_keys": [ANTHROPIC]}):
                 with self.assertRaises(Unauthorized) as caught:
                     self.access(**settings).admit(self.request(None, **headers))

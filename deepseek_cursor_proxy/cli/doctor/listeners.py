@@ -101,6 +101,9 @@ def judge_dashboard(config: ProxyConfig, facts: AdminFacts) -> Finding:
         return failed(DASHBOARD, problem, remedy)
     if facts.status == 401 and facts.key_state == "set":
         return good(DASHBOARD, f"{facts.url} answers; its key is that of admin_key")
+    if facts.status == 401:
+        text = f"{facts.url} does not accept the key in {facts.key_path}: it was started with an admin_key"
+        return failed(DASHBOARD, text, "have doctor read the proxy's own settings, as with --config")
     if facts.proxy is None:
         text = f"{facts.url} answers {facts.status}, not as a proxy with this store does"
         return failed(DASHBOARD, text, "restart the proxy")

@@ -63,7 +63,9 @@ def _duration(seconds: float) -> str:
 def _judge_keys(upstream: Upstream, facts: UpstreamFacts) -> Iterator[Finding]:
     name = _name(KEY, upstream)
     for variable in upstream.empty_variables:
-        yield failed(name, f"{variable} holds no key", f"set {variable} where the proxy is started")
+        yield failed(
+            name, f"{variable} holds no key, or one of Anthropic", f"set {variable} where the proxy is started"
+        )
     if upstream.why_no_key:
         remedy = "set DEEPSEEK_API_KEY, or type it when asked, to have key, balance and models checked"
         yield skipped(name, upstream.why_no_key, remedy)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
-from deepseek_cursor_proxy.config.access_keys import is_credential
+from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.upstreams import serving
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamTimeout
@@ -123,7 +123,8 @@ def _keys_of(
     """The keys in these variables, of which each may hold several, and the variables without any."""
     keys, empty = [], []
     for variable in variables:
-        found = [each.strip() for each in environment.get(variable, "").split(",") if is_credential(each.strip())]
+        given = [each.strip() for each in environment.get(variable, "").split(",")]
+        found = [each for each in given if not why_not_sendable(each)]
         keys += [NamedKey(variable, each) for each in found]
         empty += [] if found else [variable]
     return tuple(keys[:_MOST_KEYS]), tuple(empty)

@@ -29,6 +29,7 @@ from deepseek_cursor_proxy.cli.setup.endpoint import (
     Endpoint,
     Machine,
 )
+from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.usage.prices import rates
 
@@ -96,6 +97,8 @@ def _claude_code(machine: Machine, endpoint: Endpoint) -> list[Target]:
 
 def _claude_code_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
     place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
+    if is_anthropic_key(machine.environment.get("ANTHROPIC_AUTH_TOKEN", "")):
+        yield "Warning: ANTHROPIC_AUTH_TOKEN holds a key of Anthropic (sk-ant-…), which the proxy refuses."
     name = "ANTHROPIC_API_KEY"
     for found in _other_keys(machine, endpoint, [name], [(place / "settings.json", name)]):
         yield f"Warning: {found} is sent to the proxy as well, where ANTHROPIC_AUTH_TOKEN counts. Unset it."

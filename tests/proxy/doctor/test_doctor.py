@@ -240,6 +240,9 @@ class BrokenTest(DoctorCase):
     def no_key_at_all(self) -> None:
         self.set_variable("DEEPSEEK_API_KEY", "two words")
 
+    def key_of_anthropic(self) -> None:
+        self.set_variable("DEEPSEEK_API_KEY", "sk-ant-of-another-company")
+
     def no_balance(self) -> None:
         self.fake.has_balance = False
 
@@ -397,6 +400,7 @@ BROKEN = [
         "wrong key", T.wrong_key, "key", "failed", "DEEPSEEK_API_KEY is not accepted", "platform.deepseek.com/api_keys"
     ),
     Broken("no key at all", T.no_key_at_all, "key", "failed", "DEEPSEEK_API_KEY holds no key", "set DEEPSEEK_API_KEY"),
+    Broken("key of Anthropic", T.key_of_anthropic, "key", "failed", "or one of Anthropic", "set DEEPSEEK_API_KEY"),
     Broken("no balance", T.no_balance, "balance", "failed", r"cannot be used \(0.00 CNY\)", "top up at https"),
     Broken("clock an hour off", T.clock, "clock", "failed", "60 min behind", "set the clock"),
     Broken(

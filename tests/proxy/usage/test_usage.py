@@ -221,6 +221,9 @@ class TestBalance(UsageTestCase):
         self.assertIn("set DEEPSEEK_API_KEY, or run this in a terminal", err)
         code, _, err = self.balance("two words")
         self.assertEqual((2, False), (code, "two words" in err))
+        code, _, err = self.balance("sk-ant-of-another-company")
+        self.assertEqual((2, False), (code, "another" in err))
+        self.assertIn("never sent to DeepSeek", err)
 
     def test_failures_are_one_line_without_the_key(self) -> None:
         for answer, words in self.failures():

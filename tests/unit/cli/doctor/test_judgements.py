@@ -71,9 +71,9 @@ class ListenersTest(unittest.TestCase):
     def test_a_dashboard_with_a_key_of_the_settings_is_good(self) -> None:
         facts = AdminFacts(Path("admin.key"), "set", "http://127.0.0.1:1", is_proven=True, status=401)
         self.assertEqual(Level.GOOD, listeners.judge_dashboard(ProxyConfig(), facts).level)
-        self.assertEqual(
-            Level.FAILED, listeners.judge_dashboard(ProxyConfig(), facts._replace(key_state="private")).level
-        )
+        found = listeners.judge_dashboard(ProxyConfig(), facts._replace(key_state="private"))
+        self.assertEqual(Level.FAILED, found.level)
+        self.assertIn("started with an admin_key", found.text)
         self.assertEqual(Level.SKIPPED, listeners.judge_dashboard(ProxyConfig(admin_port=0), facts).level)
 
 

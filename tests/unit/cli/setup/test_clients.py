@@ -58,6 +58,11 @@ class OtherKeysTest(FilesCase):
                 for none in ({}, {variable: ""}, same):
                     self.assertNotIn("Warning", self.notes(name, **none))
 
+    def test_setup_warns_of_a_token_that_the_proxy_refuses(self) -> None:
+        found = self.notes("claude-code", ANTHROPIC_AUTH_TOKEN="sk-ant-1234567")
+        self.assertIn("ANTHROPIC_AUTH_TOKEN holds a key of Anthropic", found)
+        self.assertNotIn("1234567", found)
+
     def test_setup_warns_of_a_key_in_a_file_of_the_client(self) -> None:
         for name, path, text, is_found in (
             ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_API_KEY": "sk-ant-1"}}', True),
