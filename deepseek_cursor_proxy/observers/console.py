@@ -7,6 +7,7 @@
 
 A picture that another model describes is a line of its own before them, an upstream that fails one after the second.
 An answer of the response cache has no third line, and `cached answer` in the last.
+The lines of a caller that `access` does not know yet are printed when an upstream accepts its key; else there is one.
 The second line reports what was repaired or replayed as text. The last reports where a chat diverged from its previous
 request, what share of it was cached then if that fell by more than half, and the cost, an estimate.
 A new figure is a field of its event (see `events`), which `exchange` or `api` sets. Lines contain no prompt, answer or
@@ -49,7 +50,7 @@ _LEAST_SHARE = 0.2
 
 
 class Console:
-    """Called by handler threads; its only state is a set of names, and adding one twice does no harm."""
+    """Called by handler threads. Operations of its set and its dict are atomic; a name added twice does no harm."""
 
     def __init__(self, *, verbose: bool = False, colour: bool = False) -> None:
         self._verbose = verbose
@@ -57,6 +58,8 @@ class Console:
         # Past the log's records, which took a tenth of a request's time.
         self._write = line_writer(_log)
         self._reported_fields: set[str] = set()
+        # By number, the lines of requests in flight whose callers are not known yet.
+        self._held: dict[int, list[str]] = {}
         # By type: a match statement tries one class after the other.
         self._reports: dict[type[Event], Callable[[Any], None]] = {
             Received: self._report_received,
@@ -74,8 +77,11 @@ class Console:
         self._reports[type(event)](event)
 
     def _report_received(self, event: Received) -> None:
+        is_known = bool(event.progress().facts.key)
+        if not is_known and not self._verbose:
+            self._held[event.number] = []
         # Of a caller that is not known yet, the next request says it.
-        if event.request.dropped and event.progress().facts.key:
+        if is_known and event.request.dropped:
             self._report_dropped(event.request.dropped)
         self._print("┌", event.number, _format_received(event), _PLAIN)
         if self._verbose:
@@ -88,6 +94,7 @@ class Console:
         self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
 
     def _report_sent(self, event: Sent) -> None:
+        self._release(event.number)
         by = f" by {event.upstream}" if event.upstream else ""
         accepted = f"accepted{by} after {event.seconds:.2f} s"
         parts = [_size(event.payload_bytes), accepted, *_retries(event.retries)]
@@ -102,7 +109,12 @@ class Console:
         if event.mixed_names:
             self._report_mixed(event.mixed_names)
         text = _format_finished(event, has_lost_cache=has_lost)
-        self._print("└", event.number, text, _RED if not is_good else _YELLOW if has_lost else _GREEN)
+        edge = "└"
+        if event.facts.key:
+            self._release(event.number)
+        elif self._held.pop(event.number, None) is not None:
+            edge, text = "─", f"{safe_text(event.facts.requested_model, 60)} {text}"
+        self._print(edge, event.number, text, _RED if not is_good else _YELLOW if has_lost else _GREEN)
         if self._verbose:
             self._print_answers(event)
 
@@ -121,10 +133,19 @@ class Console:
         self._print("├", event.number, text, _YELLOW)
 
     def _print(self, edge: str, number: int, text: str, colour: str) -> None:
+        line = f"{edge} #{number} {text}"
         if self._colour:
-            self._write(f"{_DIM}{edge} #{number}{_PLAIN} {colour}{text}{_PLAIN}")
+            line = f"{_DIM}{edge} #{number}{_PLAIN} {colour}{text}{_PLAIN}"
+        held = self._held.get(number)
+        if held is None:
+            self._write(line)
         else:
-            self._write(f"{edge} #{number} {text}")
+            held.append(line)
+
+    def _release(self, number: int) -> None:
+        """Print the lines of a request whose caller is known now."""
+        for line in self._held.pop(number, ()):
+            self._write(line)
 
     def _print_body(self, what: str, body: Mapping[str, Any]) -> None:
         _log.info("│ %s: %s", what, readable_json(body))

@@ -89,6 +89,21 @@ class TestConsole(unittest.TestCase):
             self.lines(received(), restored(), Sent(7, dict, 231_000, 0.42), finished()),
         )
 
+    def test_a_caller_that_no_upstream_accepts_has_one_line(self) -> None:
+        facts = FACTS._replace(key="", requested_model="deepseek-v4-pro")
+        new = received()._replace(progress=lambda: Progress(facts, 0.0))
+        refused = finished("Authentication Fails", 401, usage=None)._replace(facts=facts)
+        self.assertEqual(
+            ["─ #7 deepseek-v4-pro ended      Authentication Fails (401) · stop · 8.3 s"],
+            self.lines(new, restored(), Rerouted(7, "main", "answered 401", "spare"), restored(), refused),
+        )
+        # The request that an upstream accepts has its four lines, and so has all with --verbose.
+        sent = Sent(7, dict, 231_000, 0.42)
+        self.assertEqual("┌├├└", "".join(each[0] for each in self.lines(new, restored(), sent, finished())))
+        self.assertEqual("┌├└", "".join(each[0] for each in self.lines(new, restored(), finished())))
+        found = self.lines(new, restored(), refused, verbose=True)
+        self.assertEqual("┌│├└", "".join(each[0] for each in found)[:4])
+
     def test_a_request_without_an_exchange_has_one_line_without_keys_or_controls(self) -> None:
         key = "sk-0123456789abcdef0123456789abcdef"
         passed = FACTS._replace(number=8, requested_model="gpt-9\n")
