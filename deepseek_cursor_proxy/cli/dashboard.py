@@ -58,7 +58,7 @@ def open_dashboard(config: ProxyConfig) -> None:
     if sys.stdout.isatty():
         print(f"If no browser opens: {found.link}")
     else:
-        print(f"If no browser opens: {found.url}/ with the key in {key_files.NAME}")
+        print(f"If no browser opens: {found.url}/ with the key in {key_files.NAME if found.key else 'admin_key'}")
     page = _redirect_page(store, found.link) if found.key else found.link
     if not webbrowser.open(page):
         raise StartupError("there is no browser to open; open the link above in one, perhaps through `ssh -L`")

@@ -122,7 +122,9 @@ class DashboardTest(ServeTest):
     @unittest.skipIf(WINDOWS, "the browser here is a shell script")
     def test_with_admin_key_the_command_opens_the_page_without_one(self) -> None:
         _, _, url = self.start("--admin-key", "sk-the-key-of-the-owner")
-        self.assertEqual(0, self.run_dashboard()[0])
+        code, output, _ = self.run_dashboard()
+        self.assertEqual(0, code)
+        self.assertIn(f"{url}/ with the key in admin_key", output)
         self.assertEqual(f"{url}/", (self.bin / "opened").read_text().strip())
 
     def test_the_command_says_when_no_proxy_runs(self) -> None:
