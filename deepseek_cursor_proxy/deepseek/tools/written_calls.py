@@ -64,20 +64,20 @@ class WrittenCalls:
             choice = self._choices[delta.choice] = _Choice(self._read_block)
         if delta.calls:
             self._on_structured()
-        goes_on = delta.reasoning or (delta.calls and choice.has_held_blanks)
-        if goes_on and part == "delta" and (held := choice.take_held()):
-            # What the model wrote before it thought on, or called a tool, stays before that.
+        if delta.reasoning and part == "delta" and (held := choice.take_held()):
+            # What the model wrote before it thought on stays before that.
             text = Delta(delta.choice, text=held, chunk=delta.chunk)
             text = text._replace(chunk=_chunk(text, part, is_first=False))
             return [text, *self.convert(delta, part)]
         is_end = part == "message" or delta.finish_reason is not None
-        items: _Items = [*choice.add_structured(delta.calls)]
-        if delta.text:
-            items += choice.feed(delta.text)
+        items = choice.feed(delta.text) if delta.text else []
+        if delta.calls:
+            # The text of an answer comes before its calls, line breaks at its end too.
+            items += [*choice.take_breaks(), *choice.add_structured(delta.calls)]
         if is_end:
             items += choice.end()
         reason = "tool_calls" if delta.finish_reason == "stop" and choice.has_written else delta.finish_reason
-        same: _Items = [*delta.calls, *([delta.text] if delta.text else [])]
+        same: _Items = [*([delta.text] if delta.text else []), *delta.calls]
         is_one = (part == "message" and self._is_completion) or not items
         if is_one:
             # A call without arguments is in two pieces.
@@ -210,15 +210,16 @@ class _Choice:
         """Whether text is held that is part of no block."""
         return bool(self._held)
 
-    @property
-    def has_held_blanks(self) -> bool:
-        return self._held.isspace()
-
     def take_held(self) -> str:
         held, self._held = self._held, ""
         self._quotes.add(held)
         self._put(held)
         return "".join(map(str, self._take()))
+
+    def take_breaks(self) -> _Items:
+        """The line breaks at the end of the text, unless a marker may have begun after them."""
+        held = self.take_held() if self._held.isspace() else ""
+        return [held] if held else []
 
     def end(self) -> _Items:
         """What was held; a block that is cut stays text."""

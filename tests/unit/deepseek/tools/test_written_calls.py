@@ -240,6 +240,19 @@ class TestStructuredCalls(unittest.TestCase):
             answer = Answer(chunk("stop", "message", **message), part="message")
             self.assertEqual(("Hi", [("search", ARGUMENTS)]), (answer.text, answer.calls))
 
+    def test_all_of_a_text_comes_before_the_calls_of_the_server(self) -> None:
+        call = self.sent('{"q":"cats"}')["choices"][0]["delta"]
+        for text in ("Rain.", "Rain.\n", "Rain.\r\n\n", "\n"):
+            for chunks in (
+                [chunk(content=text), chunk(**call), chunk("tool_calls")],
+                [chunk(content=text, **call), chunk("tool_calls")],
+                [chunk("tool_calls", content=text, **call)],
+            ):
+                with self.subTest(text, chunks=chunks):
+                    deltas = Answer(*chunks, client_api="responses").deltas
+                    first = next(at for at, each in enumerate(deltas) if each.calls)
+                    self.assertEqual(text, "".join(each.text or "" for each in deltas[: first + 1]))
+
     def test_different_calls_are_both_made(self) -> None:
         other = self.sent('{"q": "dogs"}')
         for chunks in ([other, chunk(content=BLOCK)], [chunk(content=BLOCK), other]):
