@@ -102,7 +102,7 @@ class TurnRecorder:
         turns = [*turns, *[turn._replace(server_items=None) for turn in turns if turn.server_items is not None]]
         has_calls = any(turn.tool_calls for turn in turns)
         if has_calls and prepared.request.client_api == MESSAGES:
-            turns = [*turns, *filter(None, map(_with_objects, turns))]
+            turns = [*turns, *(other for turn in turns for other in _with_objects(turn))]
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         entries: list[_Entry] = []
         partial = []
@@ -123,15 +123,14 @@ class TurnRecorder:
             self._stored.update((keys[0], reasoning) for keys, reasoning in new)
 
 
-def _with_objects(turn: Message) -> Message | None:
-    """The turn with the objects that clients of Messages get for arguments that are none; None if all are objects."""
-    calls = [
-        call._replace(arguments=json.dumps(repair_object(call.arguments)))
-        if object_in(call.arguments) is None
-        else call
-        for call in turn.tool_calls
-    ]
-    return turn._replace(tool_calls=tuple(calls)) if calls != [*turn.tool_calls] else None
+def _with_objects(turn: Message) -> list[Message]:
+    """The turn with what clients of Messages have for arguments that are no object: a repair, or an empty object."""
+    invalid = {call.arguments for call in turn.tool_calls if object_in(call.arguments) is None}
+    found = []
+    for objects in ({each: json.dumps(repair_object(each)) for each in invalid}, dict.fromkeys(invalid, "{}")):
+        calls = [call._replace(arguments=objects.get(call.arguments, call.arguments)) for call in turn.tool_calls]
+        found += [turn._replace(tool_calls=tuple(calls))] if invalid else []
+    return found
 
 
 def _merge(entries: Iterable[_Entry]) -> list[_Entry]:

@@ -135,19 +135,21 @@ class TestThinking(HistoryTestCase):
                 self.assert_upstream_saw(THOUGHT)
 
     def test_a_turn_with_arguments_that_are_no_object_is_found_without_its_thinking(self) -> None:
-        """The client has an object in their place: of a plain message ours, of a stream what its package makes."""
+        """The client has an object in their place: our repair, the repair of its package, or {}."""
         for arguments in ("", "ls -la", "[1, 2]", '"text"', '{"path": "a.py", "n": ', '{"path": "a.p', '{"n": 1.5e3, '):
             use = {"type": "tool_use", "id": "call_0", "name": "read_file", "input": repair_object(arguments)}
             content = [{"type": "text", "text": "Looking."}, use]
             for stream in (True, False):
                 with self.subTest(arguments, stream=stream):
                     proxy = self.proxy_with_new_store()
-                    self.fake.answer(Answer(THOUGHT, "Looking.", (Call("call_0", "read_file", arguments),)), DONE)
+                    self.fake.answer(Answer(THOUGHT, "Looking.", (Call("call_0", "read_file", arguments),)))
                     reply = self.create(proxy, user("q"), tools=TOOLS, stream=stream)
                     self.assertEqual(content, content if stream else reply.message["content"][1:])
-                    echo = {"role": "assistant", "content": content}
-                    self.complete(proxy, user("q"), echo, user(result("call_0")), tools=TOOLS)
-                    self.assert_upstream_saw(THOUGHT)
+                    for value in (use["input"], {}):
+                        self.fake.answer(DONE)
+                        echo = {"role": "assistant", "content": [content[0], {**use, "input": value}]}
+                        self.complete(proxy, user("q"), echo, user(result("call_0")), tools=TOOLS)
+                        self.assert_upstream_saw(THOUGHT)
 
     def test_foreign_signatures_restore_nothing_and_are_no_error(self) -> None:
         message = self.called(self.proxy_with_new_store())
