@@ -191,10 +191,8 @@ class ResponseStore(Table):
     def _change(self, change: Change) -> bool:
         """Make a change in the file, or else keep it pending; whether the response was there, or is now."""
         try:
-            with self.database.transaction() as connection:
+            with self._pending.replaced(change.key), self.database.transaction() as connection:
                 was_there = change.make(connection)
-                # Before the commit, or a flush would replace it by something older.
-                self._pending.discard(change.key)
         # Any exception, also one that is no fault of the file: no response that a client knows may be lost by it.
         except Exception as error:
             return self._queue(change, error)

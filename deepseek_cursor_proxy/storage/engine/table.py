@@ -138,7 +138,11 @@ class Table:
     ) -> tuple[Any, ...]:
         """Insert a row, or replace all or only the time of the one with this key; the values that the row has now."""
         row = _Row(tuple(key), tuple(values), time, keeps_first)
-        with self._faults.guard("record"), self.database.transaction() as connection:
+        with (
+            self._faults.guard("record"),
+            self._unwritten.replaced(row.key),
+            self.database.transaction() as connection,
+        ):
             return self._upsert(connection, row)
         self._unwritten.add([row])
         self.database.request_reopen()

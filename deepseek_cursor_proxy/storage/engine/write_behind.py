@@ -17,7 +17,8 @@ import sqlite3
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from deepseek_cursor_proxy.storage.engine.database import Database
@@ -157,6 +158,16 @@ class WriteBehind(BoundedEntries[_Entry]):
         self._flushing = threading.Lock()
         database.on_reopen(self.flush)
 
+    @contextmanager
+    def replaced(self, key: Hashable) -> Iterator[None]:
+        """Forget what is under a key after the body has written something newer; no flush writes it meanwhile."""
+        if key not in self._by_key:
+            yield
+            return
+        with self._flushing:
+            yield
+            self.discard(key)
+
     def flush(self, *, is_retry: bool = True) -> None:
         """Write all entries; raises Unusable. With `is_retry` a past fault of the file is ignored."""
         last = -1
@@ -181,7 +192,7 @@ class WriteBehind(BoundedEntries[_Entry]):
     def _write_batch(self, batch: dict[int, _Entry], is_retry: bool) -> None:
         try:
             with self._database.transaction(is_retry=is_retry) as connection:
-                # One that was discarded meanwhile would replace something newer.
+                # Without those that were forgotten meanwhile.
                 self._write(connection, [entry for number, entry in batch.items() if number in self._entries])
         except Unusable:
             raise

@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
 from deepseek_cursor_proxy.storage.reasoning_rows import PendingReasoning, PendingReasonings
 from tests.support.databases import DatabaseTestCase
-from tests.support.threads import run_at_once
+from tests.support.threads import in_background, run_at_once
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +97,22 @@ class TestWriteBehind(DatabaseTestCase):
         with mock.patch.object(self.words, "_write", meanwhile):
             self.words.flush()
         self.assertEqual([["ant", "bee"], ["ant hill"]], self.written)
+
+    def test_a_newer_value_is_not_replaced_by_an_entry_that_is_flushed_meanwhile(self) -> None:
+        self.words.add(["ant"])
+        with self.words.replaced("a"), self.database.transaction():
+            thread = in_background(self, self.words.flush)
+            thread.join(0.05)
+            self.written.append(["newer"])
+            self.assertEqual({"a": ["ant"]}, self.words.find(["a"]), "until the newer one is in the file")
+        thread.join()
+        self.assertEqual(([["newer"]], []), (self.written, self.words.entries()))
+
+    def test_an_entry_stays_if_the_newer_value_cannot_be_written(self) -> None:
+        self.words.add(["ant"])
+        with self.assertRaises(Unusable), self.words.replaced("a"):
+            raise Unusable("locked")
+        self.assertEqual(["ant"], self.words.entries())
 
     def test_flushes_at_once_write_every_entry_once(self) -> None:
         words = self.on_database(Words)
