@@ -54,7 +54,7 @@ class Exchange:
         found = find_turns(context.namespace, generation.request, find, memory, generation.client_messages)
         exchange = cls(context, generation._replace(request=found.request), services)
         try:
-            tracker = ChatTracker(exchange._request, found.history, services.chats, services.config.tool_order)
+            tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
             exchange._upstream_call.send(found.history, found.stored, tracker)
         except BaseException as error:
             exchange._fail(error)

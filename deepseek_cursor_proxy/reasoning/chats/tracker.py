@@ -15,7 +15,7 @@ class ChatTracker:
         self._mode = mode
         self._conversation = history.conversation
         # As the client sent it: restoring and repairing do the same to every request.
-        self._outline = divergence.outline(request, history)
+        self._client_outline = self._outline = divergence.outline(request, history)
         self._branch: ChatBranch | None = None
         # Known after `order_tools`.
         self.divergence: divergence.Divergence | None = None
@@ -36,7 +36,7 @@ class ChatTracker:
         """The request with its tools in the order of the chat."""
         self._branch = self._store.find(self._conversation, self._outline)
         request = prepared.request
-        if request.tools or request.server_tools:
+        if self._client_outline.tools:
             request = self._order(request)
         last = self._branch.last if self._branch else None
         self.divergence = divergence.diagnose(last, self._outline) if last is not None else None
@@ -45,7 +45,8 @@ class ChatTracker:
     def _order(self, request: ChatRequest) -> ChatRequest:
         tools = tool_order.order(request.tools, self._branch.order if self._branch else None, self._mode)
         server_tools = tool_order.order_server_tools(request.server_tools, self._mode)
-        self._outline = self._outline.with_tools(tool_order.names((*tools, *server_tools)))
+        # From all of them: an upstream that is asked next may run tools that the last one refused.
+        self._outline = self._client_outline.with_tools(tool_order.names((*tools, *server_tools)))
         # Most requests are in order already.
         if tools == request.tools and server_tools == request.server_tools:
             return request

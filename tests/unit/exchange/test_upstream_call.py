@@ -1,5 +1,6 @@
 """Which failures of a call are worth another one, and what the client gets of the others."""
 
+import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.errors import ProxyError, ProxyStopping, UpstreamDropped, UpstreamFailed, UpstreamRefused
@@ -7,6 +8,7 @@ from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.reasoning.identity import identify
+from tests.support.scripted_upstreams import Case, play
 from tests.unit.exchange.fakes import ME, ExchangeTestCase, FakeResponse
 
 MISSING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -83,3 +85,11 @@ class TestUpstreamCall(ExchangeTestCase):
         call.record_sent()
         call.record_sent()
         self.assertEqual(1, len([each for each in self.events if isinstance(each, Sent)]))
+
+
+class TestSeveralUpstreams(unittest.TestCase):
+    def test_a_search_that_one_upstream_refuses_is_sent_to_the_next_one(self) -> None:
+        """The tools of the chat were known by those of the last call only, and the request ended with status 500."""
+        outcome = play(Case(("400 tools", "timeout"), tables=(0, 0), has_search=True))
+        self.assertEqual(["search", "", "search"], [call.form for call in outcome.calls])
+        self.assertIsNone(outcome.error)
