@@ -96,8 +96,7 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK
 
     Most of the 4xx are for the client and stay.
     """
-    code = as_object((refusal.body or {}).get("error")).get("code")
-    if refusal.status == 400 and (code == OVERFLOW or is_overflow_message(refusal.message)):
+    if refusal.status == 400 and is_overflow(refusal):
         return _overflow_refusal(refusal.message)
     retry_after = refusal.retry_after
     if retry_after is None and refusal.status in _BUSY:
@@ -163,6 +162,13 @@ def _advice(status: int, retry_after: int | None, name: str) -> str:
 def _sentence(text: str) -> str:
     text = text.strip()
     return text if not text or text[-1] in ".!?。" else text + "."
+
+
+def is_overflow(error: ProxyError) -> bool:
+    """Whether an error says that a chat is too long for the model."""
+    body = error.body if isinstance(error, UpstreamRefused) else None
+    has_code = as_object((body or {}).get("error")).get("code") == OVERFLOW
+    return has_code or is_overflow_message(error.message)
 
 
 def is_overflow_message(message: str) -> bool:

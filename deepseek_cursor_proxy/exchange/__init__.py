@@ -6,8 +6,10 @@
     choices            several answers (n > 1), with the same interface
     call_context       CallContext and GenerationRequest: for whom a call is made, and what is asked
     upstream_request   a request as one upstream gets it
-    upstream_call      sends, retries and reads a call
-    cached_call        the same for a request that uses the response cache
+    upstream_call      sends in one loop until an upstream accepts, and reads the answer
+    next_step          the table of what follows a failed call or a broken answer
+    plan               the upstreams and keys of a request; takes the step that the table names
+    cached_call        upstream_call for a request that uses the response cache
     upstreams          the servers that calls go to, in which order, and with which API
     pictures           descriptions, for a model that sees no pictures
     preview            what a request would send
@@ -15,5 +17,5 @@
     request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
-Other folders import all but the two stages, upstream_request and cached_call.
+Other folders import all but the two stages, upstream_request, next_step, plan and cached_call.
 """

@@ -20,7 +20,6 @@ from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.exchange.upstream_events import UpstreamEvents
 from deepseek_cursor_proxy.http1.lull import BLOCKING
 from deepseek_cursor_proxy.json_codec import canonical_json, object_in
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer
 from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
@@ -39,16 +38,16 @@ class CachedUpstreamCall(UpstreamCall):
         """What the cache has to do with the answer, as it is known by now."""
         return self._lookup.state
 
-    def _transmit_body(self, prepared: PreparedRequest, body: bytes) -> None:
-        self._use_answer(prepared, self._lookup.find(self._key(body)))
+    def _transmit(self, body: bytes) -> None:
+        self._use_answer(self._lookup.find(self._key(body)))
         if self._response is None and not self._lookup.is_waiting:
-            super()._transmit_body(prepared, body)
+            super()._transmit(body)
 
-    def _use_answer(self, prepared: PreparedRequest, answer: ReplayedResponse | None) -> None:
+    def _use_answer(self, answer: ReplayedResponse | None) -> None:
         self._response = answer
         self.is_cached = answer is not None
         # A hit is a request of its chat like any other; that it was sent is not reported.
-        self._sent = self._sent_event(prepared, 0) if answer is not None else None
+        self._sent = self._sent_event(0) if answer is not None else None
 
     def _key(self, body: bytes) -> bytes:
         """The digest of a question: caller, upstream and its API, body, whatever the order of keys in its objects.
@@ -69,10 +68,9 @@ class CachedUpstreamCall(UpstreamCall):
         while not self._lookup.wait():
             yield ParsedEvents([Heartbeat()])
             yield BLOCKING
-        assert self.prepared is not None
-        self._use_answer(self.prepared, self._lookup.take())
+        self._use_answer(self._lookup.take())
         if self._response is None:
-            self._send_anywhere()
+            self._send_until_accepted()
         yield from self.read(with_lulls=with_lulls)
 
     def _open_reader(self) -> EventReader:

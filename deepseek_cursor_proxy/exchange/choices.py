@@ -20,16 +20,16 @@ from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
+from deepseek_cursor_proxy.exchange.plan import first_limit
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams.failover import first_limit
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
-from deepseek_cursor_proxy.upstream.call_limit import CallLimit, Slot
+from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.usage.prices.price_list import add_costs
 
 # How many batches may wait for a client that reads slowly.
@@ -82,7 +82,7 @@ class ChoicesExchange:
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         _check_size(generation, services.config.max_request_body_bytes)
         outcome = _Outcome(context.report or open_report(context, generation, services))
-        limit = _first_limit(context, generation, services)
+        limit = first_limit(context, generation, services)
         slots = limit.acquire(context.peer, generation.request.choices)
         outcome.queue_seconds = outcome.report.seconds
         try:
@@ -293,13 +293,6 @@ def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | Non
         return ProxyStopping
     is_failure = isinstance(error, ProxyError)
     return (lambda: UpstreamFailed("Another choice of the same request failed.")) if is_failure else None
-
-
-def _first_limit(context: CallContext, generation: GenerationRequest, services: Services) -> CallLimit:
-    """The limit of the upstream that is asked first, which is the same for all choices."""
-    if services.upstreams.only is not None:
-        return services.upstream.call_limits.of(generation.request.model)
-    return first_limit(context, generation, services)
 
 
 def _check_size(generation: GenerationRequest, most: int) -> None:

@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.deepseek.tools import answer_calls, forced_tools
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.next_step import Output
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
@@ -103,15 +104,10 @@ class Exchange:
                     # After the finish_reason nothing can break: the client has the whole answer.
                     if self._reply.is_finished:
                         break
-                    if not self._upstream_call.call_again(
-                        error,
-                        has_output=self._has_output,
-                        has_delta=self._first_delta is not None,
-                        has_content=not self._reply.is_empty,
-                    ):
+                    if not self._upstream_call.call_again(error, self._output):
                         # Here, not there: an error that is an argument of the frame it is raised in keeps itself
                         # alive, with megabytes of a broken answer, until the collector comes by.
-                        raise
+                        raise self._upstream_call.final_error(error, self._output) from None
             self._end = COMPLETED
         except BaseException as error:
             self._fail(error)
@@ -195,6 +191,15 @@ class Exchange:
         if events.batch and self._request.stream:
             self._has_output = True
 
+    @property
+    def _output(self) -> Output:
+        """What the client has of the answer."""
+        if not self._reply.is_empty:
+            return Output.CONTENT
+        if self._first_delta is not None:
+            return Output.DELTAS
+        return Output.HEARTBEATS if self._has_output else Output.NOTHING
+
     def _store_answer(self, cached_call: "CachedUpstreamCall") -> None:
         """Have the response cache keep the answer, which is complete, with what it cost."""
         tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
@@ -252,7 +257,7 @@ class Exchange:
         queue, connect = upstream_call.queue_seconds, upstream_call.connect_seconds
         facts = self._facts()
         seconds = time.monotonic() - self._started
-        usage, is_cached, retry_reasons = self._reply.usage, upstream_call.is_cached, upstream_call.retries.reasons
+        usage, is_cached, retry_reasons = self._reply.usage, upstream_call.is_cached, upstream_call.retry_reasons
         tokens = read_usage(usage) if usage is not None else None
         # What DeepSeek has of the chat does not matter to an answer of the response cache.
         tracker = upstream_call.tracker if not is_cached else None

@@ -1,10 +1,9 @@
 """The calls of one exchange: send the prepared request, send it again while that can help, read the response.
 
-Three failures are worth another call, and only while the client has nothing of an answer: those that pass by themselves
-(DeepSeek is busy, a connection broke), the refusal of a history for missing reasoning, which is sent once more with the
-turns in doubt as a transcript, and the refusal of tools that DeepSeek runs itself, as web search: the request is sent
-without them, and so are those that follow. Any other is raised as it is. Where there are several upstreams, `failover`
-says which of them is asked next; the request is prepared anew for each, because its host may want it otherwise.
+One loop sends. After a failure, `next_step` says what follows, `plan` has paused or turned to the next upstream or key,
+and this file brings the request into the form of the next call: as it is; with the turns in doubt as a transcript; or
+without the tools that DeepSeek runs itself, as web search. For another upstream it is prepared anew, because its host
+may want it otherwise. An answer that breaks before the client has any of it is followed by the same loop.
 """
 
 import secrets
@@ -21,16 +20,11 @@ from deepseek_cursor_proxy.deepseek.error_messages import explain, name_upstream
 from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
-from deepseek_cursor_proxy.errors import (
-    ProxyError,
-    QueueFull,
-    UpstreamDropped,
-    UpstreamFailed,
-    UpstreamRefused,
-    UpstreamTimeout,
-)
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Next, Output, is_reasoning_refusal, still_refused
+from deepseek_cursor_proxy.exchange.plan import open_plan
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstream_request import UpstreamRequest
@@ -44,12 +38,10 @@ from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details
 from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-from deepseek_cursor_proxy.upstream.retry import Retries
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
     from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
-    from deepseek_cursor_proxy.exchange.upstreams.failover import Failover
 
 
 class UpstreamCall:
@@ -62,19 +54,10 @@ class UpstreamCall:
         self._context = context
         self._services = services
         self._generation = generation
-        # With several upstreams, the way through them.
-        self._failover: Failover | None = None
-        if (only := services.upstreams.only) is not None:
-            self._use(only, generation.request)
-        else:
-            # Only here: most proxies have one upstream, and are smaller without.
-            from deepseek_cursor_proxy.exchange.upstreams.failover import open_failover
-
-            self._failover = open_failover(context, generation, services)
-            self._use_current(self._failover)
+        self._plan = open_plan(context, generation, services)
+        self._use_current()
         self._started = time.monotonic()
         self._slot = context.slot
-        self.retries = Retries(services.config.retry_budget)
         # The upstreams that failed, for which others were asked.
         self.rerouted: list[str] = []
         self._history: History | None = None
@@ -82,6 +65,8 @@ class UpstreamCall:
         self.tracker: ChatTracker | None = None
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
+        # The request with its reasoning, and the same as it is sent, in the form of the upstream's API.
+        self._restored: PreparedRequest | None = None
         self.prepared: PreparedRequest | None = None
         self._response: UpstreamResponse | ReplayedResponse | None = None
         # Whether the answer is one of the response cache; see CachedUpstreamCall.
@@ -89,19 +74,21 @@ class UpstreamCall:
         # Waited for slots, by all calls; None as long as none was asked for.
         self.queue_seconds: float | None = None
 
-    def _use(self, upstream: Upstream, request: ChatRequest) -> None:
-        """Send the request to this upstream from now on, without tools that it does not run."""
+    def _use_current(self) -> None:
+        """Send the request to the current upstream from now on, without tools that it does not run."""
+        (upstream, model), _ = self._plan.current
+        request = self._generation.request
+        if model != request.model:
+            request = request._replace(model=model)
         is_native = self._services.config.responses_upstream == "native"
         is_native = is_native and request.client_api == server_tools.RESPONSES
         wanted_api = self._generation.upstream_api
         self.upstream_request = UpstreamRequest.of(upstream, request, wanted_api, is_native=is_native)
         self._is_second_attempt = False
+        # The request whose tools the upstream refused, until it accepts the one without.
+        self._refused_request: UpstreamRequest | None = None
         if not self.upstream_request.can_run_tools(self._context.namespace):
             self.upstream_request = self.upstream_request.without_server_tools()
-
-    def _use_current(self, failover: "Failover") -> None:
-        candidate = failover.current.candidate
-        self._use(candidate.upstream, self._generation.request._replace(model=candidate.model))
 
     @property
     def upstream(self) -> Upstream:
@@ -111,6 +98,10 @@ class UpstreamCall:
     def request(self) -> ChatRequest:
         """As it is sent, without tools that the upstream does not run."""
         return self.upstream_request.request
+
+    @property
+    def retry_reasons(self) -> list[str]:
+        return self._plan.retries.reasons
 
     @property
     def connect_seconds(self) -> float | None:
@@ -128,9 +119,7 @@ class UpstreamCall:
 
     @property
     def credential(self) -> str:
-        """The key that the upstream is called with: the owner's for it, or that of the request."""
-        lease = self._failover.current.lease if self._failover is not None else None
-        return self._context.credential if lease is None else lease.key.credential
+        return self._plan.credential
 
     @property
     def has_owner_key(self) -> bool:
@@ -145,63 +134,168 @@ class UpstreamCall:
     def send(self, history: History, stored: StoredTexts, tracker: ChatTracker) -> None:
         """Have an upstream accept the request; raises a ProxyError or ClientGone otherwise."""
         self._history, self._stored, self.tracker = history, stored, tracker
-        if self._failover is not None:
-            self._failover.check_key()
-        self._send_anywhere()
+        self._plan.check_key()
+        self._restore()
+        self._send_until_accepted()
 
-    def _send_anywhere(self) -> None:
-        """Send to the current upstream, and to the others as long as that can help."""
+    def _send_until_accepted(self) -> None:
         while True:
             try:
-                return self._send_here()
-            except (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull) as error:
-                if self._failover is None:
-                    raise
-                if not self._move(error):
-                    raise self._final_error(error) from None
+                self._send_once()
+                return self._record_refused_tools()
+            except CALL_ERRORS as error:
+                refuses_tools = self.upstream_request.is_refusal_of_tools(error)
+                if not self._take_next_step(error, Output.NOTHING, refuses_tools=refuses_tools):
+                    raise self.final_error(error) from None
 
-    def _final_error(self, error: ProxyError) -> ProxyError:
-        assert self._failover is not None
-        return self._failover.final_error(self._explain(error) if isinstance(error, UpstreamRefused) else error)
-
-    def _move(self, error: ProxyError) -> bool:
-        """Turn to the next upstream after this error; whether there is one."""
-        assert self._failover is not None
-        failed, peer = self.upstream.name, self._context.peer
-        self.close()
-        if not self._failover.move(error, lambda soonest: self.retries.wait(soonest, peer)):
+    def call_again(self, error: ProxyError, output: Output) -> bool:
+        """Make the call again after its answer broke, if that can help; else the client gets the `final_error`."""
+        name_upstream(error, self.upstream.name)
+        # Of several upstreams the next one is asked instead.
+        refuses_tools = self._plan.is_only and self.upstream_request.is_refusal_in_answer(error)
+        if not self._take_next_step(error, output, refuses_tools=refuses_tools):
             return False
-        self._use_current(self._failover)
-        if self.upstream.name != failed:
-            self.rerouted.append(failed)
-            reason = self._failover.failures[failed]
-            self._report.emit(Rerouted(self._report.number, failed, reason, self.upstream.name))
+        # An upstream that accepted these tools is not remembered as one that refuses them.
+        self._refused_request = None
+        self._send_until_accepted()
         return True
 
-    def _send_here(self) -> None:
+    def _take_next_step(self, error: ProxyError, output: Output, *, refuses_tools: bool) -> bool:
+        """Prepare the call that follows a failure; False if none does."""
+        # First, so that others can have the slot meanwhile.
+        self.close()
+        failed = self.upstream.name
+        step = self._plan.after(error, output, is_transcript=self._is_second_attempt, refuses_tools=refuses_tools)
+        if step is Next.GIVE_UP:
+            return False
+        if step is Next.TRANSCRIPT:
+            self._use_transcript()
+        elif step is Next.WITHOUT_TOOLS:
+            self._leave_out_tools(error)
+        elif step is not Next.RETRY:
+            self._use_current()
+            if self.upstream.name != failed:
+                self.rerouted.append(failed)
+                reason = self._plan.failures[failed]
+                self._report.emit(Rerouted(self._report.number, failed, reason, self.upstream.name))
+            self._restore()
+        return True
+
+    def final_error(self, error: ProxyError, output: Output = Output.NOTHING) -> ProxyError:
+        """The error that the client gets when no call follows."""
+        if is_reasoning_refusal(error):
+            error = still_refused()
+        elif isinstance(error, UpstreamRefused):
+            error = self._explain(error)
+        return self._plan.final_error(error) if output <= Output.HEARTBEATS else error
+
+    def _explain(self, refusal: UpstreamRefused) -> ProxyError:
+        if refusal.status == 401 and self._context.is_held and self.credential is self._context.credential:
+            # As a 401 it would send people to look at a key that has nothing to do with it.
+            return UpstreamFailed(
+                "DeepSeek does not accept the key of this proxy. Its owner has to set DEEPSEEK_API_KEY anew and start "
+                "it again.",
+                code="held_key_refused",
+            )
+        return explain(refusal, len(self.request.tools), self.upstream.name)
+
+    # The forms of a request …
+
+    def _restore(self) -> None:
+        """Restore the reasoning of the history, as the upstream needs it."""
         assert self._history is not None
         # A host that does not insist on reasoning gets the history as it is.
         requires = self.upstream_request.api.host.requires_reasoning
         strategy = self._services.config.missing_reasoning_strategy if requires else "placeholder"
-        prepared = prepare(self.request, self._history, self._stored, strategy, self._services.memory)
-        try:
-            self._send_or_recover(prepared)
-        except (UpstreamRefused, UpstreamFailed) as error:
-            if not self.upstream_request.is_refusal_of_tools(error):
-                raise
-            refused, request = self.upstream_request.api, self.request
-            self._send_without_server_tools(prepared)
-            # Without them it works; after an error of a server that may have been luck.
-            if not isinstance(error, UpstreamRefused) or error.status not in (500, 502):
-                self.upstream.host_choice.record_refused_tools(refused, request, self._context.namespace)
+        self._prepare(prepare(self.request, self._history, self._stored, strategy, self._services.memory))
 
-    def _send_or_recover(self, prepared: PreparedRequest) -> None:
+    def _use_transcript(self) -> None:
+        """Have the history sent as a transcript where its reasoning may be missing."""
+        assert self.prepared is not None
+        self._is_second_attempt = True
+        if not self.upstream_request.api.host.requires_reasoning:
+            # What was learned of the upstream is wrong.
+            self.upstream.host_choice.record_required_reasoning()
+            self.upstream_request = self.upstream_request.with_current_api()
+        strategy = self._services.config.missing_reasoning_strategy
+        self._prepare(prepare_second_attempt(self.request, self._stored, self.prepared, strategy))
+
+    def _leave_out_tools(self, error: ProxyError) -> None:
+        """Have the request sent without the tools that the upstream refused."""
+        assert self._restored is not None
+        # Without them it works; after an error of a server that may have been luck.
+        is_sure = not isinstance(error, UpstreamRefused) or error.status not in (500, 502)
+        self._refused_request = self.upstream_request if is_sure else None
+        self.upstream_request = self.upstream_request.without_refused_tools()
+        self._prepare(self._restored._replace(request=server_tools.leave_out(self._restored.request)))
+
+    def _record_refused_tools(self) -> None:
+        if (refused := self._refused_request) is not None:
+            self._refused_request = None
+            self.upstream.host_choice.record_refused_tools(refused.api, refused.request, self._context.namespace)
+
+    def _prepare(self, restored: PreparedRequest) -> None:
+        """Bring the request into the form of the upstream's API, and its tools in order."""
+        assert self.tracker is not None
+        self._restored = prepared = restored
+        find, memory = self._services.reasoning_store.find, self._services.memory
+        if self.upstream_request.api.host.form is Form.DETAILS:
+            prepared = add_details(prepared, self._context.namespace, find, memory)
+        if self.upstream_request.api.runs_server_tools:
+            prepared = server_turns.complete(prepared, self._context.namespace, find, memory)
+        prepared.check_size(max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes))
+        self.prepared = self.tracker.order_tools(prepared)
+        self._report.emit(
+            Restored(
+                self._report.number,
+                self.prepared,
+                self._is_second_attempt,
+                self.upstream_request.api,
+                self.divergence,
+                self.upstream_request.refused_tools,
+            )
+        )
+
+    # One call …
+
+    def _send_once(self) -> None:
+        assert self.prepared is not None
+        self._transmit(self.upstream_request.api.encode(self.prepared.request, self._services.memory))
+
+    def _transmit(self, body: bytes) -> None:
+        """Make one call: a slot, a connection, the head of a response."""
+        slot, destination, credential = self._acquire_slot(), self.upstream_request.destination, self.credential
+        response = self._services.upstream.send(destination, body, credential, self._context.peer, slot)
+        self._response = response
+        if self.has_owner_key:
+            response.hide(credential)
+        if self.request.stream:
+            response.raise_unless_stream()
+        self._sent = self._sent_event(len(body))
+        self._plan.record_acceptance()
+
+    def _sent_event(self, size: int) -> Sent:
+        assert self.prepared is not None
+        payload = partial(self.upstream_request.api.payload, self.prepared.request)
+        seconds, upstream = time.monotonic() - self._started, "" if self._plan.is_only else self.upstream.name
+        return Sent(self._report.number, payload, size, seconds, self._plan.retries.count, upstream)
+
+    def _acquire_slot(self) -> Slot:
+        slot, self._slot = self._slot, None
+        limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
+        started = time.monotonic()
         try:
-            self._send(prepared)
-        except UpstreamRefused as refusal:
-            if not _is_reasoning_refusal(refusal):
-                raise
-            self._send_second_attempt()
+            if slot is not None and slot.limit is not limit:
+                # It was acquired for the upstream that was asked first.
+                slot.release()
+                slot = None
+            if slot is None:
+                (slot,) = limit.acquire(self._context.peer)
+            return slot
+        finally:
+            self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
+
+    # Its answer …
 
     def read(self, *, with_lulls: bool) -> upstream_events.UpstreamEvents:
         """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
@@ -247,55 +341,6 @@ class UpstreamCall:
         assert self._response is not None
         self._response.end_soon()
 
-    def call_again(self, error: ProxyError, *, has_output: bool, has_delta: bool, has_content: bool) -> bool:
-        """Make the call once more if that can help; whether it was made.
-
-        A refusal inside a good answer, as some gateways send it, gets a second attempt if the client has no content. A
-        failure that passes by itself is retried only as long as the client has no output at all; another upstream is
-        asked as long as the client has no more than heartbeats.
-        """
-        if self._failover is not None and not _is_reasoning_refusal(error):
-            return self._call_elsewhere(error, has_delta=has_delta)
-        if not isinstance(error, UpstreamFailed):
-            return False
-        assert self.prepared is not None
-        if _is_reasoning_refusal(error):
-            if has_content:
-                raise _still_refused()
-            self.close()
-            self._send_second_attempt()
-            return True
-        if not has_output and self.upstream_request.is_refusal_in_answer(error):
-            self._send_without_server_tools(self.prepared)
-            return True
-        if has_output or not self._wait_for_retry(error):
-            return False
-        try:
-            self._transmit(self.prepared)
-        except UpstreamRefused as refusal:
-            if not _is_reasoning_refusal(refusal):
-                raise
-            self._send_second_attempt()
-        return True
-
-    def _call_elsewhere(self, error: ProxyError, *, has_delta: bool) -> bool:
-        assert self._failover is not None
-        name_upstream(error, self.upstream.name)
-        if has_delta:
-            self._failover.record_failure(error)
-            return False
-        if self._wait_for_retry(error) or self._move(error):
-            self._send_anywhere()
-            return True
-        final = self._failover.final_error(error)
-        try:
-            if final is not error:
-                raise final
-            return False
-        finally:
-            # An error that is held by the frame it was raised in is freed by the collector only.
-            del final, error
-
     def record_sent(self) -> None:
         """Record and report that DeepSeek accepted, before the answer ends and the client goes on. Idempotent."""
         if self._sent is not None and self.tracker is not None:
@@ -307,131 +352,9 @@ class UpstreamCall:
     def end(self, *, was_complete: bool, has_left: bool) -> None:
         """The exchange is over: its client has the answer, or left, or got an error."""
         self.close(was_complete=was_complete)
-        if self._failover is not None:
-            self._failover.end(was_complete=was_complete and not self.is_cached)
+        self._plan.end(was_complete=was_complete and not self.is_cached)
 
     def close(self, *, was_complete: bool = False) -> None:
         self.record_sent()
         if self._response is not None:
             self._response.close(was_complete=was_complete)
-
-    def _wait_for_retry(self, error: ProxyError) -> bool:
-        """Whether the call may be made again after this error; the wait until then is over."""
-        # First, so that others can have the slot meanwhile.
-        self.close()
-        if self._failover is not None and not self._failover.stays(error):
-            return False
-        return self.retries.wait(error, self._context.peer)
-
-    def _send(self, prepared: PreparedRequest) -> None:
-        assert self.tracker is not None
-        find, memory = self._services.reasoning_store.find, self._services.memory
-        if self.upstream_request.api.host.form is Form.DETAILS:
-            prepared = add_details(prepared, self._context.namespace, find, memory)
-        if self.upstream_request.api.runs_server_tools:
-            prepared = server_turns.complete(prepared, self._context.namespace, find, memory)
-        prepared.check_size(max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes))
-        self.prepared = self.tracker.order_tools(prepared)
-        self._report.emit(
-            Restored(
-                self._report.number,
-                self.prepared,
-                self._is_second_attempt,
-                self.upstream_request.api,
-                self.divergence,
-                self.upstream_request.refused_tools,
-            )
-        )
-        self._transmit(self.prepared)
-
-    def _transmit(self, prepared: PreparedRequest) -> None:
-        self._transmit_body(prepared, self.upstream_request.api.encode(prepared.request, self._services.memory))
-
-    def _transmit_body(self, prepared: PreparedRequest, body: bytes) -> None:
-        self._response = response = self._send_with_retries(body)
-        if prepared.request.stream:
-            response.raise_unless_stream()
-        self._sent = self._sent_event(prepared, len(body))
-        if self._failover is not None:
-            self._failover.record_acceptance()
-            self._sent = self._sent._replace(upstream=self.upstream.name)
-
-    def _sent_event(self, prepared: PreparedRequest, size: int) -> Sent:
-        payload = partial(self.upstream_request.api.payload, prepared.request)
-        return Sent(self._report.number, payload, size, time.monotonic() - self._started, self.retries.count)
-
-    def _send_with_retries(self, body: bytes) -> UpstreamResponse:
-        while True:
-            try:
-                slot, destination = self._acquire_slot(), self.upstream_request.destination
-                response = self._services.upstream.send(destination, body, self.credential, self._context.peer, slot)
-                if self.has_owner_key:
-                    response.hide(self.credential)
-                return response
-            except (UpstreamRefused, UpstreamDropped) as error:
-                if not self._wait_for_retry(error):
-                    if isinstance(error, UpstreamRefused) and self._failover is None:
-                        raise self._explain(error) from None
-                    # Among several upstreams it is explained when none is left.
-                    raise
-
-    def _acquire_slot(self) -> Slot:
-        slot, self._slot = self._slot, None
-        limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
-        started = time.monotonic()
-        try:
-            if slot is not None and slot.limit is not limit:
-                # It was acquired for the upstream that was asked first.
-                slot.release()
-                slot = None
-            if slot is None:
-                (slot,) = limit.acquire(self._context.peer)
-            return slot
-        finally:
-            self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
-
-    def _explain(self, refusal: UpstreamRefused) -> ProxyError:
-        if refusal.status == 401 and self._context.is_held and self.credential is self._context.credential:
-            # As a 401 it would send people to look at a key that has nothing to do with it.
-            return UpstreamFailed(
-                "DeepSeek does not accept the key of this proxy. Its owner has to set DEEPSEEK_API_KEY anew and start "
-                "it again.",
-                code="held_key_refused",
-            )
-        return explain(refusal, len(self.request.tools), self.upstream.name)
-
-    def _send_without_server_tools(self, prepared: PreparedRequest) -> None:
-        """Send the request without tools that the upstream refused."""
-        self.close()
-        self.upstream_request = self.upstream_request.without_refused_tools()
-        self._send_or_recover(prepared._replace(request=server_tools.leave_out(prepared.request)))
-
-    def _send_second_attempt(self) -> None:
-        """Send the history as a transcript where its reasoning may be missing; once per exchange."""
-        assert self.prepared is not None
-        if self._is_second_attempt:
-            raise _still_refused()
-        self._is_second_attempt = True
-        if not self.upstream_request.api.host.requires_reasoning:
-            # What was learned of the upstream is wrong.
-            self.upstream.host_choice.record_required_reasoning()
-            self.upstream_request = self.upstream_request.with_current_api()
-        strategy = self._services.config.missing_reasoning_strategy
-        try:
-            self._send(prepare_second_attempt(self.request, self._stored, self.prepared, strategy))
-        except UpstreamRefused as refusal:
-            if not _is_reasoning_refusal(refusal):
-                raise
-            raise _still_refused() from None
-
-
-def _still_refused() -> UpstreamFailed:
-    return UpstreamFailed(
-        "DeepSeek keeps refusing this history, even with the doubtful turns as a transcript. Start a new chat.",
-        code="reasoning_refused",
-    )
-
-
-def _is_reasoning_refusal(error: ProxyError) -> bool:
-    status = error.status if isinstance(error, UpstreamRefused) else 400
-    return rules.is_reasoning_refusal(status, error.message)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.error_messages import is_overflow_message
+from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamRefused
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.upstream.destination import Destination
 
@@ -58,7 +58,8 @@ class UpstreamRequest(NamedTuple):
 
     def is_refusal_of_tools(self, error: ProxyError) -> bool:
         """Whether a call may have failed because of tools that DeepSeek runs itself."""
-        if not self._has_server_parts or isinstance(error, UpstreamDropped) or is_overflow_message(error.message):
+        is_refusal = isinstance(error, (UpstreamRefused, UpstreamFailed)) and not isinstance(error, UpstreamDropped)
+        if not self._has_server_parts or not is_refusal or is_overflow(error):
             return False
         is_unknown = self.upstream.host_choice.is_learning
         # An answer of another kind than a stream, as a web server gives for any path.
@@ -68,7 +69,11 @@ class UpstreamRequest(NamedTuple):
     def is_refusal_in_answer(self, error: ProxyError) -> bool:
         """The same for an error in place of an answer; from DeepSeek itself that is one of a tool that runs."""
         is_unknown = self._has_server_parts and self.upstream.host_choice.is_learning
-        return is_unknown and server_tools.mentions_tools(error.message, self.request)
+        return (
+            is_unknown
+            and isinstance(error, UpstreamFailed)
+            and server_tools.mentions_tools(error.message, self.request)
+        )
 
     @property
     def _has_server_parts(self) -> bool:

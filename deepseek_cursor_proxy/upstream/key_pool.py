@@ -77,22 +77,25 @@ class KeyPool:
         now = self._now()
         return any(key.ready_from <= now for key in self._keys)
 
-    def is_ready_for(self, kind: RequestKind) -> bool:
-        now = self._now()
-        return any(key.usable_from(kind) <= now for key in self._keys)
+    @property
+    def is_empty(self) -> bool:
+        return not self._keys
 
-    def take(self, kind: RequestKind, digest: str | None = None) -> KeyLease | None:
+    def is_ready_for(self, kind: RequestKind, besides: PooledKey | None = None) -> bool:
+        """Whether a key is ready, other than `besides`."""
+        now = self._now()
+        return any(key.usable_from(kind) <= now for key in self._keys if key is not besides)
+
+    def take(self, kind: RequestKind, digest: str | None = None) -> KeyLease:
         """The key of this digest if it is ready, else the ready one with the fewest calls, the longest unused of these.
 
         Without a ready key the one that is set aside for the shortest time: its account may have been topped up
-        meanwhile. None if there are no keys.
+        meanwhile. There must be keys.
         """
         with self._lock:
             now = self._now()
             ready = [key for key in self._keys if key.usable_from(kind) <= now]
             own = [key for key in ready if key.digest == digest]
-            if not self._keys:
-                return None
             found = own or ready or self._keys
             key = min(found, key=lambda key: (max(key.usable_from(kind), now), key.calls, key.last_call))
             self._calls += 1

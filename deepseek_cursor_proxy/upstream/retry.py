@@ -1,14 +1,15 @@
-"""Which failed calls are retried, and after how long.
+"""Which failures pass by themselves, and how long a request waits before it makes the call again.
 
 A busy DeepSeek or a broken connection recovers in seconds, but Cursor stops its agent at the first error. So such calls
-are retried, at growing intervals, as long as the client has received no byte of an answer and the seconds of the
-setting `retry_budget` last. A timeout is not retried: it has cost minutes already. Two resends are not counted here:
-over a pooled connection that was closed (`client`), and for missing reasoning (`exchange/upstream_call`).
+are retried, at growing intervals, as long as the seconds of the setting `retry_budget` last. A timeout is not retried:
+it has cost minutes already. `exchange/next_step` decides whether a retry is what follows a failure; the second try on a
+new connection, after a pooled one turned out to be closed, is not counted here (`client`).
 """
 
 import random
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamRefused
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -23,9 +24,29 @@ _LONGEST_PAUSE_SECONDS = 8.0
 _JITTER = (0.1, 0.3)
 
 
-def is_temporary(error: ProxyError) -> bool:
-    """Whether the same call may succeed in a moment."""
-    return isinstance(error, UpstreamDropped) or (isinstance(error, UpstreamRefused) and error.status in _TEMPORARY)
+class TemporaryFailure(NamedTuple):
+    """A failure after which the same call may succeed in a moment."""
+
+    # One of REASONS.
+    reason: str
+    # The seconds that the upstream asks to wait.
+    retry_after: int
+
+
+class Pause(NamedTuple):
+    """How long to wait before a retry, and why there is one: one of REASONS."""
+
+    seconds: float
+    reason: str
+
+
+def temporary_failure(error: ProxyError) -> TemporaryFailure | None:
+    """The error as a failure that passes by itself; None for any other."""
+    if isinstance(error, UpstreamDropped):
+        return TemporaryFailure("dropped", error.retry_after or 0)
+    if isinstance(error, UpstreamRefused) and error.status in _TEMPORARY:
+        return TemporaryFailure(f"http_{error.status}", error.retry_after or 0)
+    return None
 
 
 class Retries:
@@ -49,16 +70,17 @@ class Retries:
     def count(self) -> int:
         return len(self.reasons)
 
-    def wait(self, error: ProxyError, peer: Peer | None) -> bool:
-        """Wait until it is time to retry; False, at once, for no retry. ClientGone when the peer leaves meanwhile."""
-        if not is_temporary(error):
-            return False
+    def pause_after(self, failure: TemporaryFailure | None) -> Pause | None:
+        """The pause before the next call; None if the failure does not pass, or the budget has less."""
+        if failure is None:
+            return None
         seconds = _FIRST_PAUSE_SECONDS * 2 ** min(self.count, 16)
         seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
         # When DeepSeek asks for a longer wait than the budget, the client gets the error at once and can decide.
-        seconds = max(seconds, error.retry_after or 0)
-        if self._now() + seconds > self._deadline:
-            return False
-        self._pause(seconds, peer)
-        self.reasons.append("dropped" if isinstance(error, UpstreamDropped) else f"http_{error.status}")
-        return True
+        seconds = max(seconds, failure.retry_after)
+        return Pause(seconds, failure.reason) if self._now() + seconds <= self._deadline else None
+
+    def wait(self, pause: Pause, peer: Peer | None) -> None:
+        """Wait, and count the retry that follows; ClientGone when the peer leaves meanwhile."""
+        self._pause(pause.seconds, peer)
+        self.reasons.append(pause.reason)

@@ -15,20 +15,13 @@ from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.pictures_in_words import Picture, clean_description, description_request
 from deepseek_cursor_proxy.deepseek.usage import read_usage
-from deepseek_cursor_proxy.errors import (
-    ClientGone,
-    ProxyError,
-    QueueFull,
-    UpstreamDropped,
-    UpstreamFailed,
-    UpstreamRefused,
-    UpstreamTimeout,
-)
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Next
 from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCall
+from deepseek_cursor_proxy.exchange.plan import open_plan
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams.failover import open_failover
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -36,7 +29,6 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import PictureDescribed, caller_digest
 from deepseek_cursor_proxy.redaction import redact_keys
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-from deepseek_cursor_proxy.upstream.retry import Retries
 from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
 
@@ -91,37 +83,21 @@ class PictureDescriber(NamedTuple):
         """Add the answer to the reply; raises a ProxyError or ClientGone."""
         request = description_request(picture, self.model)
         images.check(request.messages)
-        retries = Retries(self.services.config.retry_budget)
-        if (only := self.services.upstreams.only) is None:
-            self._ask_any(request, reply, peer, retries)
-            return
-        while True:
-            try:
-                self._ask_one(only, request, reply, peer, self.context.credential)
-                return
-            except (UpstreamRefused, UpstreamDropped) as error:
-                if not retries.wait(error, peer):
-                    raise
-
-    def _ask_any(self, request: ChatRequest, reply: Reply, peer: Peer, retries: Retries) -> None:
-        """Ask one upstream after the other."""
-        generation = GenerationRequest(request, {}, 0)
-        failover = open_failover(self.context, generation, self.services)
+        plan = open_plan(self.context._replace(peer=peer), GenerationRequest(request, {}, 0), self.services)
         try:
-            failover.check_key()
+            plan.check_key()
             while True:
-                candidate, lease = failover.current
-                key = self.context.credential if lease is None else lease.key.credential
+                (upstream, model), key = plan.current.candidate, plan.credential
                 try:
-                    sent = request._replace(model=candidate.model)
-                    self._ask_one(candidate.upstream, sent, reply, peer, key)
-                    return failover.record_acceptance()
-                except (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull) as error:
+                    self._ask_one(upstream, request._replace(model=model), reply, peer, key)
+                    return plan.record_acceptance()
+                except CALL_ERRORS as error:
                     error.hide(key)
-                    if not failover.move(error, lambda soonest: retries.wait(soonest, peer)):
-                        raise failover.final_error(error) from None
+                    # It has no history to be sent as a transcript.
+                    if plan.after(error, is_transcript=True) is Next.GIVE_UP:
+                        raise plan.final_error(error) from None
         finally:
-            failover.end(was_complete=not reply.is_empty)
+            plan.end(was_complete=not reply.is_empty)
 
     def _ask_one(self, upstream: Upstream, request: ChatRequest, reply: Reply, peer: Peer, key: str) -> None:
         client, api = self.services.upstream, upstream.api(CHAT, request)

@@ -147,14 +147,14 @@ class TestSlots(FaultTestCase):
         proxy, _ = self.scripted_proxy(endings)
         held: list[int] = []
 
-        def wait(*_: object) -> bool:
+        def pause_after(*_: object) -> None:
             held.append(proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls)
-            return False
 
-        with mock.patch("deepseek_cursor_proxy.upstream.retry.Retries.wait", wait):
+        with mock.patch("deepseek_cursor_proxy.upstream.retry.Retries.pause_after", pause_after):
             for number in range(len(endings)):
                 self.ask(self.connect(proxy), number)
-        self.assertEqual([0, 0, 0], held)
+        self.assertEqual({0}, set(held))
+        self.assertLessEqual(3, len(held))
 
     def test_a_client_that_disconnects_releases_its_slot(self) -> None:
         hanging = [ScriptedReply.of(data, HANG) for data in (b"", STREAM_HEAD + EVENTS[2])]

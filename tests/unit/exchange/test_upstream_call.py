@@ -3,7 +3,8 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.errors import ProxyError, ProxyStopping, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.errors import ProxyStopping, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange.next_step import Output
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
@@ -37,9 +38,6 @@ class TestUpstreamCall(ExchangeTestCase):
         call.send(history, {}, tracker)
         return call
 
-    def retry(self, call: UpstreamCall, error: ProxyError, *, output: bool = False, content: bool = False) -> bool:
-        return call.call_again(error, has_output=output, has_delta=output, has_content=content)
-
     def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
         self.send(self.call(refusal(), FakeResponse()))
         self.assertEqual(2, len(self.upstream.payloads))
@@ -57,7 +55,7 @@ class TestUpstreamCall(ExchangeTestCase):
 
     def test_a_busy_deepseek_is_called_again(self) -> None:
         call = self.send(self.call(refusal(503, "busy"), FakeResponse(), retry_budget=60))
-        self.assertEqual(["http_503"], call.retries.reasons)
+        self.assertEqual(["http_503"], call.retry_reasons)
 
     def test_the_refusal_of_the_proxys_own_key_is_no_401_of_the_client(self) -> None:
         with self.assertRaises(UpstreamFailed) as caught:
@@ -66,18 +64,18 @@ class TestUpstreamCall(ExchangeTestCase):
 
     def test_a_failure_that_passes_is_retried_only_before_any_output(self) -> None:
         call = self.send(self.call(FakeResponse(), FakeResponse(), retry_budget=60))
-        self.assertFalse(self.retry(call, UpstreamDropped("reset"), output=True))
-        self.assertTrue(self.retry(call, UpstreamDropped("reset")))
+        self.assertFalse(call.call_again(UpstreamDropped("reset"), Output.HEARTBEATS))
+        self.assertTrue(call.call_again(UpstreamDropped("reset"), Output.NOTHING))
 
     def test_a_refusal_inside_an_answer_is_repaired_only_before_any_content(self) -> None:
         call = self.send(self.call(FakeResponse(), FakeResponse()))
-        self.assertTrue(self.retry(call, UpstreamFailed(MISSING), output=True))
-        with self.assertRaises(UpstreamFailed) as caught:
-            self.retry(call, UpstreamFailed(MISSING), content=True)
-        self.assertEqual("reasoning_refused", caught.exception.code)
+        self.assertTrue(call.call_again(UpstreamFailed(MISSING), Output.DELTAS))
+        self.assertFalse(call.call_again(UpstreamFailed(MISSING), Output.CONTENT))
+        self.assertEqual("reasoning_refused", call.final_error(UpstreamFailed(MISSING), Output.CONTENT).code)
 
     def test_a_proxy_that_stops_makes_no_call_again(self) -> None:
-        self.assertFalse(self.retry(self.send(self.call(FakeResponse())), ProxyStopping()))
+        call = self.send(self.call(FakeResponse()))
+        self.assertFalse(call.call_again(ProxyStopping(), Output.NOTHING))
 
     def test_a_call_is_recorded_as_sent_once(self) -> None:
         call = self.send(self.call(FakeResponse()))
@@ -93,3 +91,7 @@ class TestSeveralUpstreams(unittest.TestCase):
         outcome = play(Case(("400 tools", "timeout"), tables=(0, 0), has_search=True))
         self.assertEqual(["search", "", "search"], [call.form for call in outcome.calls])
         self.assertIsNone(outcome.error)
+
+    def test_an_upstream_that_refuses_a_history_in_its_answer_is_followed_by_the_next_one(self) -> None:
+        outcome = play(Case(("reasoning refused", "400 reasoning"), tables=(0, 0)))
+        self.assertEqual([("u0", ""), ("u0", "transcript"), ("u1", "")], [(c.upstream, c.form) for c in outcome.calls])

@@ -104,7 +104,7 @@ class TestKeyPool(unittest.TestCase):
 
     def test_a_pool_without_keys_has_none(self) -> None:
         pool = KeyPool(())
-        self.assertIsNone(pool.take(KIND))
+        self.assertTrue(pool.is_empty)
         self.assertFalse(pool.is_ready)
 
     def test_keys_are_named_by_their_digest(self) -> None:

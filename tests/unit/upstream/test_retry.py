@@ -6,13 +6,21 @@ from unittest import mock
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.errors import ClientGone, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.upstream.retry import Retries
+from deepseek_cursor_proxy.upstream.retry import Retries, temporary_failure
 
 DROPPED = UpstreamDropped("gone")
 
 
 def refused(status: int, retry_after: int | None = None) -> UpstreamRefused:
     return UpstreamRefused(status, "busy", None, retry_after)
+
+
+def wait(retries: Retries, error: errors.ProxyError) -> bool:
+    """Whether the call is retried after this error; the pause before it is over then."""
+    pause = retries.pause_after(temporary_failure(error))
+    if pause is not None:
+        retries.wait(pause, None)
+    return pause is not None
 
 
 class Time:
@@ -34,7 +42,7 @@ class TestTheRule(unittest.TestCase):
     def test_pauses_between_retries_double_up_to_a_bound_and_end_with_the_budget(self) -> None:
         time = Time()
         chances = time.retries(40)
-        while chances.wait(refused(503), None):
+        while wait(chances, refused(503)):
             pass
         self.assertEqual([0.45, 0.9, 1.8, 3.6, 7.2, 7.2, 7.2, 7.2], time.pauses)
         self.assertEqual(8, chances.count)
@@ -42,7 +50,7 @@ class TestTheRule(unittest.TestCase):
     def test_the_jitter_of_retries_is_a_tenth_to_three_tenths(self) -> None:
         for _ in range(100):
             time = Time()
-            Retries(9, now=lambda time=time: time.now, pause=time.pause).wait(DROPPED, None)  # type: ignore[misc]
+            wait(Retries(9, now=lambda time=time: time.now, pause=time.pause), DROPPED)  # type: ignore[misc]
             self.assertTrue(0.35 <= time.pauses[0] <= 0.45, time.pauses)
 
     def test_only_temporary_failures_are_retried(self) -> None:
@@ -55,26 +63,26 @@ class TestTheRule(unittest.TestCase):
         }
         for error, expected in table.items():
             with self.subTest(repr(error), status=error.status):
-                self.assertEqual(expected, Time().retries(20).wait(error, None))
+                self.assertEqual(expected, wait(Time().retries(20), error))
 
     def test_without_a_budget_nothing_is_retried(self) -> None:
         for error in (DROPPED, refused(503), refused(429, 0)):
             time = Time()
-            self.assertFalse(time.retries(0).wait(error, None))
+            self.assertFalse(wait(time.retries(0), error))
             self.assertEqual([], time.pauses)
 
     def test_retry_after_is_waited_for_within_the_budget_and_ends_the_retries_beyond_it(self) -> None:
         for named, expected in ((0, [0.45]), (3, [3]), (20, [20]), (21, []), (10**6 - 1, [])):
             time = Time()
-            self.assertEqual(bool(expected), time.retries(20).wait(refused(429, named), None))
+            self.assertEqual(bool(expected), wait(time.retries(20), refused(429, named)))
             self.assertEqual(expected, time.pauses)
 
     def test_the_time_that_calls_take_counts_against_the_budget_of_retries(self) -> None:
         time = Time()
         chances = time.retries(20)
         time.now += 19.9
-        self.assertFalse(chances.wait(DROPPED, None))
+        self.assertFalse(wait(chances, DROPPED))
 
     def test_a_client_that_leaves_ends_the_wait_for_a_retry(self) -> None:
         with self.assertRaises(ClientGone):
-            Retries(20, pause=mock.Mock(side_effect=ClientGone)).wait(DROPPED, None)
+            wait(Retries(20, pause=mock.Mock(side_effect=ClientGone)), DROPPED)

@@ -1,0 +1,176 @@
+"""What follows a failed call or a broken answer: one table over the error and the situation of the request.
+
+`next_step` goes down these rows and takes the first that fits. Nothing here sends, waits or changes anything.
+
+    failure                              if                                                     next
+    history refused, reasoning missing   client has no content; not sent as a transcript yet    TRANSCRIPT
+    any                                  client has a delta (of one upstream: a heartbeat)      GIVE_UP
+    connection dropped, 429, 500-504     only upstream, or the chat's own (once); budget left   RETRY
+    server tools refused                                                                        WITHOUT_TOOLS
+    one that `cause_of` does not name    or there is no other upstream                          GIVE_UP
+    429, 402, 401                        another key of the owner is ready there                OTHER_KEY
+    any                                  an upstream was not asked yet                          OTHER_UPSTREAM
+    any                                  one that was asked may recover; budget left            NEW_ROUND
+    any                                                                                         GIVE_UP
+
+`cause_of` says what a failure means for the upstream, where there are several:
+
+    failure                                       cause           breaker              its key or model
+    cannot be reached, is no API                  UNREACHABLE     opens at once
+    silent                                        UNREACHABLE     opens after some
+    connection or answer broke, 5xx               BROKEN          opens after some
+    429                                           BUSY                                 the key rests for seconds
+    402, or 401 with a key of the owner           UNPAID, KEY_REFUSED                  the key is set aside
+    400 or 404 for a model it does not know       MODEL_REFUSED                        not asked for it for a time
+    any other 404                                 NOT_FOUND
+    403 with a key of the owner, own queue full,  OTHER
+      history refused as a transcript, too
+    any other refusal                             None: it is the answer
+
+What one request met with changes nothing for others, unless it cannot be due to that request: the words of an error may
+quote it, so status, code and whole sentences decide.
+"""
+
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.deepseek import rules
+from deepseek_cursor_proxy.deepseek.error_messages import is_unknown_model
+from deepseek_cursor_proxy.errors import (
+    ProxyError,
+    QueueFull,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from deepseek_cursor_proxy.upstream.retry import Pause
+
+# What a call fails with, if it is due to the upstream or the way to it.
+CALL_ERRORS = (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull)
+
+
+class Output(IntEnum):
+    """What the client has of an answer."""
+
+    NOTHING = 0
+    HEARTBEATS = 1
+    # Without text, reasoning or calls, as the role of the message.
+    DELTAS = 2
+    CONTENT = 3
+
+
+class Next(Enum):
+    """The call that follows a failure."""
+
+    RETRY = "the same call, after a pause"
+    TRANSCRIPT = "with the turns in doubt as a transcript"
+    WITHOUT_TOOLS = "without the tools that DeepSeek runs itself"
+    OTHER_KEY = "with another key of the owner"
+    OTHER_UPSTREAM = "to the next upstream"
+    NEW_ROUND = "after a pause, to the upstreams that may have recovered"
+    GIVE_UP = "none: the client gets the error"
+
+
+class Cause(Enum):
+    """Why another upstream is asked."""
+
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    BUSY = "busy"
+    UNPAID = "unpaid"
+    KEY_REFUSED = "key refused"
+    MODEL_REFUSED = "model refused"
+    NOT_FOUND = "not found"
+    # Nothing about the upstream as such.
+    OTHER = "other"
+
+    @property
+    def is_of_key(self) -> bool:
+        """Whether another key of the same upstream may do."""
+        return self in (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)
+
+
+class Situation(NamedTuple):
+    """What is known of a request when a call or its answer fails."""
+
+    output: Output = Output.NOTHING
+    # Whether the history was sent as a transcript to this upstream.
+    is_transcript: bool = False
+    # Whether the failure may be due to the tools that DeepSeek runs itself.
+    refuses_tools: bool = False
+    # Whether it is the only upstream: there are no tables [upstreams].
+    is_only: bool = True
+    # Whether it has the prefix of the chat in its cache, was not retried for it yet, and is not the last to ask.
+    is_home: bool = False
+    # The pause before a retry; None if the failure does not pass by itself, or `retry_budget` has less.
+    retry_pause: Pause | None = None
+    cause: Cause | None = None
+    has_other_key: bool = False
+    has_untried: bool = False
+    # The pause before those are asked again that may have recovered; None if there are none, or no time for it.
+    round_pause: Pause | None = None
+
+
+def next_step(error: ProxyError, situation: Situation) -> Next:
+    if is_reasoning_refusal(error) and not situation.is_transcript and situation.output < Output.CONTENT:
+        return Next.TRANSCRIPT
+    if situation.output > (Output.NOTHING if situation.is_only else Output.HEARTBEATS):
+        return Next.GIVE_UP
+    if situation.retry_pause is not None and (situation.is_only or situation.is_home):
+        return Next.RETRY
+    if situation.refuses_tools:
+        return Next.WITHOUT_TOOLS
+    if situation.is_only or situation.cause is None:
+        return Next.GIVE_UP
+    if situation.has_other_key and situation.cause.is_of_key:
+        return Next.OTHER_KEY
+    if situation.has_untried:
+        return Next.OTHER_UPSTREAM
+    return Next.NEW_ROUND if situation.round_pause is not None else Next.GIVE_UP
+
+
+def is_reasoning_refusal(error: ProxyError) -> bool:
+    """Whether a history was refused for want of reasoning; some gateways say so in an answer of status 200."""
+    status = error.status if isinstance(error, UpstreamRefused) else 400
+    return rules.is_reasoning_refusal(status, error.message)
+
+
+def cause_of(error: ProxyError, model: str, *, is_owner_key: bool) -> Cause | None:
+    """Why to ask another upstream after this error of a call for a model; None if the error is the answer."""
+    if isinstance(error, UpstreamTimeout):
+        return Cause.UNREACHABLE
+    if isinstance(error, UpstreamDropped):
+        return Cause.BROKEN
+    if isinstance(error, QueueFull) or error.code == REASONING_REFUSED or is_reasoning_refusal(error):
+        return Cause.OTHER
+    if isinstance(error, UpstreamFailed):
+        return Cause.UNREACHABLE
+    if not isinstance(error, UpstreamRefused):
+        return None
+    if error.status >= 500:
+        return Cause.BROKEN
+    if is_unknown_model(error, model):
+        return Cause.MODEL_REFUSED
+    if error.status in (401, 403) and not is_owner_key:
+        return None
+    return _CAUSES.get(error.status)
+
+
+_CAUSES = {
+    429: Cause.BUSY,
+    402: Cause.UNPAID,
+    401: Cause.KEY_REFUSED,
+    403: Cause.OTHER,
+    404: Cause.NOT_FOUND,
+}
+
+REASONING_REFUSED = "reasoning_refused"
+
+
+def still_refused() -> UpstreamFailed:
+    """The error for a history that is refused as a transcript, too."""
+    return UpstreamFailed(
+        "DeepSeek keeps refusing this history, even with the doubtful turns as a transcript. Start a new chat.",
+        code=REASONING_REFUSED,
+    )

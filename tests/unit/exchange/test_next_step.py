@@ -1,0 +1,166 @@
+"""The table of what follows a failure, row by row."""
+
+import unittest
+
+from deepseek_cursor_proxy.errors import (
+    BadRequest,
+    ProxyError,
+    ProxyStopping,
+    QueueFull,
+    TooLarge,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from deepseek_cursor_proxy.exchange.next_step import (
+    Cause,
+    Next,
+    Output,
+    Situation,
+    cause_of,
+    next_step,
+    still_refused,
+)
+from deepseek_cursor_proxy.upstream.retry import Pause
+
+UNKNOWN_MODELS = (
+    "Model Not Exist",
+    "The model `deepseek-v4-pro` does not exist.",
+    "deepseek/x is not a valid model ID",
+    "Model does not exist. Please check it carefully.",
+    "No endpoints found for deepseek/deepseek-v4-pro.",
+    "Unknown model: deepseek-v4-pro",
+    "The model 'x' was not found",
+    "model deepseek-v4-pro is not supported",
+    "The supported API model names are deepseek-flash or deepseek-v4-pro, but you passed deepseek-v4-pro.",
+    'api.siliconflow.cn answered 400: {"code":20012,"message":"Model does not exist.","data":null}',
+    "Model Not Exist (request_id: 0a1b-2c3d)",
+)
+NO_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
+OTHER_REFUSALS = (
+    "This model's maximum context length is 131072 tokens. However, you requested 200000 tokens.",
+    "messages[3].role: unknown variant `developer`",
+    "invalid temperature",
+    "tool_choice: function not found",
+    # Words of the client.
+    "messages[0].content: 'the model x does not exist' is too long",
+    "Invalid text: Model Not Exist",
+    "Unknown model: x. Unknown model: y",
+    "The model `of a ship` was not found",
+)
+
+
+def refused(status: int, message: str = "no", **fields: str) -> UpstreamRefused:
+    return UpstreamRefused(status, message, {"error": {"message": message, **fields}} if fields else None, None)
+
+
+MODELS = ("deepseek-v4-pro", "deepseek/x", "deepseek/deepseek-v4-pro", "x")
+
+
+BUSY, SILENT, DROPPED = refused(429), UpstreamTimeout("silent"), UpstreamDropped("reset")
+PAUSE = Pause(1.0, "http_429")
+ONE = Situation()
+SEVERAL = Situation(is_only=False, cause=Cause.BROKEN)
+
+
+class TestTable(unittest.TestCase):
+    def assert_rows(self, error: ProxyError, rows: dict[Situation, Next]) -> None:
+        for situation, expected in rows.items():
+            with self.subTest(repr(error), situation=situation):
+                self.assertIs(expected, next_step(error, situation))
+
+    def test_a_history_without_reasoning_is_sent_as_a_transcript_once_and_before_any_content(self) -> None:
+        for error in (refused(400, NO_REASONING), UpstreamFailed(NO_REASONING)):
+            rows = {
+                ONE: Next.TRANSCRIPT,
+                SEVERAL: Next.TRANSCRIPT,
+                ONE._replace(output=Output.DELTAS): Next.TRANSCRIPT,
+                ONE._replace(output=Output.CONTENT): Next.GIVE_UP,
+                ONE._replace(is_transcript=True): Next.GIVE_UP,
+                SEVERAL._replace(is_transcript=True, cause=Cause.OTHER, has_untried=True): Next.OTHER_UPSTREAM,
+            }
+            self.assert_rows(error, rows)
+
+    def test_an_answer_that_has_begun_is_not_begun_again(self) -> None:
+        one = ONE._replace(retry_pause=PAUSE, refuses_tools=True)
+        several = one._replace(is_only=False, is_home=True, cause=Cause.BROKEN, has_untried=True)
+        rows = {
+            one._replace(output=Output.HEARTBEATS): Next.GIVE_UP,
+            one._replace(output=Output.DELTAS): Next.GIVE_UP,
+            several._replace(output=Output.HEARTBEATS): Next.RETRY,
+            several._replace(output=Output.DELTAS): Next.GIVE_UP,
+            several._replace(output=Output.CONTENT): Next.GIVE_UP,
+        }
+        self.assert_rows(DROPPED, rows)
+
+    def test_a_failure_that_passes_is_retried_at_the_only_upstream_or_at_that_of_the_chat(self) -> None:
+        rows = {
+            ONE._replace(retry_pause=PAUSE): Next.RETRY,
+            ONE: Next.GIVE_UP,
+            SEVERAL._replace(retry_pause=PAUSE, has_untried=True): Next.OTHER_UPSTREAM,
+            SEVERAL._replace(retry_pause=PAUSE, has_untried=True, is_home=True): Next.RETRY,
+            SEVERAL._replace(has_untried=True, is_home=True): Next.OTHER_UPSTREAM,
+        }
+        self.assert_rows(BUSY, rows)
+
+    def test_a_request_is_sent_without_refused_tools_when_no_retry_helps(self) -> None:
+        rows = {
+            ONE._replace(refuses_tools=True): Next.WITHOUT_TOOLS,
+            ONE._replace(refuses_tools=True, retry_pause=PAUSE): Next.RETRY,
+            SEVERAL._replace(refuses_tools=True, has_untried=True): Next.WITHOUT_TOOLS,
+        }
+        self.assert_rows(refused(500), rows)
+
+    def test_a_refused_key_leads_to_another_key_before_another_upstream(self) -> None:
+        for cause in Cause:
+            is_of_key = cause in (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)
+            situation = SEVERAL._replace(cause=cause, has_other_key=True, has_untried=True)
+            rows = {situation: Next.OTHER_KEY if is_of_key else Next.OTHER_UPSTREAM}
+            self.assert_rows(refused(402), rows)
+
+    def test_when_all_were_asked_those_that_may_recover_are_asked_again_within_the_budget(self) -> None:
+        rows = {
+            SEVERAL._replace(round_pause=PAUSE): Next.NEW_ROUND,
+            SEVERAL._replace(round_pause=PAUSE, has_untried=True): Next.OTHER_UPSTREAM,
+            SEVERAL: Next.GIVE_UP,
+        }
+        self.assert_rows(SILENT, rows)
+
+    def test_a_refusal_that_others_would_repeat_is_the_answer(self) -> None:
+        everything = SEVERAL._replace(has_other_key=True, has_untried=True, round_pause=PAUSE)
+        self.assert_rows(refused(422), {everything._replace(cause=None): Next.GIVE_UP})
+
+
+class TestCauses(unittest.TestCase):
+    def assert_causes(self, expected: Cause | None, *errors: ProxyError, is_owner_key: bool = False) -> None:
+        for error in errors:
+            with self.subTest(error=error.message, status=error.status):
+                found = {cause_of(error, model, is_owner_key=is_owner_key) for model in MODELS}
+                # A sentence names one of the models.
+                self.assertEqual(expected, (found - {None}).pop() if found != {None} else None)
+
+    def test_failures_of_the_upstream(self) -> None:
+        self.assert_causes(Cause.UNREACHABLE, UpstreamTimeout("late"), UpstreamFailed("no name"))
+        self.assert_causes(Cause.BROKEN, UpstreamDropped("cut"), *map(refused, (500, 502, 503, 504, 524, 529)))
+        self.assert_causes(Cause.BUSY, refused(429))
+        self.assert_causes(Cause.UNPAID, refused(402))
+        self.assert_causes(Cause.OTHER, QueueFull("full"), still_refused(), refused(400, NO_REASONING))
+
+    def test_refusals_of_a_key_are_for_its_owner(self) -> None:
+        self.assert_causes(None, refused(401), refused(403))
+        self.assert_causes(Cause.KEY_REFUSED, refused(401), is_owner_key=True)
+        self.assert_causes(Cause.OTHER, refused(403), is_owner_key=True)
+
+    def test_a_model_that_is_not_known(self) -> None:
+        by_field = [
+            refused(400, code="model_not_found"),
+            refused(404, param="model"),
+            refused(422, code="invalid_model"),
+        ]
+        self.assert_causes(Cause.MODEL_REFUSED, *by_field, *(refused(400, text) for text in UNKNOWN_MODELS))
+        self.assert_causes(Cause.NOT_FOUND, refused(404), refused(404, "There is no file x"))
+
+    def test_any_other_refusal_is_the_answer(self) -> None:
+        self.assert_causes(None, *(refused(400, text) for text in OTHER_REFUSALS), refused(413), refused(422))
+        self.assert_causes(None, ProxyStopping(), BadRequest("x"), TooLarge("x"))
