@@ -14,11 +14,18 @@ from typing import Any
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.doctor import checks, page, privacy, running_proxy, settings_file, upstreams
+from deepseek_cursor_proxy.cli.doctor import checks, privacy, upstreams
+from deepseek_cursor_proxy.cli.doctor import finding as page
 from deepseek_cursor_proxy.cli.doctor.finding import Finding
-from deepseek_cursor_proxy.cli.doctor.settings_file import Settings
-from deepseek_cursor_proxy.cli.doctor.subject import Subject
-from deepseek_cursor_proxy.cli.doctor.upstreams import NamedKey
+from deepseek_cursor_proxy.cli.doctor.subject import (
+    NamedKey,
+    Settings,
+    Subject,
+    file_status,
+    find_admin,
+    load_settings,
+    own_key,
+)
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.errors import StartupError
@@ -41,7 +48,7 @@ def run(path: Path, options: Mapping[str, Any]) -> int:
     # A key could go to the wrong place while the settings have a mistake.
     key = None if settings.faults else _key(settings.config)
     started = time.monotonic()
-    subject = Subject(settings, path, os.environ, running_proxy.look(settings.config), key, is_live=options["live"])
+    subject = Subject(settings, path, os.environ, find_admin(settings.config), key, is_live=options["live"])
     printer = _Printer(subject, as_json=options["json"], is_report=options["report"])
     for findings in checks.run(checks.table(subject), subject, printer.show_wait):
         printer.show(findings)
@@ -51,8 +58,8 @@ def run(path: Path, options: Mapping[str, Any]) -> int:
 
 def _load(path: Path, options: Mapping[str, Any]) -> Settings:
     flags = {name: value for name, value in options.items() if name not in ("config", *_FLAGS)}
-    settings = settings_file.load(path, os.environ, flags)
-    if options.get("config") is None or settings_file.look_at_file(path, settings).exists or settings.faults:
+    settings = load_settings(path, os.environ, flags)
+    if options.get("config") is None or file_status(path) is not None or settings.faults:
         return settings
     return settings._replace(faults=(f"{path} does not exist; write it, or leave --config out for the default",))
 
@@ -85,7 +92,7 @@ class _Printer:
         self._wait_text = ""
         self._style = self._choose_style()
         typed = subject.key.key if subject.key is not None else None
-        self._hide_keys = privacy.hide_keys(subject, (running_proxy.own_key(subject.config), typed))
+        self._hide_keys = privacy.hide_keys(subject, (own_key(subject.config), typed))
         self._privacy = privacy.Privacy(subject, privacy.identity()) if is_report else None
         if not as_json:
             print(f"```text\ndeepseek-cursor-proxy {__version__}" if is_report else _TITLE)

@@ -10,21 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.cli.doctor import (
-    clients,
-    listeners,
-    settings_file,
-    store,
-    this_machine,
-    tool_round,
-    tunnel,
-    upstream_findings,
-    upstreams,
-)
-from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, skipped
+from deepseek_cursor_proxy.cli.doctor import listeners, store, this_machine, tool_round, upstreams
+from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed
 from deepseek_cursor_proxy.cli.doctor.subject import Subject
 from deepseek_cursor_proxy.cli.doctor.upstreams import Upstream
-from deepseek_cursor_proxy.config.access_keys import new_key
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -49,6 +38,7 @@ def table(subject: Subject) -> list[Check]:
     config = subject.config
     disk = "the disk; unmount a network drive that does not answer, or choose another place"
     local = "stop what holds the port and does not answer"
+    network = "check the network, and restart the tunnel"
     found = upstreams.list_upstreams(config, subject.key, subject.environment)
     if subject.settings.faults:
         # It could go to the wrong place.
@@ -57,16 +47,16 @@ def table(subject: Subject) -> list[Check]:
     retry = "try again in a moment" if subject.is_live else _REPORT
     # fmt: off
     return [
-        Check(this_machine.PYTHON, _check_python, 5.0, "the system", _REPORT),
-        Check(this_machine.PACKAGE, _check_package, 10.0, "the files of the package", f"check {disk}"),
-        Check(settings_file.NAME, _check_settings, 5.0, str(subject.config_path), f"check {disk}"),
-        Check(listeners.PORT, _check_port, 8.0, f"port {config.port}", local),
-        Check(listeners.DASHBOARD, _check_dashboard, 5.0, "admin.key", f"check {disk}"),
-        Check(store.NAME, _check_store, 10.0, str(config.reasoning_content_path), f"check {disk}"),
+        Check(this_machine.PYTHON, this_machine.check_python, 5.0, "the system", _REPORT),
+        Check(this_machine.PACKAGE, this_machine.check_package, 10.0, "the files of the package", f"check {disk}"),
+        Check(this_machine.SETTINGS_FILE, this_machine.check_settings, 5.0, str(subject.config_path), f"check {disk}"),
+        Check(listeners.PORT, listeners.check_port, 8.0, f"port {config.port}", local),
+        Check(listeners.DASHBOARD, listeners.check_dashboard, 5.0, "admin.key", f"check {disk}"),
+        Check(store.NAME, store.check, 10.0, str(config.reasoning_content_path), f"check {disk}"),
         *(_upstream_row(each) for each in found),
-        Check(tunnel.NAME, _check_tunnel, 15.0, "the public address", "check the network, and restart the tunnel"),
-        Check(clients.NAME, _check_clients, 5.0, "the settings of clients", f"check {disk}"),
-        Check(tool_round.NAME, _check_tool_round, seconds, "an answer through the proxy", retry),
+        Check(listeners.TUNNEL, listeners.check_tunnel, 15.0, "the public address", network),
+        Check(this_machine.CLIENT_FILES, this_machine.check_clients, 5.0, "the settings of clients", f"check {disk}"),
+        Check(tool_round.NAME, tool_round.check, seconds, "an answer through the proxy", retry),
     ]
     # fmt: on
 
@@ -114,76 +104,7 @@ class _Job:
         self._done.set()
 
 
-def _check_python(subject: Subject) -> list[Finding]:
-    return [this_machine.judge_python(this_machine.look_at_python())]
-
-
-def _check_package(subject: Subject) -> list[Finding]:
-    return [this_machine.judge_package(this_machine.look_at_package())]
-
-
-def _check_settings(subject: Subject) -> list[Finding]:
-    facts = settings_file.look_at_file(subject.config_path, subject.settings)
-    return settings_file.judge(subject.settings, facts)
-
-
-def _check_port(subject: Subject) -> list[Finding]:
-    return [listeners.judge_port(listeners.look_at_port(subject.config), subject.config.port)]
-
-
-def _check_dashboard(subject: Subject) -> list[Finding]:
-    return [listeners.judge_dashboard(subject.config, subject.admin)]
-
-
-def _check_store(subject: Subject) -> list[Finding]:
-    if (placeless := store.judge_placeless(subject.config)) is not None:
-        return [placeless]
-    fault = subject.admin.proxy.store_fault if subject.admin.proxy is not None else ""
-    return store.judge(subject.config, store.look(subject.config), fault)
-
-
 def _upstream_row(upstream: Upstream) -> Check:
-    name = f"{upstream_findings.UPSTREAM} {upstream.label}".rstrip()
+    name = f"{upstreams.UPSTREAM} {upstream.label}".rstrip()
     remedy = f"check network, DNS and {upstream.setting}"
-    return Check(name, partial(_check_upstream, upstream), 15.0, upstream.origin.host, remedy)
-
-
-def _check_upstream(upstream: Upstream, subject: Subject) -> list[Finding]:
-    facts = upstreams.look(upstream, subject.config, subject.environment)
-    return upstream_findings.judge(upstream, facts)
-
-
-def _check_tunnel(subject: Subject) -> list[Finding]:
-    proxy = subject.admin.proxy
-    urls = tunnel.public_urls(subject.config, proxy.public_url if proxy is not None else None)
-    if not urls:
-        return [tunnel.judge_absent(is_running=proxy is not None)]
-    return [tunnel.judge(tunnel.look(url, subject.config)) for url in urls]
-
-
-def _check_clients(subject: Subject) -> list[Finding]:
-    proxy = subject.admin.proxy
-    root = proxy.base_url.removesuffix("/v1") if proxy is not None else listeners.local_url(subject.config)
-    try:
-        machine = clients.this_machine()
-    except RuntimeError:
-        return [skipped(clients.NAME, "there is no home directory to look for them in")]
-    return clients.judge(clients.look(machine, root), root)
-
-
-def _check_tool_round(subject: Subject) -> list[Finding]:
-    if not subject.is_live:
-        return [tool_round.judge(tool_round.play(subject.config), is_live=False)]
-    if subject.settings.faults:
-        return [skipped(tool_round.NAME, "no real upstream is asked while the settings have a mistake")]
-    if (key := _live_key(subject)) is None:
-        return [tool_round.judge_without_key()]
-    return [tool_round.judge(tool_round.play_live(subject.config, key), is_live=True)]
-
-
-def _live_key(subject: Subject) -> str | None:
-    """The key to ask the proxy of the round with; any will do where every upstream has keys of its own."""
-    if subject.key is not None and upstreams.is_usable(subject.key, subject.config):
-        return subject.key.key
-    tables = subject.config.upstreams.values()
-    return new_key() if tables and all(each.key_env for each in tables) else None
+    return Check(name, partial(upstreams.check, upstream), 15.0, upstream.origin.host, remedy)

@@ -1,32 +1,43 @@
-"""The port of the proxy, which is free or held by a program; and the dashboard's, with its key."""
+"""The ways to the proxy: its port, free or held by a program; the dashboard's, with its key; the public address.
 
+The port of a proxy is known by the page that it shows to browsers, which needs no key. A public address has to lead to
+a proxy of ours, as its /healthz says; it is asked as an upstream is, over the network.
+"""
+
+import contextlib
+import dataclasses
 import errno
+import http.client
+import re
 import socket
-from typing import NamedTuple
+from contextlib import closing
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import running
-from deepseek_cursor_proxy.cli.doctor import running_proxy
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
-from deepseek_cursor_proxy.cli.doctor.running_proxy import AdminFacts
+from deepseek_cursor_proxy.cli.doctor.subject import Subject
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import authority
+from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.upstream.client import UpstreamClient
+from deepseek_cursor_proxy.upstream.destination import Destination
 
-PORT, DASHBOARD = "port", "dashboard"
+PORT, DASHBOARD, TUNNEL = "port", "dashboard", "tunnel"
 # No client can connect to these.
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-# What Windows says for a port that it has reserved.
-_DENIED = (errno.EACCES, errno.EPERM)
-
-
-class PortFacts(NamedTuple):
-    """`state`: any (port 0), free, taken, denied, foreign (the address is not ours) or failed."""
-
-    address: str
-    state: str
-    # Of the proxy of ours that holds it.
-    version: str | None = None
-    problem: str = ""
+# On this machine; one that takes longer is as good as stopped.
+_ASK_SECONDS = 2.0
+_MAX_PAGE_BYTES = 1_000_000
+_PAGE = re.compile(r"<title>deepseek-cursor-proxy</title>.*Version (\S+) is running", re.DOTALL)
+# Over the network.
+_CONNECT_SECONDS = 4.0
+_ANSWER_SECONDS = 5.0
+_MAX_ANSWER_BYTES = 1000
+# The proxy wants none for this path.
+_NO_KEY = "none"
+_HEALTHY = {"ok": True}
 
 
 def local_url(config: ProxyConfig) -> str:
@@ -34,16 +45,16 @@ def local_url(config: ProxyConfig) -> str:
     return f"http://{authority(_WILDCARDS.get(config.host, config.host), config.port)}"
 
 
-def look_at_port(config: ProxyConfig) -> PortFacts:
-    address = authority(config.host, config.port)
+def check_port(subject: Subject) -> list[Finding]:
+    config = subject.config
     if config.port == 0:
-        return PortFacts(address, "any")
+        return [good(PORT, "any free one (port = 0)")]
     try:
         _listen(config.host, config.port)
     # UnicodeError: a name longer than DNS allows.
     except (OSError, UnicodeError) as error:
-        return _port_in_trouble(config, address, error)
-    return PortFacts(address, "free")
+        return [_port_finding(config, error)]
+    return [good(PORT, f"{authority(config.host, config.port)} is free; no proxy runs there")]
 
 
 def _listen(host: str, port: int) -> None:
@@ -52,42 +63,45 @@ def _listen(host: str, port: int) -> None:
     socket.create_server((host, port), family=family).close()
 
 
-def _port_in_trouble(config: ProxyConfig, address: str, error: Exception) -> PortFacts:
-    if isinstance(error, (socket.gaierror, UnicodeError)):
-        return PortFacts(address, "foreign")
-    assert isinstance(error, OSError)
-    if error.errno == errno.EADDRNOTAVAIL:
-        return PortFacts(address, "foreign")
-    version = running_proxy.proxy_version(local_url(config))
-    if error.errno == errno.EADDRINUSE or version is not None:
-        return PortFacts(address, "taken", version)
-    reason = error.strerror or type(error).__name__
-    return PortFacts(address, "denied" if error.errno in _DENIED else "failed", problem=reason)
+def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding:
+    """What it means that listening failed; a proxy of ours may be the reason."""
+    address = authority(config.host, config.port)
+    other = f"choose another port, as with --port {config.port + 1 if config.port < 65535 else 9000}"
+    if isinstance(error, (socket.gaierror, UnicodeError)) or error.errno == errno.EADDRNOTAVAIL:
+        text = f"{address} is not an address of this machine"
+        return failed(PORT, text, "set host to 127.0.0.1, or 0.0.0.0 for all addresses")
+    version = _proxy_version(local_url(config))
+    if version == __version__:
+        return good(PORT, f"{address}, where this proxy runs")
+    if version is not None:
+        text = f"{address} is held by version {version} of this proxy, and this is {__version__}"
+        return warning(PORT, text, "stop that one and start this one, or restart its service")
+    if error.errno == errno.EADDRINUSE:
+        return failed(PORT, f"{address} is in use by another program", f"stop that program, or {other}")
+    return failed(PORT, f"{address} cannot be listened on ({error.strerror or type(error).__name__})", other)
 
 
-def judge_port(facts: PortFacts, port: int) -> Finding:
-    other = f"choose another port, as with --port {port + 1 if port < 65535 else 9000}"
-    match facts.state:
-        case "any":
-            return good(PORT, "any free one (port = 0)")
-        case "free":
-            return good(PORT, f"{facts.address} is free; no proxy runs there")
-        case "taken" if facts.version == __version__:
-            return good(PORT, f"{facts.address}, where this proxy runs")
-        case "taken" if facts.version is not None:
-            text = f"{facts.address} is held by version {facts.version} of this proxy, and this is {__version__}"
-            return warning(PORT, text, "stop that one and start this one, or restart its service")
-        case "taken":
-            return failed(PORT, f"{facts.address} is in use by another program", f"stop that program, or {other}")
-        case "foreign":
-            text = f"{facts.address} is not an address of this machine"
-            return failed(PORT, text, "set host to 127.0.0.1, or 0.0.0.0 for all addresses")
-        case _:
-            return failed(PORT, f"{facts.address} cannot be listened on ({facts.problem})", other)
+def _proxy_version(url: str) -> str | None:
+    """The version of the proxy of ours that listens there; None if none does."""
+    address = urlsplit(url)
+    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_ASK_SECONDS)
+        with closing(connection):
+            connection.request("GET", "/", headers={"Accept": "text/html"})
+            response = connection.getresponse()
+            page = response.read(_MAX_PAGE_BYTES).decode("utf-8", "replace")
+            if response.status == 200 and (found := _PAGE.search(page)) is not None:
+                return found[1]
+    return None
 
 
-def judge_dashboard(config: ProxyConfig, facts: AdminFacts) -> Finding:
-    if config.admin_port == 0:
+def check_dashboard(subject: Subject) -> list[Finding]:
+    return [_dashboard_finding(subject)]
+
+
+def _dashboard_finding(subject: Subject) -> Finding:
+    facts = subject.admin
+    if subject.config.admin_port == 0:
         return skipped(DASHBOARD, "off (admin_port = 0)")
     if facts.key_state == "unreadable":
         text = f"the key in {facts.key_path} cannot be read, or is none"
@@ -111,3 +125,44 @@ def judge_dashboard(config: ProxyConfig, facts: AdminFacts) -> Finding:
         text = f"{facts.url} belongs to version {facts.proxy.version}, and this is {__version__}"
         return warning(DASHBOARD, text, "stop that proxy and start this one, or restart its service")
     return good(DASHBOARD, f"{facts.url} answers, for the proxy at {facts.proxy.base_url}")
+
+
+def check_tunnel(subject: Subject) -> list[Finding]:
+    """The address of the running tunnel, and those of public_hosts that name one host."""
+    proxy, config = subject.admin.proxy, subject.config
+    urls = [proxy.public_url.rstrip("/")] if proxy is not None and proxy.public_url else []
+    urls += [f"https://{host}" for host in config.public_hosts if not host.startswith("*")]
+    if not urls:
+        where = "the running proxy has none" if proxy is not None else "no proxy with one runs"
+        return [skipped(TUNNEL, f"{where}; only clients that call from elsewhere need one, as Cursor does")]
+    return [_public_finding(url, config) for url in dict.fromkeys(urls)]
+
+
+def _public_finding(url: str, config: ProxyConfig) -> Finding:
+    problem = _public_problem(url, config)
+    if not problem:
+        return good(TUNNEL, f"{url} leads to the proxy; Cursor needs {url}/v1")
+    remedy = "start the proxy and its tunnel again, and paste the URL that it prints into Cursor"
+    return failed(TUNNEL, f"{url} does not lead to the proxy: {problem}", remedy)
+
+
+def _public_problem(url: str, config: ProxyConfig) -> str:
+    """What answers at an address in place of a proxy of ours; empty if one does."""
+    config = dataclasses.replace(
+        config, connect_timeout=_CONNECT_SECONDS, request_timeout=_ANSWER_SECONDS, retry_budget=0
+    )
+    destination = Destination(f"{url}/healthz", "the tunnel", "the tunnel", "GET")
+    try:
+        with (
+            closing(UpstreamClient(config)) as client,
+            closing(client.send_to(destination, b"", _NO_KEY, None)) as response,
+        ):
+            if response.status != 200:
+                return f"something else answers, with {response.status}"
+            if decode_upstream_json(response.read(_MAX_ANSWER_BYTES)) == _HEALTHY:
+                return ""
+    except ProxyError as error:
+        return error.message.partition(". ")[0]
+    except ValueError:
+        pass
+    return "something else answers"

@@ -12,6 +12,7 @@ import ipaddress
 import os
 import re
 import socket
+import ssl
 import sys
 from calendar import month_abbr
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -117,7 +118,7 @@ def _setting_names() -> frozenset[str]:
 def _public_words() -> frozenset[str]:
     """The words in the texts of our own modules, as far as they are loaded, of the TOML parser and of the system."""
     texts = [os.strerror(code) for code in errno.errorcode]
-    texts += [*month_abbr, *this_machine.look_at_python()[2:], __version__]
+    texts += [*month_abbr, ssl.OPENSSL_VERSION, this_machine.SYSTEM, __version__]
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in (_PACKAGE, "tomllib"):
             # A loader without code, or files that are gone: fewer words are known then.

@@ -10,12 +10,10 @@ import sqlite3
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, warning
-from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.cli.doctor.subject import Subject
 from deepseek_cursor_proxy.config.sources import lacks_home
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
@@ -30,50 +28,51 @@ _LITTLE_FREE = 500_000_000
 _GRANT = "make it and its folder readable and writable for you"
 
 
-@dataclass(frozen=True)
-class StoreFacts:
-    """The file, of which `reason` and `remedy` say why it cannot be used. `mode` is None where there is none."""
-
-    path: Path
-    exists: bool = False
-    is_writable: bool = True
-    mode: int | None = None
-    reason: str = ""
-    remedy: str = ""
-    reasonings: int = 0
-    bytes: int = 0
-    free_bytes: int | None = None
-    # Damaged files that the proxy has moved away.
-    set_aside: tuple[str, ...] = ()
-
-
-def look(config: ProxyConfig) -> StoreFacts:
-    path = config.reasoning_content_path.expanduser().absolute()
+def check(subject: Subject) -> list[Finding]:
+    place = subject.config.reasoning_content_path
+    if str(place) == ":memory:":
+        return [good(NAME, "in memory, until the proxy stops")]
+    if lacks_home(place):
+        remedy = "set HOME, or choose a file with --reasoning-content-path"
+        return [warning(NAME, "there is no home directory, so reasoning is kept in memory only", remedy)]
+    path = place.expanduser().absolute()
     folder = next((each for each in path.parents if each.is_dir()), path.parent)
-    free, aside = _free_bytes(folder), tuple(sorted(each.name for each in path.parent.glob(f"{path.name}.corrupt-*")))
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return StoreFacts(path, is_writable=_can_create(folder), free_bytes=free, set_aside=aside)
+        status = None
     except OSError as error:
-        return StoreFacts(path, exists=True, reason=error.strerror or "it cannot be seen", remedy=_GRANT)
-    reason, remedy, reasonings = "", "", 0
+        return [failed(NAME, f"{path} cannot be used: {error.strerror or 'it cannot be seen'}", _GRANT)]
+    findings = [_check_file(path, folder, status, subject)]
+    # Damaged files that the proxy has moved away.
+    if aside := sorted(each.name for each in path.parent.glob(f"{path.name}.corrupt-*")):
+        text = f"damaged files were set aside ({len(aside)}), the last as {aside[-1]}"
+        findings.append(warning(NAME, text, "delete them; if there will be more, check the disk"))
+    return [*findings, *_check_disk(path, folder)]
+
+
+def _check_file(path: Path, folder: Path, status: os.stat_result | None, subject: Subject) -> Finding:
+    """The finding on the file; without a status there is none yet."""
+    config, proxy = subject.config, subject.admin.proxy
     try:
-        reasonings = _read_through(path)
+        rows = _read_through(path) if status is not None else 0
     except Unusable as fault:
-        reason, remedy = fault.reason, fault.remedy
-    return StoreFacts(
-        path,
-        exists=True,
-        is_writable=_can_write(path) and _can_create(folder),
-        mode=stat.S_IMODE(status.st_mode) if os.name != "nt" else None,
-        reason=reason,
-        remedy=remedy,
-        reasonings=reasonings,
-        bytes=status.st_size,
-        free_bytes=free,
-        set_aside=aside,
-    )
+        return failed(NAME, f"{path} cannot be used: {fault.reason}", fault.remedy)
+    if not _can_create(folder) or (status is not None and not _can_write(path)):
+        return failed(NAME, f"{path} cannot be written: it or its folder is read-only", _GRANT)
+    if proxy is not None and proxy.store_fault:
+        text = f"the running proxy cannot use it: {proxy.store_fault}"
+        return failed(NAME, text, "restart the proxy once that is cured")
+    if status is None:
+        return good(NAME, f"{path} will be made with the first answer")
+    if os.name != "nt" and stat.S_IMODE(status.st_mode) & 0o077:
+        return warning(NAME, f"other users can read {path}", f"chmod 600 {path}")
+    most, size = config.reasoning_cache_max_rows, status.st_size
+    amount = f"{path}, {rows:,} of at most {most:,} reasonings, {size / 1e6:,.1f} MB"
+    if rows >= most or size >= 2 * config.reasoning_cache_max_bytes:
+        remedy = "raise reasoning_cache_max_rows and reasoning_cache_max_bytes if chats lose their reasoning"
+        return warning(NAME, f"{amount}: full, so what is longest unused goes", remedy)
+    return good(NAME, amount)
 
 
 def _read_through(path: Path) -> int:
@@ -112,58 +111,13 @@ def _can_create(folder: Path) -> bool:
         return False
 
 
-def _free_bytes(folder: Path) -> int | None:
+def _check_disk(path: Path, folder: Path) -> list[Finding]:
     try:
-        return shutil.disk_usage(folder).free
+        free = shutil.disk_usage(folder).free
     except OSError:
-        return None
-
-
-def judge(config: ProxyConfig, facts: StoreFacts, running_fault: str) -> list[Finding]:
-    """The findings; `running_fault` is why a running proxy cannot use the store, if it says so."""
-    findings = [_judge_file(config, facts, running_fault)]
-    if facts.set_aside:
-        text = f"damaged files were set aside ({len(facts.set_aside)}), the last as {facts.set_aside[-1]}"
-        findings.append(warning(NAME, text, "delete them; if there will be more, check the disk"))
-    return [*findings, *_judge_disk(facts)]
-
-
-def _judge_file(config: ProxyConfig, facts: StoreFacts, running_fault: str) -> Finding:
-    if facts.reason:
-        return failed(NAME, f"{facts.path} cannot be used: {facts.reason}", facts.remedy)
-    if not facts.is_writable:
-        return failed(NAME, f"{facts.path} cannot be written: it or its folder is read-only", _GRANT)
-    if running_fault:
-        return failed(NAME, f"the running proxy cannot use it: {running_fault}", "restart the proxy once that is cured")
-    if not facts.exists:
-        return good(NAME, f"{facts.path} will be made with the first answer")
-    if facts.mode is not None and facts.mode & 0o077:
-        return warning(NAME, f"other users can read {facts.path}", f"chmod 600 {facts.path}")
-    rows, most = facts.reasonings, config.reasoning_cache_max_rows
-    amount = f"{facts.path}, {rows:,} of at most {most:,} reasonings, {facts.bytes / 1e6:,.1f} MB"
-    if rows >= most or facts.bytes >= 2 * config.reasoning_cache_max_bytes:
-        remedy = "raise reasoning_cache_max_rows and reasoning_cache_max_bytes if chats lose their reasoning"
-        return warning(NAME, f"{amount}: full, so what is longest unused goes", remedy)
-    return good(NAME, amount)
-
-
-def _judge_disk(facts: StoreFacts) -> Iterator[Finding]:
-    if facts.free_bytes is None:
-        return
-    text = f"{facts.free_bytes / 1e9:,.1f} GB free"
-    if facts.free_bytes >= _LITTLE_FREE:
-        yield good(DISK, text)
-        return
-    is_full = facts.free_bytes < _LEAST_FREE
-    text = f"{facts.free_bytes / 1e6:,.0f} MB free on the disk of {facts.path}"
-    yield (failed if is_full else warning)(DISK, text, "free some space, or choose another place for the store")
-
-
-def judge_placeless(config: ProxyConfig) -> Finding | None:
-    """The finding for a store that has no file; None if it has one."""
-    if str(config.reasoning_content_path) == ":memory:":
-        return good(NAME, "in memory, until the proxy stops")
-    if lacks_home(config.reasoning_content_path):
-        remedy = "set HOME, or choose a file with --reasoning-content-path"
-        return warning(NAME, "there is no home directory, so reasoning is kept in memory only", remedy)
-    return None
+        return []
+    if free >= _LITTLE_FREE:
+        return [good(DISK, f"{free / 1e9:,.1f} GB free")]
+    level = failed if free < _LEAST_FREE else warning
+    text = f"{free / 1e6:,.0f} MB free on the disk of {path}"
+    return [level(DISK, text, "free some space, or choose another place for the store")]

@@ -8,17 +8,19 @@ import dataclasses
 import http.client
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
+from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient
 from deepseek_cursor_proxy.cli.demo.small_deepseek import SmallDeepSeek, local_proxy
-from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
+from deepseek_cursor_proxy.cli.doctor import upstreams
+from deepseek_cursor_proxy.cli.doctor.finding import Finding, Level, failed, good, skipped, warning
+from deepseek_cursor_proxy.cli.doctor.subject import Subject
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.config.access_keys import AccessKey, new_key
 from deepseek_cursor_proxy.redaction import safe_text
 
 NAME = "tool round"
 _QUESTION = "What is the weather like here? Find out where I am with get_location, then ask get_weather, then answer."
+_REPORT = "report it, with doctor --report"
 _MEMORY = Path(":memory:")
 # What decides how a history is sent; all else of the settings is about other things.
 _CHAT_SETTINGS = (
@@ -31,32 +33,42 @@ _CHAT_SETTINGS = (
 )
 
 
-class RoundFacts(NamedTuple):
-    """What came of it: requests, calls of tools, the turns with exactly their reasoning (None: not known)."""
+def check(subject: Subject) -> list[Finding]:
+    if not subject.is_live:
+        return [play(subject.config)]
+    if subject.settings.faults:
+        return [skipped(NAME, "no real upstream is asked while the settings have a mistake")]
+    if (key := _live_key(subject)) is None:
+        remedy = "set DEEPSEEK_API_KEY, or run it in a terminal and type it"
+        return [skipped(NAME, "not tried: --live needs a key", remedy)]
+    return [play_live(subject.config, key)]
 
-    requests: int
-    calls: int
-    is_whole: bool
-    problem: str = ""
-    is_restored: bool | None = None
+
+def _live_key(subject: Subject) -> str | None:
+    """The key to ask the proxy of the round with; any will do where every upstream has keys of its own."""
+    if subject.key is not None and upstreams.is_usable(subject.key, subject.config):
+        return subject.key.key
+    tables = subject.config.upstreams.values()
+    return new_key() if tables and all(each.key_env for each in tables) else None
 
 
-def play(config: ProxyConfig) -> RoundFacts:
+def play(config: ProxyConfig) -> Finding:
     """Play the round against the made-up DeepSeek."""
     chosen = {name: getattr(config, name) for name in _CHAT_SETTINGS}
     with SmallDeepSeek() as deepseek:
         own = ProxyConfig(
             upstream_base_url=deepseek.url, retry_budget=0, reasoning_content_path=_MEMORY, pin_key="never", **chosen
         )
-        facts = _ask(own, "sk-doctor", own.upstream_model)
-        if config.thinking == "disabled" or not deepseek.accepted:
-            return facts
-        messages = deepseek.accepted[-1]["messages"]
-    sent = [each.get("reasoning_content") for each in messages if each["role"] == "assistant"]
-    return facts._replace(is_restored=sent == deepseek.thoughts[: len(sent)])
+        finding = _ask(own, "sk-doctor", is_live=False)
+    if finding.level is Level.FAILED or config.thinking == "disabled":
+        return finding
+    sent = [each.get("reasoning_content") for each in deepseek.accepted[-1]["messages"] if each["role"] == "assistant"]
+    if sent != deepseek.thoughts[: len(sent)]:
+        return failed(NAME, "the reasoning did not come back as it was", _REPORT)
+    return finding
 
 
-def play_live(config: ProxyConfig, key: str) -> RoundFacts:
+def play_live(config: ProxyConfig, key: str) -> Finding:
     """Play it against the configured upstreams; it costs a fraction of a cent."""
     own = dataclasses.replace(
         config,
@@ -67,39 +79,27 @@ def play_live(config: ProxyConfig, key: str) -> RoundFacts:
         trace_dir=None,
         verbose=False,
     )
-    return _ask(own, key, config.upstream_model)
+    return _ask(own, key, is_live=True)
 
 
-def _ask(config: ProxyConfig, key: str, model: str) -> RoundFacts:
-    answers: tuple[ClientAnswer, ...] = ()
+def _ask(config: ProxyConfig, key: str, *, is_live: bool) -> Finding:
     try:
         with (
             local_proxy(config) as url,
-            closing(CursorClient(url, key=key, model=model, tools=WEATHER_TOOLS)) as cursor,
+            closing(CursorClient(url, key=key, model=config.upstream_model, tools=WEATHER_TOOLS)) as cursor,
         ):
             answers = cursor.ask(_QUESTION).answers
+        final = answers[-1]
+        what = (final.error or {}).get("message", "the answer was cut off")
+        problem = None if final.is_whole else safe_text(f"{final.status} {what}", 400)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return RoundFacts(0, 0, is_whole=False, problem=safe_text(error or type(error).__name__).replace(key, "***"))
-    final = answers[-1]
-    problem = "" if final.is_whole else f"{final.status} {(final.error or {}).get('message', 'the answer was cut off')}"
-    calls = sum(len(each.calls) for each in answers)
-    return RoundFacts(len(answers), calls, final.is_whole, safe_text(problem, 400).replace(key, "***"))
-
-
-def judge(facts: RoundFacts, *, is_live: bool) -> Finding:
+        answers, problem = (), safe_text(error or type(error).__name__)
     whom = "the upstream" if is_live else "the made-up DeepSeek"
-    if not facts.is_whole:
-        remedy = (
-            "look the message up in .github/docs/troubleshooting.md" if is_live else "report it, with doctor --report"
-        )
-        return failed(NAME, f"through the proxy to {whom}: {facts.problem}", remedy)
-    if facts.is_restored is False:
-        return failed(NAME, "the reasoning did not come back as it was", "report it, with doctor --report")
-    if not facts.calls:
+    if problem is not None:
+        remedy = "look the message up in .github/docs/troubleshooting.md" if is_live else _REPORT
+        return failed(NAME, f"through the proxy to {whom}: {problem.replace(key, '***')}", remedy)
+    calls = sum(len(each.calls) for each in answers)
+    if not calls:
         return warning(NAME, f"{whom} answered and called no tool", "try again; if it stays so, try another model")
     also = "; `--live` asks the real upstream" if not is_live else ""
-    return good(NAME, f"{facts.requests} requests, {facts.calls} tool calls with {whom}{also}")
-
-
-def judge_without_key() -> Finding:
-    return skipped(NAME, "not tried: --live needs a key", "set DEEPSEEK_API_KEY, or run it in a terminal and type it")
+    return good(NAME, f"{len(answers)} requests, {calls} tool calls with {whom}{also}")

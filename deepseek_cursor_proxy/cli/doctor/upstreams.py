@@ -9,12 +9,14 @@ import dataclasses
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
+from deepseek_cursor_proxy.cli.doctor.subject import NamedKey, Subject
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.upstreams import serving
@@ -35,13 +37,13 @@ _NO_KEY = "none"
 _MAX_LIST_BYTES = 4 * 1024 * 1024
 _MOST_KEYS = 8
 _STATUS_PAGE = "https://status.deepseek.com"
-
-
-class NamedKey(NamedTuple):
-    """A key, and the variable that holds it; no variable if it was typed."""
-
-    variable: str
-    key: str
+UPSTREAM, CLOCK, KEY, BALANCE, MODELS = "upstream", "clock", "key", "balance", "models"
+# A Date header has whole seconds and was on its way. Prices change by the hour, certificates by the day.
+_CLOCK_WARNING_SECONDS = 60.0
+_CLOCK_FAILED_SECONDS = 600.0
+_MOST_NAMES = 4
+_KEYS_PAGE = "https://platform.deepseek.com/api_keys"
+_TOP_UP_PAGE = "https://platform.deepseek.com/top_up"
 
 
 class Upstream(NamedTuple):
@@ -130,7 +132,7 @@ def _keys_of(
     return tuple(keys[:_MOST_KEYS]), tuple(empty)
 
 
-# Looking …
+# The check …
 
 
 class Failure(NamedTuple):
@@ -142,59 +144,48 @@ class Failure(NamedTuple):
 
 
 class KeyAnswer(NamedTuple):
-    """What the upstream answers to a key: a status, or no answer; models if it lists some."""
+    """What the upstream answers to a key: a status, or a failure; models if it lists some."""
 
     variable: str
     status: int | None
     models: tuple[str, ...] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class UpstreamFacts:
-    """`clock_seconds` is by how much the upstream's clock is ahead of ours; `via` the outbound proxy."""
-
-    failure: Failure | None = None
-    via: str = ""
-    seconds: float = 0.0
+    # By how much the upstream's clock is ahead of ours.
     clock_seconds: float | None = None
-    keys: tuple[KeyAnswer, ...] = ()
-    account: balance.Account | None = None
+    failure: Failure | None = None
 
 
-def look(upstream: Upstream, config: ProxyConfig, environment: Mapping[str, str]) -> UpstreamFacts:
-    """Go all the way to the upstream, as far as that leads."""
+def check(upstream: Upstream, subject: Subject) -> list[Finding]:
+    """Go all the way to the upstream, as far as that leads; the findings in the order of the way."""
     config = dataclasses.replace(
-        config,
-        connect_timeout=min(config.connect_timeout, _CONNECT_SECONDS),
-        request_timeout=min(config.request_timeout, _ANSWER_SECONDS),
+        subject.config,
+        connect_timeout=min(subject.config.connect_timeout, _CONNECT_SECONDS),
+        request_timeout=min(subject.config.request_timeout, _ANSWER_SECONDS),
         retry_budget=0,
     )
+    failure, account = None, None
+    answers: list[KeyAnswer] = []
     started = time.monotonic()
     try:
-        Connector(config, environment).open(upstream.origin, None).close()
+        Connector(config, subject.environment).open(upstream.origin, None).close()
     except (OSError, ValueError, ProxyError) as error:
-        return UpstreamFacts(explain(error, upstream))
-    facts = UpstreamFacts(via=_outbound_proxy(upstream, config, environment), seconds=time.monotonic() - started)
-    with closing(UpstreamClient(config)) as client:
-        answers = [_ask(client, upstream, each) for each in upstream.keys or (NamedKey("", _NO_KEY),)]
-        facts = dataclasses.replace(
-            facts,
-            failure=next((each.failure for each in answers if each.failure is not None), None),
-            clock_seconds=next((each.clock_seconds for each in answers if each.clock_seconds is not None), None),
-        )
-        if upstream.keys:
-            account = _account(client, upstream) if answers[0].key.status == 200 else None
-            facts = dataclasses.replace(facts, keys=tuple(each.key for each in answers), account=account)
-    return facts
+        failure = explain(error, upstream)
+    seconds = time.monotonic() - started
+    if failure is None:
+        with closing(UpstreamClient(config)) as client:
+            answers = [_ask(client, upstream, each) for each in upstream.keys or (NamedKey("", _NO_KEY),)]
+            account = _account(client, upstream) if upstream.keys and answers[0].status == 200 else None
+        failure = next((each.failure for each in answers if each.failure is not None), None)
+    via = _outbound_proxy(upstream, config, subject.environment)
+    return [
+        _check_way(upstream, failure, seconds, via),
+        _check_clock(upstream, failure, answers),
+        *_check_keys(upstream, failure, answers),
+        *_check_account(upstream, account),
+        *_check_models(upstream, answers),
+    ]
 
 
-class _Answer(NamedTuple):
-    key: KeyAnswer
-    clock_seconds: float | None = None
-    failure: Failure | None = None
-
-
-def _ask(client: UpstreamClient, upstream: Upstream, key: NamedKey) -> _Answer:
+def _ask(client: UpstreamClient, upstream: Upstream, key: NamedKey) -> KeyAnswer:
     destination = Destination(f"{upstream.base_url}/models", setting=upstream.setting, method="GET")
     try:
         with closing(client.send_to(destination, b"", key.key, None)) as response:
@@ -203,14 +194,14 @@ def _ask(client: UpstreamClient, upstream: Upstream, key: NamedKey) -> _Answer:
             if response.status == 200:
                 with contextlib.suppress(ValueError):
                     models = _model_names(decode_upstream_json(response.read(_MAX_LIST_BYTES)))
-            return _Answer(KeyAnswer(key.variable, response.status, models), clock)
+            return KeyAnswer(key.variable, response.status, models, clock)
     except UpstreamTimeout:
         text = f"{upstream.origin.host} did not answer within {_ANSWER_SECONDS:.0f} s"
-        remedy = f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is"
-        return _Answer(KeyAnswer(key.variable, None), failure=Failure("answer", text, remedy))
+        failure = Failure("answer", text, f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is")
     except ProxyError as error:
         error.hide(key.key)
-        return _Answer(KeyAnswer(key.variable, None), failure=Failure("answer", *_split(error.message)))
+        failure = Failure("answer", *_split(error.message))
+    return KeyAnswer(key.variable, None, failure=failure)
 
 
 def _model_names(body: Any) -> tuple[str, ...]:
@@ -274,3 +265,99 @@ def _split(message: str) -> tuple[str, str]:
     problem, _, remedy = message.partition(". ")
     remedy = remedy.rstrip(".") or "try again in a moment"
     return problem.rstrip("."), remedy[0].lower() + remedy[1:]
+
+
+# What it means …
+
+
+def _name(word: str, upstream: Upstream) -> str:
+    return f"{word} {upstream.label}".rstrip()
+
+
+def _check_way(upstream: Upstream, failure: Failure | None, seconds: float, via: str) -> Finding:
+    name, origin = _name(UPSTREAM, upstream), upstream.origin
+    if failure is not None:
+        return failed(name, f"{failure.step}: {failure.problem}", failure.remedy)
+    steps = "name, connection and TLS" if origin.scheme == "https" else "name and connection, without TLS"
+    by = f", by the proxy {via} (HTTPS_PROXY)" if via else ""
+    return good(name, f"{origin.host} reached: {steps} in {seconds:.2f} s{by}")
+
+
+def _check_clock(upstream: Upstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Finding:
+    name, host = _name(CLOCK, upstream), upstream.origin.host
+    ahead = next((each.clock_seconds for each in answers if each.clock_seconds is not None), None)
+    if ahead is None:
+        return skipped(name, f"{host} sends no date" if failure is None else "there is no other clock to compare")
+    text = f"this machine is {_duration(abs(ahead))} {'behind' if ahead > 0 else 'ahead of'} {host}"
+    remedy = "set the clock and the time zone, and have the system keep it right (NTP)"
+    if abs(ahead) >= _CLOCK_FAILED_SECONDS:
+        return failed(name, text, remedy)
+    if abs(ahead) >= _CLOCK_WARNING_SECONDS:
+        return warning(name, text, remedy)
+    return good(name, f"as that of {host}, to a few seconds")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _check_keys(upstream: Upstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
+    name = _name(KEY, upstream)
+    for variable in upstream.empty_variables:
+        text = f"{variable} holds no key, or one of Anthropic"
+        yield failed(name, text, f"set {variable} where the proxy is started")
+    if upstream.why_no_key:
+        remedy = "set DEEPSEEK_API_KEY, or type it when asked, to have key, balance and models checked"
+        yield skipped(name, upstream.why_no_key, remedy)
+    if upstream.keys and failure is None:
+        yield from (check_key(name, each) for each in answers)
+    elif upstream.keys:
+        yield skipped(name, "not checked, because the upstream does not answer")
+
+
+def check_key(name: str, answer: KeyAnswer) -> Finding:
+    key = f"the key in {answer.variable}" if answer.variable else "the key"
+    match answer.status:
+        case 401 | 403:
+            is_deepseeks = answer.variable in ("", HELD_KEY)
+            remedy = f"make a new one at {_KEYS_PAGE}" if is_deepseeks else f"set {answer.variable} anew"
+            return failed(name, f"{key} is not accepted ({answer.status})", remedy)
+        case 402:
+            return failed(name, "the account has no balance (402)", f"top up at {_TOP_UP_PAGE}")
+        case 200:
+            return good(name, f"{key} is accepted")
+        case 404 | 405:
+            return skipped(name, f"{key} cannot be checked: this upstream lists no models")
+        case 429:
+            return warning(name, f"{key} is asked to wait (429)", "try again in a minute")
+        case status:
+            return warning(name, f"the upstream answers {status} when asked for its models", "try again in a moment")
+
+
+def _check_account(upstream: Upstream, account: balance.Account | None) -> Iterator[Finding]:
+    if account is None:
+        return
+    name = _name(BALANCE, upstream)
+    amounts = ", ".join(f"{each.total} {each.currency}" for each in account.balances) or "no amounts"
+    if account.is_available:
+        yield good(name, f"the account can be used ({amounts})")
+    else:
+        yield failed(name, f"the account cannot be used ({amounts})", f"top up at {_TOP_UP_PAGE}")
+
+
+def _check_models(upstream: Upstream, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
+    listed = next((each.models for each in answers if upstream.keys and each.models), None)
+    if listed is None:
+        return
+    name, lower = _name(MODELS, upstream), {each.lower() for each in listed}
+    missing = [each for each in upstream.models if each.lower() not in lower]
+    if missing:
+        text = f"{', '.join(missing[:_MOST_NAMES])} not among those that it lists: {_few(listed)}"
+        where = f"models of [upstreams.{upstream.label}]" if upstream.label else "model and [models]"
+        yield warning(name, text, f"correct {where}, unless the upstream serves more than it lists")
+    else:
+        yield good(name, f"{', '.join(upstream.models[:_MOST_NAMES]) or 'any'}: listed")
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")

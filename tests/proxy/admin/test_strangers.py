@@ -15,7 +15,7 @@ from unittest import mock
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.cli.doctor import tool_round
-from deepseek_cursor_proxy.cli.doctor.tool_round import RoundFacts
+from deepseek_cursor_proxy.cli.doctor.finding import good
 from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
 
 EVIL = "http://127.0.0.1:6666/v1"
@@ -66,7 +66,7 @@ class StrangerTest(AdminCase):
         ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "PATH": ""}
         ours["DEEPSEEK_CURSOR_PROXY_BASE_URL"] = self.fake.url
         self.enterContext(mock.patch.dict(os.environ, ours, clear=True))
-        self.enterContext(mock.patch.object(tool_round, "play", return_value=RoundFacts(3, 2, True, True)))
+        self.enterContext(mock.patch.object(tool_round, "play", return_value=good("tool round", "played")))
         self.browser = self.enterContext(mock.patch("webbrowser.open", return_value=True))
 
     def leave(self, url: str) -> Path:

@@ -14,9 +14,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.api.endpoints import start_page
+from deepseek_cursor_proxy.cli.demo.cursor import Answer
+from deepseek_cursor_proxy.cli.demo.small_deepseek import SmallDeepSeek
 from deepseek_cursor_proxy.cli.doctor import checks, store, this_machine, tool_round, upstreams
-from deepseek_cursor_proxy.cli.doctor.this_machine import PythonFacts
-from deepseek_cursor_proxy.cli.doctor.tool_round import RoundFacts
+from deepseek_cursor_proxy.cli.doctor.finding import good
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connect
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
@@ -26,6 +27,17 @@ from tests.support.raw_upstream import HANG, RawUpstream, ScriptedReply, TunnelP
 PORT = "DEEPSEEK_CURSOR_PROXY_PORT"
 SECRET = "sk-doctor-planted-0123456789"
 NOT_FOUND = ScriptedReply.of(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+PLAY = tool_round.play
+
+
+class ForgetfulDeepSeek(SmallDeepSeek):
+    """One that has thought something else than it sent."""
+
+    def reply_to(self, payload: dict[str, Any]) -> Answer | None:
+        answer = super().reply_to(payload)
+        self.thoughts = ["something else" for _ in self.thoughts]
+        return answer
 
 
 class Outcome(NamedTuple):
@@ -61,8 +73,8 @@ class DoctorCase(AdminCase):
 
     def skip_round(self) -> None:
         """The round is the one check that takes long; most tests are about others."""
-        facts = RoundFacts(3, 2, is_whole=True, is_restored=True)
-        self.enterContext(mock.patch.object(tool_round, "play", return_value=facts))
+        played = good("tool round", "3 requests, 2 tool calls with the made-up DeepSeek")
+        self.enterContext(mock.patch.object(tool_round, "play", return_value=played))
 
     def doctor(self, *flags: str) -> Outcome:
         out, err = io.StringIO(), io.StringIO()
@@ -350,12 +362,11 @@ class BrokenTest(DoctorCase):
         self.write_settings('verbose = true\naccess_keys = ["sk-0123456789abcdef01234"]\n').chmod(0o644)
 
     def old_python(self) -> None:
-        facts = PythonFacts((3, 9, 2), (3, 45, 0), "OpenSSL 3", "Linux")
-        self.enterContext(mock.patch.object(this_machine, "look_at_python", return_value=facts))
+        self.enterContext(mock.patch.object(this_machine, "_VERSION", (3, 9, 2)))
 
     def old_sqlite(self) -> None:
-        facts = PythonFacts((3, 12, 1), (3, 31, 1), "OpenSSL 3", "Linux")
-        self.enterContext(mock.patch.object(this_machine, "look_at_python", return_value=facts))
+        self.enterContext(mock.patch.object(this_machine, "_VERSION", (3, 12, 1)))
+        self.enterContext(mock.patch("sqlite3.sqlite_version_info", (3, 31, 1)))
 
     def other_models(self) -> None:
         self.fake.models = ("deepseek-v9", "deepseek-v9-mini")
@@ -389,8 +400,8 @@ class BrokenTest(DoctorCase):
         path.write_bytes(b"\xff\xfe\xff")
 
     def failed_round(self) -> None:
-        facts = RoundFacts(2, 1, is_whole=True, is_restored=False)
-        self.enterContext(mock.patch.object(tool_round, "play", return_value=facts))
+        self.enterContext(mock.patch.object(tool_round, "play", PLAY))
+        self.enterContext(mock.patch.object(tool_round, "SmallDeepSeek", ForgetfulDeepSeek))
 
 
 POSIX = os.name != "nt"

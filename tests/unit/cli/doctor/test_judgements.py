@@ -1,24 +1,32 @@
-"""What facts mean, without a machine that has them."""
+"""What checks find, without a machine that has it."""
 
 import base64
+import errno
 import hashlib
 import io
+import socket
 import ssl
 import tempfile
 import unittest
 from importlib import metadata
 from pathlib import Path
+from unittest import mock
 
-from deepseek_cursor_proxy import __main__
-from deepseek_cursor_proxy.cli.doctor import listeners, page, this_machine, upstream_findings, upstreams
+from deepseek_cursor_proxy import __main__, __version__
+from deepseek_cursor_proxy.cli.doctor import finding as page
+from deepseek_cursor_proxy.cli.doctor import listeners, this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, Level, failed, good
-from deepseek_cursor_proxy.cli.doctor.listeners import PortFacts
-from deepseek_cursor_proxy.cli.doctor.running_proxy import AdminFacts
-from deepseek_cursor_proxy.cli.doctor.this_machine import PackageFacts
-from deepseek_cursor_proxy.cli.doctor.upstreams import KeyAnswer, NamedKey, Upstream, UpstreamFacts
+from deepseek_cursor_proxy.cli.doctor.subject import AdminFacts, NamedKey, Settings, Subject
+from deepseek_cursor_proxy.cli.doctor.upstreams import KeyAnswer, Upstream
 from deepseek_cursor_proxy.config import ProxyConfig
 
 UPSTREAM = Upstream("", "https://api.deepseek.com", "--base-url", (NamedKey("DEEPSEEK_API_KEY", "sk-x"),))
+NO_ADMIN = AdminFacts(Path("admin.key"), "absent")
+
+
+def subject(admin: AdminFacts = NO_ADMIN, **settings: object) -> Subject:
+    config = ProxyConfig(**settings)  # type: ignore[arg-type]
+    return Subject(Settings(config, {}, ()), Path("config.toml"), {}, admin)
 
 
 class PackageTest(unittest.TestCase):
@@ -37,56 +45,78 @@ class PackageTest(unittest.TestCase):
         (info / "METADATA").write_text("Name: deepseek-cursor-proxy\nVersion: 0.1.0\n")
         self.distribution = metadata.PathDistribution(info)
 
-    def facts(self, folder: Path | None = None) -> PackageFacts:
+    def compare(self, folder: Path | None = None) -> Finding:
         return this_machine.compare_files(self.distribution, folder or self.package)
 
     def test_files_as_installed_are_good(self) -> None:
-        found = this_machine.judge_package(self.facts())
+        found = self.compare()
         self.assertEqual((Level.GOOD, "0.1.0, 3 files as installed"), (found.level, found.text))
 
     def test_missing_and_changed_files_are_named(self) -> None:
         (self.package / "a.py").write_text("changed")
         (self.package / "b.py").unlink()
-        found = this_machine.judge_package(self.facts())
+        found = self.compare()
         self.assertEqual(Level.FAILED, found.level)
         self.assertRegex(found.text, r"3 files; missing: \S+b.py; changed: \S+a.py$")
         self.assertIn("pip install --force-reinstall deepseek-cursor-proxy", found.remedy)
 
     def test_a_checkout_beside_an_installation_is_not_compared(self) -> None:
-        facts = self.facts(self.site / "elsewhere" / "deepseek_cursor_proxy")
-        self.assertEqual(Level.SKIPPED, this_machine.judge_package(facts).level)
+        found = self.compare(self.site / "elsewhere" / "deepseek_cursor_proxy")
+        self.assertEqual(Level.SKIPPED, found.level)
 
     def test_the_oldest_python_is_that_of_the_start(self) -> None:
         self.assertEqual(__main__.OLDEST, this_machine.OLDEST_PYTHON)
 
 
 class ListenersTest(unittest.TestCase):
+    def check_port(self, port: int, error: Exception | None = None, version: str | None = None) -> Finding:
+        with (
+            mock.patch.object(listeners, "_listen", side_effect=error),
+            mock.patch.object(listeners, "_proxy_version", return_value=version),
+        ):
+            [found] = listeners.check_port(subject(port=port))
+        return found
+
     def test_every_state_of_a_port_has_a_finding(self) -> None:
-        rows = {"any": Level.GOOD, "free": Level.GOOD, "taken": Level.FAILED, "foreign": Level.FAILED}
-        for state, level in {**rows, "denied": Level.FAILED}.items():
-            found = listeners.judge_port(PortFacts("127.0.0.1:80", state, problem="Permission denied"), 80)
-            self.assertEqual((level, level is Level.FAILED), (found.level, bool(found.remedy)), state)
-        self.assertIn("--port 9000", listeners.judge_port(PortFacts("x:65535", "taken"), 65535).remedy)
+        taken, denied = OSError(errno.EADDRINUSE, "in use"), PermissionError(errno.EACCES, "Permission denied")
+        rows: list[tuple[Level, int, Exception | None, str | None]] = [
+            (Level.GOOD, 0, None, None),
+            (Level.GOOD, 80, None, None),
+            (Level.GOOD, 80, taken, __version__),
+            (Level.GOOD, 80, denied, __version__),
+            (Level.WARNING, 80, taken, "0.0.1"),
+            (Level.FAILED, 80, taken, None),
+            (Level.FAILED, 80, denied, None),
+            (Level.FAILED, 80, socket.gaierror(), None),
+            (Level.FAILED, 80, UnicodeError(), None),
+            (Level.FAILED, 80, OSError(errno.EADDRNOTAVAIL, "not ours"), None),
+        ]
+        for level, *state in rows:
+            found = self.check_port(*state)
+            self.assertEqual((level, level is not Level.GOOD), (found.level, bool(found.remedy)), state)
+        self.assertIn("(Permission denied)", self.check_port(80, denied).text)
+        self.assertIn("--port 9000", self.check_port(65535, taken).remedy)
 
     def test_a_dashboard_with_a_key_of_the_settings_is_good(self) -> None:
         facts = AdminFacts(Path("admin.key"), "set", "http://127.0.0.1:1", is_proven=True, status=401)
-        self.assertEqual(Level.GOOD, listeners.judge_dashboard(ProxyConfig(), facts).level)
-        found = listeners.judge_dashboard(ProxyConfig(), facts._replace(key_state="private"))
-        self.assertEqual(Level.FAILED, found.level)
-        self.assertIn("started with an admin_key", found.text)
-        self.assertEqual(Level.SKIPPED, listeners.judge_dashboard(ProxyConfig(admin_port=0), facts).level)
+        rows = [
+            (Level.GOOD, subject(facts)),
+            (Level.FAILED, subject(facts._replace(key_state="private"))),
+            (Level.SKIPPED, subject(facts, admin_port=0)),
+        ]
+        for level, each in rows:
+            [found] = listeners.check_dashboard(each)
+            self.assertEqual(level, found.level)
+            self.assertEqual(level is Level.FAILED, "started with an admin_key" in found.text)
 
 
 class UpstreamTest(unittest.TestCase):
-    def judge(self, facts: UpstreamFacts, upstream: Upstream = UPSTREAM) -> dict[str, Finding]:
-        return {each.name: each for each in upstream_findings.judge(upstream, facts)}
-
     def test_a_status_says_what_is_wrong_with_a_key(self) -> None:
         rows = {401: Level.FAILED, 402: Level.FAILED, 403: Level.FAILED, 429: Level.WARNING, 500: Level.WARNING}
         for status, level in {**rows, 200: Level.GOOD, 404: Level.SKIPPED}.items():
-            found = self.judge(UpstreamFacts(keys=(KeyAnswer("DEEPSEEK_API_KEY", status),)))["key"]
+            found = upstreams.check_key("key", KeyAnswer("DEEPSEEK_API_KEY", status))
             self.assertEqual(level, found.level, status)
-        found = self.judge(UpstreamFacts(keys=(KeyAnswer("OTHER_KEY", 401),)))["key"]
+        found = upstreams.check_key("key", KeyAnswer("OTHER_KEY", 401))
         self.assertEqual("set OTHER_KEY anew", found.remedy)
 
     def test_a_certificate_that_is_not_valid_now_leads_to_the_clock(self) -> None:

@@ -8,9 +8,7 @@ from deepseek_cursor_proxy.cli import doctor  # noqa: F401  (a report knows the 
 from deepseek_cursor_proxy.cli.doctor import this_machine
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, Level
 from deepseek_cursor_proxy.cli.doctor.privacy import Identity, Privacy, hide_keys
-from deepseek_cursor_proxy.cli.doctor.running_proxy import AdminFacts, RunningProxy
-from deepseek_cursor_proxy.cli.doctor.settings_file import Settings
-from deepseek_cursor_proxy.cli.doctor.subject import Subject
+from deepseek_cursor_proxy.cli.doctor.subject import AdminFacts, RunningProxy, Settings, Subject
 from deepseek_cursor_proxy.config import ProxyConfig
 
 WHO = Identity("/home/trillian", ("trillian",), ("zarniwoop", "zarniwoop.example.net"))
@@ -67,7 +65,7 @@ class PrivacyTest(unittest.TestCase):
             "api.deepseek.com reached: name, connection and TLS in 0.12 s",
             "make a new one at https://platform.deepseek.com/api_keys",
             "127.0.0.1:9000 is free; 0.0.0.0 and [::1]:9000 too",
-            this_machine.judge_python(this_machine.look_at_python()).text,
+            this_machine.check_python(subject())[0].text,
             "the store cannot be used: Permission denied",
             "https://openrouter.ai/api/v1",
             "3 requests, 2 tool calls; at 12:30:59",
