@@ -9,7 +9,7 @@ SQL: table `picture_descriptions`. No answer ever fails because of it: what cann
 
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table, decode_text, encode_text
 
 # A use is worth a write only when the row would otherwise look a day older than it is.
 _USE_RESOLUTION_SECONDS = 24 * 3600
@@ -28,7 +28,7 @@ class PictureDescriptions(Table):
         found, now = {}, self.pruning.use_time()
         with self._faults.guard("look up"):
             for picture, blob, used_at in self._read_rows(pictures, [caller]):
-                found[picture] = _decode(blob)
+                found[picture] = decode_text(blob)
                 if abs(now - used_at) >= _USE_RESOLUTION_SECONDS:
                     self._write_row((caller, picture), (blob,), now, keeps_first=True)
         return found
@@ -37,14 +37,5 @@ class PictureDescriptions(Table):
         """Store a description; returns the one that counts, which is an earlier one if there is one."""
         with self._faults.guard("record"):
             time = self.pruning.use_time()
-            return _decode(self._write_row((caller, picture), (_encode(text),), time, keeps_first=True)[0])
+            return decode_text(self._write_row((caller, picture), (encode_text(text),), time, keeps_first=True)[0])
         return text
-
-
-def _encode(text: str) -> bytes:
-    # A lone surrogate is legal in JSON and has no UTF-8 form.
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _decode(blob: bytes) -> str:
-    return blob.decode("utf-8", "surrogatepass")

@@ -14,6 +14,7 @@ the file, for all other stores.
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -21,10 +22,10 @@ from typing import Unpack
 from deepseek_cursor_proxy.storage import reasoning_rows
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.engine.faults import Locked, Unusable
 from deepseek_cursor_proxy.storage.engine.group_commit import GroupCommit
 from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions, decode_text, encode_text
 from deepseek_cursor_proxy.storage.reasoning_rows import PendingReasoning, PendingReasonings, StoreStats, Timing
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 _BYTES_PER_TURN = 256 * 1024
 # Thousands of long reasonings, and little enough for a small machine.
 _MOST_BYTES_PENDING = 64 * 1024 * 1024
+_TRIES_AT_CLOSE = 10
+_SECONDS_BETWEEN_TRIES = 0.1
 # Pending reasonings are written in transactions so short that no turn waits noticeably for the lock.
 _BYTES_PER_BATCH = 1024 * 1024
 
@@ -104,17 +107,17 @@ class ReasoningStore(Table):
         chat may have recorded a different one under the same known key. `previous` has, by first key, what this answer
         recorded before: a longer reasoning replaces its row, and the same one only gets more keys.
         """
-        before = {key: _encode(text) for key, text in (previous or {}).items()}
+        before = {key: encode_text(text) for key, text in (previous or {}).items()}
         pending = []
         for keys, reasoning in entries:
-            text = _encode(reasoning)
+            text = encode_text(reasoning)
             if len(text) > min(_LONGEST_REASONING_BYTES, self._max_bytes):
                 _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
                 continue
             same = [key for key, known in before.items() if known == text and key != keys[0]]
             pending.append(PendingReasoning(tuple(keys), text, None, before.get(keys[0]), same[0] if same else None))
         pending += [
-            PendingReasoning((new,), _encode(reasoning), known, unless_known=unless)
+            PendingReasoning((new,), encode_text(reasoning), known, unless_known=unless)
             for known, new, reasoning, unless in aliases
         ]
         return self._group_commit.write(pending) if pending else False
@@ -154,11 +157,11 @@ class ReasoningStore(Table):
         if not keys:
             return {}
         # Pending first: an entry that is written meanwhile is found twice rather than not at all.
-        found = {key: [_decode(each.text) for each in texts] for key, texts in self._pending.find(keys).items()}
+        found = {key: [decode_text(each.text) for each in texts] for key, texts in self._pending.find(keys).items()}
         with self._faults.guard("look up"), self.database.reader() as connection:
             now, resolution = self.pruning.use_time(), self._use_resolution
             for key, row, blob, used_at in reasoning_rows.find(connection, list(keys)):
-                text = _decode(blob)
+                text = decode_text(blob)
                 if (texts := found.get(key)) is None:
                     found[key] = [text]
                 elif text not in texts:
@@ -225,20 +228,13 @@ class ReasoningStore(Table):
         super().close()
         if already:
             return
-        if self._pending and not self._reopen():
-            path = self.database.path
-            _log.warning(
-                "%d of the reasonings in memory never reached %s and are forgotten", self._pending.clear(), path
-            )
+        for _ in range(_TRIES_AT_CLOSE):
+            if not self._pending or self._reopen() or not isinstance(self.database.fault, Locked):
+                break
+            # Another process writes, which takes a moment.
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        if count := self._pending.clear():
+            _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, self.database.path)
         with self._faults.guard("close"), self.database.transaction() as connection:
             self._write_uses(connection)
         self.database.close()
-
-
-def _encode(text: str) -> bytes:
-    # A lone surrogate is legal in JSON and has no UTF-8 form.
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _decode(blob: bytes) -> str:
-    return blob.decode("utf-8", "surrogatepass")

@@ -243,3 +243,12 @@ class Table:
         future = self.pruning.latest_plausible()
         found = (connection.execute(query.format(sign), (future,)).fetchall() for sign in (">", "<="))
         return next(filter(None, found), [])
+
+
+def encode_text(text: str) -> bytes:
+    # A lone surrogate is legal in JSON and has no UTF-8 form.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode_text(blob: bytes) -> str:
+    return blob.decode("utf-8", "surrogatepass")

@@ -487,6 +487,19 @@ class TestFaults(StoreTestCase):
             store.close()
         self.assertEqual({key(1): ["kept"]}, self.store(self.path).find([key(1)]))
 
+    def test_close_waits_for_another_process_that_writes(self) -> None:
+        store = self.store(self.path)
+        locker = self.lock()
+        self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600))
+        with (
+            mock.patch.object(reasonings.time, "sleep", side_effect=lambda _: locker.execute("ROLLBACK")) as sleep,
+            self.assertLogs("deepseek_cursor_proxy", logging.WARNING),
+        ):
+            store.record([((key(1),), "kept")])
+            store.close()
+        sleep.assert_called_once()
+        self.assertEqual({key(1): ["kept"]}, self.store(self.path).find([key(1)]))
+
     def test_close_warns_about_reasonings_that_never_reached_the_file(self) -> None:
         self.path.mkdir()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:

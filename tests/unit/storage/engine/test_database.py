@@ -80,6 +80,30 @@ class TestDatabase(StoreFileTestCase):
             self.open().close()
             self.assertEqual(1, count(self.open()))
 
+    def test_a_file_of_every_version_is_migrated_and_keeps_its_rows(self) -> None:
+        insert_key = "INSERT INTO keys (key, reasoning) VALUES (x'01', 1)"
+        for version in range(len(schema.MIGRATIONS) + 1):
+            with self.subTest(version):
+                path = self.path.with_name(f"version-{version}.sqlite3")
+                path.parent.mkdir(exist_ok=True)
+                with closing(sqlite3.connect(path)) as old, old:
+                    for statement in [each for step in schema.MIGRATIONS[:version] for each in step]:
+                        old.execute(statement)
+                    old.execute(f"PRAGMA application_id = {schema.STORE.application_id}")
+                    old.execute(f"PRAGMA user_version = {version}")
+                    if version:
+                        old.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+                        old.execute(insert_key)
+                opened = self.open(path)
+                with opened.reader() as connection:
+                    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+                    keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
+                self.assertEqual(schema.STORE.tables(), {name for (name,) in found})
+                self.assertEqual((min(version, 1),) * 2, (count(opened), keys))
+                self.assertEqual(len(schema.MIGRATIONS), self.pragma(opened, "user_version"))
+                opened.close()
+        self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
+
     def test_full_durability_is_synchronous_and_checkpoints_flush_the_cache_of_a_mac_drive(self) -> None:
         for durability, *expected in (("normal", 1, 0, 1), ("full", 2, 1, 1)):
             with self.subTest(durability):
