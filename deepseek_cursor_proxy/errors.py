@@ -90,7 +90,7 @@ class Forbidden(ProxyError):
 
 
 class WrongKey(Unauthorized):
-    """The client has to send another key; `api/key_settings` adds where each client keeps its key."""
+    """The client has to send another key; `api/clients` adds where each client keeps its key."""
 
 
 class NotFound(ProxyError):

@@ -1,7 +1,7 @@
 """The JSON codec of the proxy.
 
 It decodes strictly (UTF-8, finite numbers, limited depth and number of values) and encodes compactly, as UTF-8, never
-ASCII-escaped.
+ASCII-escaped. `repair_object` reads JSON that was cut off.
 """
 
 import itertools
@@ -20,6 +20,12 @@ MAX_JSON_DEPTH = 200
 MAX_JSON_VALUES = 500_000
 
 _NESTS = frozenset((dict, list))
+
+_WHOLE_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+# None of these may follow it: they would be a part of the same number or word.
+_SCALAR = r"(?:-?\d++(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|null)(?![\w.+-])"
+_TOKEN = re.compile(rf"\s*+(?:({_WHOLE_STRING})|{_SCALAR}|([{{\[])|([}}\]])|([,:]))", re.DOTALL)
+_CLOSING = {"{": "}", "[": "]"}
 
 # From this many characters on, walking the value takes no longer than counting brackets.
 _LONG_TO_COUNT = 16_384
@@ -85,6 +91,43 @@ def object_in(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def repair_object(arguments: str) -> dict[str, Any]:
+    """The arguments as an object, as far as they came; other text as the one field of an object."""
+    for text in (arguments or "{}", close_json(arguments)):
+        try:
+            found = decode_upstream_json(text)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {"arguments": arguments} if arguments.strip() else {}
+
+
+def close_json(text: str) -> str:
+    """JSON that was cut off, up to its last whole value, with every open object and list closed.
+
+    A string, name, number or word that was cut is left out. The official packages read the pieces of a tool's input the
+    same way, so a plain message and a streamed one have the same object.
+    """
+    closings: list[str] = []
+    end_of_last = 0
+    before = ""
+    at = 0
+    while found := _TOKEN.match(text, at):
+        string, opening, closing, sign = found.groups()
+        is_name = bool(string and closings and closings[-1] == "}" and before in ("{", ","))
+        before = opening or sign or ""
+        at = found.end()
+        if opening:
+            closings.append(_CLOSING[opening])
+        elif closing and closings:
+            closings.pop()
+        if not sign and not is_name:
+            end_of_last = at
+    # A bracket moves `end_of_last`, so all closings belong to brackets before it.
+    return text[:end_of_last] + "".join(reversed(closings))
 
 
 def as_object(value: object) -> dict[str, Any]:

@@ -7,9 +7,8 @@
     reply               an answer as an HTTP reply, and what a protocol's Writer is
     described_exchange  an exchange whose pictures are put into words first
     passthrough         models of another upstream
-    clients             which client sends a chat
+    clients             which client sends a request, where it keeps its key
     error_reply         an error as an HTTP reply
-    key_settings        where a client keeps its key
 
 Other folders import routes; `server` also imports the chat endpoint, ahead of the first chat.
 """

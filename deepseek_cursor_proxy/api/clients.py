@@ -1,8 +1,8 @@
-"""Which client sends a chat, and whether it gets thinking blocks in the text (`display_reasoning = "auto"`).
+"""Which client sends a request: whether it gets thinking blocks in the text, and where it keeps its key.
 
-Some clients act on the text of an answer: they write files from its code fences, or run them. Others show
-`reasoning_content` themselves. Neither gets the block; every client that is not in the table does. The User-Agent and
-the headers of an SDK decide, in this order:
+For `display_reasoning = "auto"`: some clients act on the text of an answer, as they write files from its code fences,
+or run them. Others show `reasoning_content` themselves. Neither gets the block; every client that is not in the table
+does. The User-Agent and the headers of an SDK decide, in this order:
 
     1. Cursor's own User-Agent or body    block
     2. an agent of the table              no block
@@ -10,7 +10,7 @@ the headers of an SDK decide, in this order:
     4. an SDK of the table                no block
     5. anything else                      block
 
-Nothing else depends on this: a chat can go on in another client with the same reasoning.
+Nothing else depends on that: a chat can go on in another client with the same reasoning.
 """
 
 import re
@@ -72,6 +72,16 @@ _AZURE_PATH = "/openai/deployments/"
 _AZURE_QUERY = "api-version=2024-12-01-preview"
 
 
+# Where each client keeps its key.
+_CURSOR_KEY = "In Cursor: Settings, Models, OpenAI API Key."
+_CURSOR_AZURE_KEY = "In Cursor: Settings, Models, Azure OpenAI, API Key."
+_CLAUDE_CODE_KEY = "Claude Code sends ANTHROPIC_AUTH_TOKEN, which counts here, and ANTHROPIC_API_KEY; unset the second."
+_CODEX_KEY = "Codex sends the environment variable that env_key of its model provider names (in ~/.codex/config.toml)."
+_ANTHROPIC_KEY = "Anthropic's SDKs send ANTHROPIC_AUTH_TOKEN as a bearer token, which counts, and ANTHROPIC_API_KEY."
+_OPENAI_KEY = "OpenAI's SDKs send OPENAI_API_KEY."
+_ANY_KEY = "It is one of your client's settings."
+
+
 def shows_thinking(request: HttpRequest, body: Mapping[str, Any]) -> bool:
     """Whether the client of a chat gets thinking blocks in the text."""
     agent = request.header("user-agent") or ""
@@ -99,17 +109,40 @@ def _is_cursor_azure(request: HttpRequest) -> bool:
     return by_azure and _AZURE_QUERY in request.query and request.header("x-stainless-lang") in (None, "js")
 
 
+def key_setting(request: HttpRequest) -> str:
+    """A sentence that says where the client of a request takes its key from, for an error about that key.
+
+    The path and the User-Agent alone decide, because the key is checked before the body is read.
+    """
+    agent = request.header("user-agent") or ""
+    if _CURSOR.search(agent):
+        return _CURSOR_AZURE_KEY if _AZURE_PATH in request.path else _CURSOR_KEY
+    if _CLAUDE_CODE.search(agent):
+        return _CLAUDE_CODE_KEY
+    if _CODEX.search(agent):
+        return _CODEX_KEY
+    if "/messages" in request.path or request.header("anthropic-version") is not None:
+        return _ANTHROPIC_KEY
+    if "/responses" in request.path or request.header("x-stainless-lang") is not None or _OPENAI.match(agent):
+        return _OPENAI_KEY
+    return _ANY_KEY
+
+
 # A client sends the same User-Agent with every request.
 @lru_cache(32)
 def _has_product(products: re.Pattern[str], agent: str) -> bool:
     return products.search(agent) is not None
 
 
-def _product_pattern(*signs: str) -> re.Pattern[str]:
+def _product_pattern(*products: str) -> re.Pattern[str]:
     """Matches a product of a User-Agent, such as `ai/6.0`, wherever a product may begin."""
-    return re.compile(rf"(?:\A|[\s(;,])(?:{'|'.join(map(re.escape, signs))})", re.IGNORECASE)
+    return re.compile(rf"(?:\A|[\s(;,])(?:{'|'.join(products)})", re.IGNORECASE)
 
 
 _CURSOR = _product_pattern("Cursor/")
-_AGENTS = _product_pattern(*(client.sign for client in AGENTS))
-_SDKS = _product_pattern(*(client.sign for client in SDKS if client.sign.endswith("/")))
+_CLAUDE_CODE = _product_pattern("claude-cli/")
+# The name is bounded: without that, 64 kB of " codex" took 3.5 s, and a request needs no key to get here.
+_CODEX = _product_pattern(r"codex[\w -]{0,40}/")
+_OPENAI = re.compile(r"(?:Async)?(?:Azure)?OpenAI/", re.IGNORECASE)
+_AGENTS = _product_pattern(*(re.escape(client.sign) for client in AGENTS))
+_SDKS = _product_pattern(*(re.escape(client.sign) for client in SDKS if client.sign.endswith("/")))

@@ -7,7 +7,7 @@
 
 A new API is a Writer in `protocols`, a GenerationEndpoint in `endpoints` and a line in `routes._TABLE`. If its errors
 have another shape, change `routes._error_reply`; if its key has another header, `access._credential` and
-`key_settings`; if its list of messages has another name, `incremental_json._LISTS`.
+`clients.key_setting`; if its list of messages has another name, `incremental_json._LISTS`.
 """
 
 from collections.abc import Callable, Mapping

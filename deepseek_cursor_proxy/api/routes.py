@@ -3,7 +3,7 @@
 A request is checked in this order: path, key, body, history. Every failure becomes a reply in the error shape of the
 client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.
 
-To add a route, add a line to `_TABLE`. A function there, such as `list_models`, checks no key, has the configuration
+To add a route, add a line to `_TABLE`. A function there, such as `_list_models`, checks no key, has the configuration
 alone and imports little. All else is a method of an Endpoint, which has `_services`; it calls `access.admit` first.
 Both get the request and the {} of the path. A path below a session's own URL is that of the API, and is recorded.
 """
@@ -14,11 +14,12 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
-from deepseek_cursor_proxy.api.endpoints.models import list_models, retrieve_model
+from deepseek_cursor_proxy.api.clients import key_setting
 from deepseek_cursor_proxy.api.error_reply import anthropic_error, new_request_id, openai_error
-from deepseek_cursor_proxy.api.key_settings import key_setting
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek.model_names import offered_models
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     MethodNotAllowed,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# The release date of the models listed first; Anthropic's clients want one.
+_RELEASED = "2026-04-24T00:00:00Z"
 _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Origin", "*"),
@@ -52,6 +55,26 @@ def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> Http
     if (request.header("upgrade") or "").lower() != "websocket":
         raise MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
     raise UpgradeRefused("Responses are streamed over HTTP here; send POST.")
+
+
+def _list_models(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
+    names = offered_models(config)
+    models = [_model(name, request) for name in names]
+    if request.header("anthropic-version") is not None:
+        return HttpReply.json({"data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]})
+    return HttpReply.json({"object": "list", "data": models})
+
+
+def _retrieve_model(config: ProxyConfig, request: HttpRequest, name: str) -> HttpReply:
+    if unquote(name) not in offered_models(config):
+        raise NotFound("There is no such model in the list at /v1/models.", code="model_not_found")
+    return HttpReply.json(_model(unquote(name), request))
+
+
+def _model(name: str, request: HttpRequest) -> dict[str, Any]:
+    if request.header("anthropic-version") is None:
+        return {"id": name, "object": "model", "created": 0, "owned_by": "deepseek"}
+    return {"type": "model", "id": name, "display_name": name, "created_at": _RELEASED, "lifecycle": "active"}
 
 
 SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
@@ -80,10 +103,10 @@ _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
     ("session",          "GET",    "/{session}/nodes",               "sessions.SessionsEndpoint.nodes"),
     ("session",          "GET",    "/{session}/export",              "sessions.SessionsEndpoint.export"),
     ("render",           "POST",   "[/v1]/chat/completions/render",  "sessions.SessionsEndpoint.render"),
-    ("models",           "GET",    "[/v1]/models",                   list_models),
-    ("model",            "GET",    "[/v1]/models/{}",                retrieve_model),
+    ("models",           "GET",    "[/v1]/models",                   _list_models),
+    ("model",            "GET",    "[/v1]/models/{}",                _retrieve_model),
     ("health",           "GET",    "[/v1]/healthz",                  lambda *_: HttpReply.json({"ok": True})),
-    ("health",           "GET",    "/health",                        "health.HealthEndpoint.show"),
+    ("health",           "GET",    "/health",                        "sessions.SessionsEndpoint.health"),
 )
 # fmt: on
 

@@ -16,9 +16,8 @@ from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.tools import forced_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
-from deepseek_cursor_proxy.json_codec import object_in
+from deepseek_cursor_proxy.json_codec import object_in, repair_object
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
-from deepseek_cursor_proxy.protocols.request.partial_json import repair_object
 from deepseek_cursor_proxy.reasoning import echoes, server_turns
 from deepseek_cursor_proxy.reasoning.identity import details_key
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias, PreparedRequest

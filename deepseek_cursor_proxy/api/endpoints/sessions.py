@@ -83,6 +83,13 @@ class SessionsEndpoint(GenerationEndpoint):
             raise NotFound("Prompts are rendered in a session, at /s/{id}/v1/chat/completions/render.")
         return self.serve(request, None, self._render)
 
+    def health(self, request: HttpRequest, _: str) -> HttpReply:
+        """GET /health, as other recorders have it; needs no key."""
+        services = self._services
+        sessions, servers = services.sessions.count(), len(services.upstreams.all)
+        model = services.config.upstream_model
+        return HttpReply.json({"status": "ok", "model": model, "sessions": sessions, "servers": servers})
+
     def _render(self, request: ClientRequest) -> HttpReply:
         services = self._services
         chat = parse(request.body, services.config, services.memory)

@@ -1,1 +1,1 @@
-"""Anthropic Messages: `request` reads what only it has, `writer` writes answers of `blocks`, `errors` failures."""
+"""Anthropic Messages: `request` reads what only it has, `writer` writes answers, `errors` failures."""

@@ -3,10 +3,10 @@
     parse              the entrance; the plain fields of a body
     messages           chat messages, with the content of any API (content, anthropic_blocks)
     responses_items    the items of the Responses API
-    tools              tools of every shape (tool_namespaces)
-    custom_tools       calls of tools that take free text (free_text)
+    tools              tools of every shape, and the names of those in namespaces
+    custom_tools       calls of tools that take free text
     thinking_mode      whether to think, and how hard
     field_checks       reads and checks a single field
 
-Other folders import parse, custom_tools, field_checks, free_text, responses_items.
+Other folders import parse, custom_tools, field_checks, responses_items.
 """

@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blan
 from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
-from deepseek_cursor_proxy.protocols.request import content, tool_namespaces
+from deepseek_cursor_proxy.protocols.request import content
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 from deepseek_cursor_proxy.protocols.request.field_checks import (
     Json,
@@ -41,6 +41,7 @@ from deepseek_cursor_proxy.protocols.request.field_checks import (
     optional_string,
 )
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, ParsedHistory, arguments_text
+from deepseek_cursor_proxy.protocols.request.tools import QualifiedName, upstream_name
 from deepseek_cursor_proxy.redaction import safe_text
 
 # The id of an item of ours: the suffix of the response's id, and the index in its output.
@@ -75,7 +76,7 @@ def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:
 def read(
     items: Any,
     param: str = "input",
-    upstream_names: Mapping[tool_namespaces.QualifiedName, str] | None = None,
+    upstream_names: Mapping[QualifiedName, str] | None = None,
     memory: ChatMemory = NO_MEMORY,
     *,
     keep_server_items: bool = False,
@@ -156,7 +157,7 @@ class _Turn:
 
 
 class _Reader:
-    def __init__(self, upstream_names: Mapping[tool_namespaces.QualifiedName, str], keep_server_items: bool) -> None:
+    def __init__(self, upstream_names: Mapping[QualifiedName, str], keep_server_items: bool) -> None:
         self._upstream_names = upstream_names
         self._keep_server_items = keep_server_items
         self._messages: list[Message] = []
@@ -239,7 +240,7 @@ class _Reader:
     def _call(self, item: Json, kind: str, param: str) -> ToolCall:
         name = optional_string(item, "name", param) or ""
         if namespace := optional_string(item, "namespace", param):
-            name = self._upstream_names.get((namespace, name)) or tool_namespaces.upstream_name((namespace, name))
+            name = self._upstream_names.get((namespace, name)) or upstream_name((namespace, name))
         if kind == "custom_tool_call":
             return ToolCall(
                 call_id(item, "call_id", param), name, wrap_text(optional_string(item, "input", param) or "")

@@ -7,7 +7,7 @@
                                                                     function with one string field; chat completions
                                                                     nest it: {type: custom, custom: {…}}
     namespace   {type: namespace, name, description, tools}         Codex: each tool inside is one of the above and
-                                                                    gets an upstream name (see tool_namespaces)
+                                                                    gets an upstream name (see upstream_name)
     server      web_search, …                                       DeepSeek runs them itself: as they are
     others      file_search, tool_search, …                         DeepSeek cannot run them: left out, in `dropped`
 
@@ -15,12 +15,12 @@ A tool_choice may name any of them; one that forces a tool of the last kind is a
 of the last kind as well: a call names one namespace, so its calls could not be translated back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_schemas
+from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_names, tool_schemas
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols.request import tool_namespaces
+from deepseek_cursor_proxy.protocols.request.custom_tools import FIELD
 from deepseek_cursor_proxy.protocols.request.field_checks import (
     LONGEST_NAME,
     Json,
@@ -30,7 +30,6 @@ from deepseek_cursor_proxy.protocols.request.field_checks import (
     optional_string,
     too_long,
 )
-from deepseek_cursor_proxy.protocols.request.free_text import FIELD
 from deepseek_cursor_proxy.redaction import safe_text
 
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
@@ -38,6 +37,15 @@ _NAMED_CHOICES = ("function", "custom", "tool")
 _FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
 # Here, the type of a custom tool that is declared as chat completions have it.
 _NESTED = "nested custom"
+
+# The namespace and the name in it.
+QualifiedName = tuple[str, str]
+
+# At most 64 together: 20 + 2 + 31 + 1 + 10. A tool's own name says more than its namespace.
+_NAMESPACE_SHARE = 20
+_NAME_SHARE = 31
+# Characters. Each function of a namespace repeats its description, and each costs tokens.
+_MAX_DESCRIPTION = 200
 
 
 class ToolSet:
@@ -58,7 +66,7 @@ class ToolSet:
         self.server_choice: Json | None = None
         self.server_api = server_api
         # The names upstream of tools inside namespaces.
-        self.upstream_names: dict[tool_namespaces.QualifiedName, str] = {}
+        self.upstream_names: dict[QualifiedName, str] = {}
 
     def names(self) -> set[str]:
         return {tool["function"]["name"] for tool in self.tools}
@@ -101,7 +109,7 @@ class _ToolReader:
         self._tool_set = tool_set
         self._names: set[str] = set()
         # The tools inside namespaces, and their indexes in the ToolSet.
-        self._inner: dict[tool_namespaces.QualifiedName, int] = {}
+        self._inner: dict[QualifiedName, int] = {}
 
     def read(self, tool: Any, param: str) -> None:
         """Add a tool of any shape; a namespace is several."""
@@ -123,7 +131,7 @@ class _ToolReader:
 
     def finish(self) -> None:
         """Name the tools inside namespaces."""
-        names = self._tool_set.upstream_names = tool_namespaces.upstream_names(self._inner, self._names)
+        names = self._tool_set.upstream_names = upstream_names(self._inner, self._names)
         for inner, index in self._inner.items():
             tool = self._tool_set.tools[index]
             self._tool_set.tools[index] = self._as_function(_replace_fields(tool, name=names[inner]))
@@ -143,9 +151,9 @@ class _ToolReader:
         function = tool["function"]
         inner = namespace, function["name"]
         if inner in self._inner:
-            self._tool_set.dropped.append(f"second tool {safe_text(tool_namespaces.upstream_name(inner), 60)}")
+            self._tool_set.dropped.append(f"second tool {safe_text(upstream_name(inner), 60)}")
             return
-        description = tool_namespaces.describe(function.get("description"), namespace, about)
+        description = describe_inner(function.get("description"), namespace, about)
         self._inner[inner] = len(self._tool_set.tools)
         self._tool_set.tools.append(tool if description is None else _replace_fields(tool, description=description))
 
@@ -157,6 +165,44 @@ class _ToolReader:
         if tool["type"] == _NESTED:
             self._tool_set.nested.add(tool["function"]["name"])
         return {**tool, "type": "function"}
+
+
+def upstream_name(qualified: QualifiedName) -> str:
+    """The upstream name of a tool inside a namespace if no other tool has it; DeepSeek has functions only.
+
+        multi_agent_v1__spawn_agent     both names, if deepseek/tools/tool_names would accept that
+        clock_v1__now_d18367a464        else, as for `now` of `clock.v1`, the beginnings of both and a hash of the whole
+
+    It depends on the two names alone unless it collides, and never on the order of the tools. So a chat has the same
+    bytes every time, and a call in its history has a name even if its tool is gone.
+    """
+    name = "__".join(qualified)
+    return name if tool_names.is_accepted(name) else _hashed_name(qualified, 0)
+
+
+def upstream_names(qualified: Iterable[QualifiedName], reserved: Collection[str]) -> dict[QualifiedName, str]:
+    """A unique name for each tool; of two that collide (`a__b` with `c`, `a` with `b__c`) neither gets that name."""
+    return tool_names.unique_names({each: upstream_name(each) for each in qualified}, reserved, _hashed_name)
+
+
+def describe_inner(description: str | None, namespace: str, about: str | None) -> str | None:
+    """A function's description after that of its namespace, `about`."""
+    purpose = " ".join((about or "").split())
+    if not purpose:
+        return description
+    group = f"Part of {_shorten(namespace)}: {_shorten(purpose)}"
+    return f"{group}\n\n{description}" if description else group
+
+
+def _hashed_name(qualified: QualifiedName, attempt: int) -> str:
+    """The beginnings of both names and a hash, another with every attempt."""
+    namespace, name = map(tool_names.clean, qualified)
+    digest = tool_names.digest([*qualified, attempt] if attempt else qualified)
+    return f"{namespace[:_NAMESPACE_SHARE]}__{name[:_NAME_SHARE]}_{digest}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_DESCRIPTION else text[: _MAX_DESCRIPTION - 1] + "…"
 
 
 def _replace_fields(tool: Json, **fields: str) -> Json:

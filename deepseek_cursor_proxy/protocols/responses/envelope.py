@@ -28,11 +28,12 @@ from deepseek_cursor_proxy.protocols.request.field_checks import (
     too_long,
 )
 from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
-from deepseek_cursor_proxy.protocols.responses import compaction, logprobs
+from deepseek_cursor_proxy.protocols.responses import compaction
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.redaction import safe_text
 
 _SEALED = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
 # OpenAI's own bounds; every event with the object in it repeats all of it.
 _MOST_METADATA, _LONGEST_METADATA_NAME, _LONGEST_METADATA = 16, 64, 512
 
@@ -127,7 +128,7 @@ def parse_options(body: Json) -> ResponseOptions:
         sealed=_SEALED in include,
         summary=None if summary == "none" else summary,
         json=form.get("type") in ("json_object", "json_schema") and not compacts,
-        logprobs=logprobs.are_requested(body),
+        logprobs=_wants_logprobs(body),
         compacts=compacts,
     )
 
@@ -138,7 +139,7 @@ def chat_body(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     reasoning = chat.get("reasoning")
     if isinstance(reasoning, dict):
         chat["reasoning"] = {name: value for name, value in reasoning.items() if name != "summary"}
-    if logprobs.are_requested(body):
+    if _wants_logprobs(body):
         chat["logprobs"] = True
         # Without it DeepSeek sends those of the tokens it has chosen.
         chat |= {"top_logprobs": body["top_logprobs"]} if body.get("top_logprobs") else {}
@@ -173,6 +174,16 @@ def _has_words(content: Any) -> bool:
 def _flag(body: Json, name: str, *, otherwise: bool = False) -> bool:
     found = optional(body, name, bool, "true or false")
     return otherwise if found is None else found
+
+
+def _wants_logprobs(body: Json) -> bool:
+    """Whether a request asks for log probabilities, by any of three fields."""
+    include = body.get("include")
+    return (
+        (isinstance(include, list) and _LOGPROBS in include)
+        or body.get("logprobs") is True
+        or bool(body.get("top_logprobs"))
+    )
 
 
 def _check_metadata(body: Json) -> None:

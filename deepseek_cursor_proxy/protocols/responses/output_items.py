@@ -11,11 +11,11 @@ done as well as incomplete.
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, ServerPiece, ToolCall, join_pieces
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ServerPiece, ToolCall, join_pieces
 from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
-from deepseek_cursor_proxy.protocols.request.free_text import FreeTextReader
+from deepseek_cursor_proxy.protocols.request.custom_tools import FreeTextReader
 from deepseek_cursor_proxy.protocols.responses import compaction
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame
 
@@ -342,3 +342,34 @@ class CallItem(Item):
 
     def _rest(self) -> bytes:
         return self._write(self._reader.end()) if self._reader is not None else b""
+
+
+def read_logprobs(delta: Delta) -> list[dict[str, Any]]:
+    """The log probabilities of a delta's text; none for a run, whose chunks differ in their text alone.
+
+    The bytes of a token may be null in chat completions; here they are always a list. A malformed entry is left out,
+    because clients compute with it.
+    """
+    if delta.run is not None or delta.chunk is None:
+        return []
+    choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
+    read = [_logprobs_entry(value) for value in as_list(as_object(choice.get("logprobs")).get("content"))]
+    return [entry for entry in read if entry is not None]
+
+
+def _logprobs_entry(value: object) -> dict[str, Any] | None:
+    token = _token(value)
+    if token is None or not isinstance(value, dict):
+        return None
+    others = [_token(each) for each in as_list(value.get("top_logprobs"))]
+    return {**token, "top_logprobs": [each for each in others if each is not None]}
+
+
+def _token(value: object) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    token, logprob, data = value.get("token"), value.get("logprob"), value.get("bytes")
+    if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, (int, float)):
+        return None
+    is_list = isinstance(data, list) and all(isinstance(each, int) for each in data)
+    return {"token": token, "logprob": logprob, "bytes": data if is_list else list(token.encode("utf-8", "replace"))}

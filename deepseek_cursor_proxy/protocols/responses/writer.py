@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json, is_json
 from deepseek_cursor_proxy.protocols.request.field_checks import Json
-from deepseek_cursor_proxy.protocols.responses import compaction, logprobs
+from deepseek_cursor_proxy.protocols.responses import compaction
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usage
 from deepseek_cursor_proxy.protocols.responses.output_items import (
     CallItem,
@@ -27,6 +27,7 @@ from deepseek_cursor_proxy.protocols.responses.output_items import (
     ReasoningItem,
     ServerItem,
     TextItem,
+    read_logprobs,
 )
 
 # Upstream's comments come at any rate; at most so often they become events. …
@@ -162,7 +163,7 @@ class ResponseWriter:
         return self._open.write(text, [encode_json(text)[1:-1]] if strings is None else strings)
 
     def _write_text(self, delta: Delta, text: str, strings: Iterable[bytes] | None) -> bytes:
-        if self._frame.options.logprobs and isinstance(self._open, TextItem) and (found := logprobs.read(delta)):
+        if self._frame.options.logprobs and isinstance(self._open, TextItem) and (found := read_logprobs(delta)):
             return self._open.write_with_logprobs(text, found)
         return self._write_string(text, strings)
 

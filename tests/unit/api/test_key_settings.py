@@ -3,7 +3,7 @@
 import time
 import unittest
 
-from deepseek_cursor_proxy.api.key_settings import key_setting
+from deepseek_cursor_proxy.api.clients import key_setting
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 CHAT, AZURE = "/v1/chat/completions", "/openai/deployments/d/chat/completions"

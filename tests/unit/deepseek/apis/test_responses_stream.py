@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.apis.responses_stream import ResponseReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.responses import logprobs
+from deepseek_cursor_proxy.protocols.responses.output_items import read_logprobs
 from tests.fake_deepseek.completion import Answer, Call, PrefixCache
 from tests.fake_deepseek.native import Response
 from tests.support.width import width
@@ -185,8 +185,8 @@ class TestResponseReader(unittest.TestCase):
         item = {"type": "response.output_item.done", "output_index": 0, "item": {"type": "message", "content": [part]}}
         for chunk in (piece, item):
             [delta] = read_pieces([event(chunk)])[0]
-            self.assertEqual([entry], logprobs.read(delta))
-        self.assertEqual([], logprobs.read(read_pieces([event({**piece, "logprobs": "many"})])[0][0]))
+            self.assertEqual([entry], read_logprobs(delta))
+        self.assertEqual([], read_logprobs(read_pieces([event({**piece, "logprobs": "many"})])[0][0]))
 
     def test_a_gateways_done_ends_a_native_stream(self) -> None:
         self.assertTrue(ResponseReader().read(b"data: [DONE]\n\n").is_done)

@@ -2,8 +2,7 @@ import random
 import re
 import unittest
 
-from deepseek_cursor_proxy.protocols.request import tool_namespaces
-from deepseek_cursor_proxy.protocols.request.tool_namespaces import QualifiedName, upstream_name, upstream_names
+from deepseek_cursor_proxy.protocols.request.tools import QualifiedName, describe_inner, upstream_name, upstream_names
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # Parts of hostile names: separators, other scripts, halves of surrogate pairs, length.
@@ -98,9 +97,9 @@ class TestDescribe(unittest.TestCase):
             (None, None, None),
         ):
             with self.subTest(description=description, words=words):
-                self.assertEqual(expected, tool_namespaces.describe(description, "agents", words))
+                self.assertEqual(expected, describe_inner(description, "agents", words))
 
     def test_a_long_namespace_description_is_cut(self) -> None:
-        found = tool_namespaces.describe("d", "n" * 500, "w" * 5000) or ""
+        found = describe_inner("d", "n" * 500, "w" * 5000) or ""
         self.assertLess(len(found), 450)
         self.assertTrue(found.endswith("w…\n\nd"))
