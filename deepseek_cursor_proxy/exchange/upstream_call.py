@@ -115,7 +115,10 @@ class UpstreamCall:
 
     def learn(self, reply: Reply) -> None:
         """Learn from a complete answer how its upstream writes reasoning."""
-        self.upstream.host_choice.learn(reply, has_thinking=self.request.thinking)
+        choice = self.upstream.host_choice
+        if self._is_second_attempt and not choice.chat_api().host.requires_reasoning:
+            choice.record_required_reasoning()
+        choice.learn(reply, has_thinking=self.request.thinking)
 
     @property
     def credential(self) -> str:
@@ -214,9 +217,8 @@ class UpstreamCall:
         assert self.prepared is not None
         self._is_second_attempt = True
         if not self.upstream_request.api.host.requires_reasoning:
-            # What was learned of the upstream is wrong.
-            self.upstream.host_choice.record_required_reasoning()
-            self.upstream_request = self.upstream_request.with_current_api()
+            # What was learned of the upstream is wrong, if it answers now.
+            self.upstream_request = self.upstream_request.with_strict_api()
         strategy = self._services.config.missing_reasoning_strategy
         self._prepare(prepare_second_attempt(self.request, self._stored, self.prepared, strategy))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, with_server_tools
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
@@ -41,9 +41,10 @@ class UpstreamRequest(NamedTuple):
         choice = self.upstream.host_choice
         return not self._has_server_parts or choice.runs_server_tools(self.wanted_api, self.request, caller)
 
-    def with_current_api(self) -> "UpstreamRequest":
-        """The same in the form that is now known of the upstream."""
-        return self._replace(api=self.upstream.api(self.wanted_api, self.request))
+    def with_strict_api(self) -> "UpstreamRequest":
+        """The same in DeepSeek's own form, with the reasoning of earlier turns."""
+        chat = self.upstream.host_choice.strict_chat_api
+        return self._replace(api=with_server_tools(chat) if self.request.server_tools else chat)
 
     def without_server_tools(self) -> "UpstreamRequest":
         """The request without tools that DeepSeek runs itself; BadRequest if it forces one."""

@@ -9,7 +9,8 @@ base URL, and the next requests send reasoning back in it. How sure an answer is
                                    at once if the settings name the host `plain`, which has no other way
 
 Any form is kept in the store when a second answer in a row shows it. Neither silence nor <think> replaces a field. A
-refusal for missing `reasoning_content` means DeepSeek's own form.
+refusal for missing `reasoning_content` means DeepSeek's own form, if the request is answered in it: the words of a
+refusal may be the client's.
 
 An upstream's refusal of tools that DeepSeek runs itself is remembered for some minutes, for the caller and the tools
 that it was about: one caller's settings say nothing about another's.
@@ -51,6 +52,11 @@ class HostChoice:
         """The chat completions API of the upstream, in the form that its answers have shown."""
         known = self._forms.get(self._base_url) if self._host.is_learning else None
         return self._apis.get(known, self._default)
+
+    @property
+    def strict_chat_api(self) -> UpstreamApi:
+        """The same in DeepSeek's own form, if the host is not known to have another."""
+        return self._apis[Form.CONTENT.value] if self._host.is_learning else self._default
 
     @property
     def is_learning(self) -> bool:
@@ -97,7 +103,7 @@ class HostChoice:
             self._learn(form, is_sure=is_first_silence or not self._host.requires_reasoning)
 
     def record_required_reasoning(self) -> None:
-        """The upstream refused a history for want of `reasoning_content`, which is DeepSeek's own form."""
+        """The upstream refused a history for want of `reasoning_content`, DeepSeek's own form, and answers it so."""
         if self._host.is_learning:
             self._learn(Form.CONTENT, is_sure=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.fake_deepseek import Answer, Call, FakeDeepSeek, Raw
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.fake_deepseek.dialects import DIALECTS
 from tests.support import messages_client, responses_client
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
@@ -254,6 +254,20 @@ class TestLearnedForm(HostTestCase):
                     self.chat(proxy, asked, TURN, RESULT)
                     self.assert_upstream_saw(THOUGHT)
                 self.assertEqual([], self.fake.refused)
+
+    def test_a_refusal_that_quotes_the_request_changes_nothing_for_others(self) -> None:
+        proxy = self.proxy(display_reasoning="off")
+        tagged = self.stream({"content": "<think>Hm.</think>\n\nHi."})
+        for _ in range(2):
+            self.fake.answer(tagged)
+            self.chat(proxy, QUESTION, stream=True)
+        quoted = "no such value: 'The `reasoning_content` must be passed back to the API.'"
+        other = {"role": "assistant", "content": "Ho."}
+        for history in ([QUESTION], [QUESTION, other, QUESTION]):
+            self.fake.answer(Failure(400, quoted), Failure(400, quoted), tagged)
+            self.assertEqual(502, self.round_trip(proxy, {"messages": history}).status)
+            reply = self.chat(proxy, QUESTION, stream=True)
+            self.assertEqual(("Hi.", "Hm."), (reply.text, reasoning_of(reply)))
 
     def test_what_was_learned_wrongly_costs_one_refusal_at_most(self) -> None:
         for form in ("think", "none"):
