@@ -119,6 +119,7 @@ class Console:
             self._print_answers(event)
 
     def _report_refused(self, event: Refused) -> None:
+        self._held.pop(event.number, None)
         if not event.is_quiet:
             line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
             self._write(safe_text(line, 1000))
