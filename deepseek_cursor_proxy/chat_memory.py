@@ -7,14 +7,14 @@ of its list that is known, and goes on from there:
     decode     the bytes of a body           JSON values                     api/incremental_json
     unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
     parse      JSON values                   Messages                        protocols/request
-    describe   Messages                      the same, pictures in words     deepseek/pictures_in_words, if set
+    describe   Messages                      the same, pictures in words     deepseek/images, if set
     echoes     Messages                      those that take the place of    reasoning/echoes, if there are any
                                              turns with an echo
     identify   Messages                      their keys                      reasoning/identity
     restore    keys                          Messages with reasoning         reasoning/restore
     details    Messages with reasoning       the same with its details       reasoning/restore, for hosts that have them
     items      Messages with reasoning       the same with whole searches    reasoning/server_turns, if there are any
-    encode     Messages with reasoning       JSON bytes                      deepseek/apis/request_json, responses_api
+    encode     Messages with reasoning       JSON bytes                      deepseek/apis/chat_api, responses_api
 
 Only `decode` compares values. The others compare objects with `is`, so each of them finds a list only if the stage
 before it has returned the same objects as for the last request. That is the rule for every result here: it

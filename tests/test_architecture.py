@@ -174,7 +174,7 @@ class TestArchitecture(unittest.TestCase):
         # Generous: a file is one subject, and a subject is not split to satisfy a number.
         for module, path in modules().items():
             with self.subTest(module):
-                self.assertLessEqual(len(path.read_text(encoding="utf-8").splitlines()), 450)
+                self.assertLessEqual(len(path.read_text(encoding="utf-8").splitlines()), 600)
 
     def test_every_folder_says_what_it_is_for(self) -> None:
         for init in sorted(ROOT.rglob("__init__.py")):

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.cli.flags import flag_types
 from deepseek_cursor_proxy.cli.flags.parser import Command, add_commands, program_name
 from deepseek_cursor_proxy.cli.flags.settings_flags import add_config, add_settings, config_path, load, load_alone
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
-from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.config.values import expand_home
 
 
 def _serve(options: dict[str, Any]) -> int:

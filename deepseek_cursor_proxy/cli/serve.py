@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.cli.welcome import Addresses, access_lines, welcome_t
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig, template
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH
-from deepseek_cursor_proxy.config.sources import expand_home, lacks_home
+from deepseek_cursor_proxy.config.values import expand_home, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.redaction import safe_text

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.cli.flags.settings_flags import add_settings, load
 from deepseek_cursor_proxy.cli.service.managers import Manager, find_launch, manager
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
-from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage import private_files
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions import export

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
-from deepseek_cursor_proxy.config.sources import lacks_home
+from deepseek_cursor_proxy.config.values import lacks_home
 
 
 class Addresses(NamedTuple):

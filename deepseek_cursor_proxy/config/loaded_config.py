@@ -1,20 +1,33 @@
 """Reads a configuration: SETTINGS and TABLES, as ProxyConfig declares them, and a LoadedConfig with their values.
 
-Values come from defaults, the file, the environment and flags, in this order (`sources`). What depends on more than one
-setting is checked here; a bad value is a StartupError of one line.
+Values come from defaults, the file, the environment and flags; later ones win. An unknown key or a bad value is a
+StartupError of one line that names its origin; nothing is silently replaced. What depends on more than one setting is
+checked here. This module also writes the commented configuration file of the first run and the settings table of the
+documentation. The settings themselves are in `settings`.
 """
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from deepseek_cursor_proxy.config import https_proxy, sources, upstreams
-from deepseek_cursor_proxy.config.declaration import Setting, Table, refusal, to_toml
+from deepseek_cursor_proxy.config import https_proxy, upstreams
+from deepseek_cursor_proxy.config.declaration import (
+    ENVIRONMENT_PREFIX,
+    Setting,
+    Table,
+    nearest,
+    parse_toml,
+    quote,
+    refusal,
+    to_toml,
+)
 from deepseek_cursor_proxy.config.settings import ProxyConfig
-from deepseek_cursor_proxy.config.values import is_private
-from deepseek_cursor_proxy.redaction import hide_texts, redact_keys
+from deepseek_cursor_proxy.config.values import expand_home, is_private, lacks_home
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.redaction import hide_texts, redact_keys, safe_text
 
 
 def _collect_settings() -> tuple[Setting, ...]:
@@ -52,7 +65,9 @@ class LoadedConfig(NamedTuple):
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "LoadedConfig":
         """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
-        found = sources.read(DECLARATIONS, RETIRED, path, environment, flags)
+        found = collect(path, environment, flags)
+        if found.faults:
+            raise found.faults[0]
         config = ProxyConfig(**found.values)
         if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
             why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
@@ -74,9 +89,124 @@ class LoadedConfig(NamedTuple):
         return redact_keys(to_toml(hide_texts(value) if each.field == "host_options" else value))
 
 
+class SourceValues(NamedTuple):
+    """By field: the values from any source, and the origin of every declared setting. What is wrong with the rest."""
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+    faults: Sequence[StartupError]
+    warnings: Sequence[str]
+
+
+def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> SourceValues:
+    """Read the file if there is one, then the environment, then flags, also past a bad value."""
+    values: dict[str, Any] = {}
+    faults: list[StartupError] = []
+    warnings: list[str] = []
+    origins = {each.field: "default" for each in DECLARATIONS}
+    # Older files use the field's name.
+    names = {name: each for each in DECLARATIONS for name in (each.field, each.key)}
+    try:
+        settings = _read_file(path)
+    except StartupError as error:
+        settings, faults = {}, [error]
+    for name, value, origin in _sources(settings, str(path), environment, flags):
+        if name in RETIRED:
+            warnings.append(f"config: {name} is no longer a setting: {RETIRED[name]}; remove it ({origin})")
+            continue
+        try:
+            found = _find(names, name, origin)
+            _refuse_misplaced(names, found, value, origin)
+            values[found.field] = found.parse(value, origin)
+            origins[found.field] = origin
+        except StartupError as error:
+            faults.append(error)
+    return SourceValues(values, origins, faults, warnings)
+
+
+def _sources(
+    settings: Mapping[str, Any], file: str, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, str]]:
+    """Yield name, value and origin of every value; later ones win."""
+    for name, value in settings.items():
+        yield name, value, file
+    for name, value in sorted(environment.items()):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            yield name.removeprefix(ENVIRONMENT_PREFIX).lower(), value, f"environment {name}"
+    for name, value in flags.items():
+        yield name, value, f"flag --{name.replace('_', '-')}"
+
+
+def _find(names: Mapping[str, Setting | Table], name: str, origin: str) -> Setting | Table:
+    if name in names:
+        return names[name]
+    near = nearest(name, names)
+    hint = f'; did you mean "{names[near].key}"?' if near else ""
+    raise StartupError(f'config: unknown key "{quote(name)}" ({origin}){hint}')
+
+
+def _refuse_misplaced(names: Mapping[str, object], found: Setting | Table, value: Any, origin: str) -> None:
+    """Refuse a setting below a [table]: TOML reads it as part of the table, and it would do nothing."""
+    for name in value if isinstance(found, Table) and isinstance(value, dict) else ():
+        if name in names:
+            raise StartupError(f"config: {name} is below [{found.key}]; settings belong above it ({origin})")
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    if lacks_home(path):
+        return {}
+    try:
+        # With or without the byte order mark of Windows' Notepad.
+        text = expand_home(path).read_text(encoding="utf-8-sig")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise StartupError(
+            f"config: cannot read {safe_text(path)}: {reason}; fix it or pass another file with --config"
+        ) from None
+    try:
+        return parse_toml(text)
+    # RecursionError: tomllib leaves deep nesting to Python's own limit.
+    except (ValueError, RecursionError) as error:
+        raise StartupError(f"config: {safe_text(path)} is not valid TOML: {safe_text(error)}") from None
+
+
+# For people: the file written on the first run, and the table in .github/docs/settings.md.
+
+
 def template() -> str:
-    return sources.template(DECLARATIONS)
+    """A configuration file with every setting at its default, commented out."""
+    lines = [
+        "# deepseek-cursor-proxy. Remove the # in front of a line to change it.",
+        "# Flags win over environment variables, those over this file, this file over the defaults shown.",
+    ]
+    # Tables last, because TOML reads what follows a table as part of it.
+    for each in sorted(DECLARATIONS, key=lambda each: isinstance(each, Table)):
+        lines += ["", *(f"# {line}" for line in _lines(each))]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(each: Setting | Table) -> list[str]:
+    if isinstance(each, Table):
+        return [each.help, *each.example]
+    choices = f" ({', '.join(each.choices)})" if each.choices else ""
+    return [each.help + choices, f"{each.key} = {to_toml(each.default)}"]
 
 
 def settings_table() -> str:
-    return sources.settings_table(DECLARATIONS)
+    """The settings as a Markdown table, with a heading row before each group."""
+    rows = ["| flag and key | default | meaning |", "|---|---|---|"]
+    for name, settings in groupby(DECLARATIONS, lambda each: "" if isinstance(each, Table) else each.group):
+        rows += [f"| **{name or 'tables of the file'}** | | |", *map(_row, settings)]
+    return "\n".join(rows)
+
+
+def _row(each: Setting | Table) -> str:
+    if isinstance(each, Table):
+        return f"| `[{each.key}]` | `{{}}` | {each.help} |"
+    choices = f" ({', '.join(f'`{choice}`' for choice in each.choices)})" if each.choices else ""
+    flag = each.flag.replace("--", "--[no-]") if each.can_be_negated else each.flag
+    restart = "; needs a restart" if each.needs_restart else ""
+    text = each.help.replace("<", "&lt;")
+    return f"| `{flag}` · `{each.key}` | `{to_toml(each.default)}` | {text}{choices}{restart} |"

@@ -14,9 +14,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config.declaration import constant, freeze, parse_items, setting, switch_word, table
-from deepseek_cursor_proxy.config.tunnels import TUNNELS, tunnel_address, tunnel_choice
 from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
 from deepseek_cursor_proxy.config.values import (
+    TUNNELS,
     PassthroughRoute,
     base_url,
     is_loopback,
@@ -25,6 +25,8 @@ from deepseek_cursor_proxy.config.values import (
     price_entry,
     public_host,
     raw_field,
+    tunnel_address,
+    tunnel_choice,
 )
 
 HOME = Path("~/.deepseek-cursor-proxy")

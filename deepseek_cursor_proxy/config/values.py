@@ -7,6 +7,7 @@ a StartupError of one line.
 import ipaddress
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
@@ -155,3 +156,46 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+TUNNELS = ("on", "off", "ngrok", "cloudflared", "tailscale", "ssh", "ssh:HOST")
+# A host as ssh takes it, perhaps with a user: no option, no blank.
+_SSH_HOST = re.compile(r"ssh:(?!-)[A-Za-z0-9._%+-]+(?:@(?!-)[A-Za-z0-9._:\[\]-]+)?")
+
+
+def tunnel_choice(key: str, value: Any, origin: str) -> str:
+    """Check a value of `tunnel`: a program, ssh with a host, or `on` for the first that is installed."""
+    text = str(value)
+    if text not in TUNNELS[:-1] and not _SSH_HOST.fullmatch(text):
+        raise refusal(key, value, f"is not one of {', '.join(TUNNELS)}", origin)
+    return text
+
+
+def tunnel_address(key: str, value: Any, origin: str) -> str:
+    """Check a value of `tunnel_url`: an https address without a path; /v1 at its end is what people paste elsewhere."""
+    url = str(value) if "://" in str(value) else f"https://{value}"
+    url = url.rstrip("/").removesuffix("/v1")
+    if not (is_base_url(url) and is_private(url) and url.count("/") == 2):
+        raise refusal(key, value, "is not an https address such as https://proxy.example.com", origin)
+    return url
+
+
+def expand_home(path: Path) -> Path:
+    """Replace `~` in a path; StartupError when there is no such home."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        if str(path) == "~":
+            raise StartupError("there is no home directory for this user; set HOME") from None
+        raise StartupError(
+            f"{path} is in a home directory that does not exist; write the whole path, or set HOME"
+        ) from None
+
+
+def lacks_home(path: Path) -> bool:
+    """Whether a path is in our home directory and we have none: HOME is not set, and our user id is unknown."""
+    try:
+        path.expanduser()
+    except RuntimeError:
+        return path.parts[0] == "~"
+    return False

@@ -22,7 +22,7 @@ class CallPiece:
 
 
 class ForeignReasoning(NamedTuple):
-    """What a chunk says about its reasoning that DeepSeek's own chunks do not: see deepseek/hosts."""
+    """What a chunk says about its reasoning that DeepSeek's own chunks do not: see deepseek/hosts.py."""
 
     # The field it came in, `reasoning` or `reasoning_details`.
     name: str

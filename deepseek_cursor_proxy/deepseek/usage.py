@@ -1,14 +1,17 @@
-"""The usage of an answer: the object that ends it, read into whole numbers.
+"""Figures in an answer: its usage, read into whole numbers, and the log probabilities of its tokens.
 
-It comes from upstream and may have any shape: what is no sensible number counts as 0, so that a figure in a log or a
-sum is never absurd. Server-side searches and pages read are counted in the same object, as
+They come from upstream and may have any shape: what is no sensible number counts as 0, so that a figure in a log or a
+sum is never absurd. Server-side searches and pages read are counted in the usage, as
 `{"server_tool_use": {"web_search_requests": 1, "web_fetch_requests": 1}}`, whatever the API called them.
+A log probability is kept if it has a token, its bytes and a number; a damaged one ends the list, because the entries
+after it have no place in the text any more.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.json_codec import as_object
+from deepseek_cursor_proxy.conversation import Delta
+from deepseek_cursor_proxy.json_codec import as_list, as_object
 
 # A thousand times the longest prompt. Sums of such counts fit the 64 bits of a column for billions of requests, and
 # none is infinite or has the thousands of digits that Python refuses to write.
@@ -73,3 +76,37 @@ def _count(value: object) -> int:
 def _sensible(value: Any, bound: int) -> Any:
     """The number; 0 for one that is negative, too large or none at all."""
     return value if type(value) in (int, float) and 0 <= value < bound else 0
+
+
+class TokenLogprobs:
+    """Collects the log probabilities of one answer. Used by the thread that runs the exchange."""
+
+    def __init__(self) -> None:
+        self.text: list[dict[str, Any]] = []
+        self.reasoning: list[dict[str, Any]] = []
+        self._is_damaged = False
+
+    def add(self, delta: Delta) -> None:
+        if delta.chunk is None or delta.choice:
+            return
+        choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
+        found = as_object(choice.get("logprobs"))
+        for name, entries in (("content", self.text), ("reasoning_content", self.reasoning)):
+            for value in as_list(found.get(name)):
+                entry = None if self._is_damaged else _entry(value)
+                if entry is None:
+                    self._is_damaged = True
+                    return
+                entries.append(entry)
+
+
+def _entry(value: object) -> dict[str, Any] | None:
+    fields = as_object(value)
+    token, logprob, data = fields.get("token"), fields.get("logprob"), fields.get("bytes")
+    if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, (int, float)):
+        return None
+    if data is None:
+        data = list(token.encode("utf-8", "replace"))
+    if not isinstance(data, list) or not all(isinstance(each, int) and 0 <= each < 256 for each in data):
+        return None
+    return {"token": token, "logprob": logprob, "bytes": data}

@@ -14,9 +14,8 @@ from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
-from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
 from deepseek_cursor_proxy.deepseek.tools import answer_calls, forced_tools
-from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
+from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.next_step import Output

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, OwnNameReader, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import explain, name_upstream
 from deepseek_cursor_proxy.deepseek.hosts import Form
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.deepseek.tools.call_names import OwnNameReader, restore_names
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.logprobs import TokenLogprobs
-from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
 from deepseek_cursor_proxy.errors import (
     ClientGone,
     InternalError,

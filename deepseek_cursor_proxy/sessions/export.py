@@ -49,7 +49,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a file; raises OSError or ValueError."""
     # Only here: reading the merges takes a second and 13 MB.
     from deepseek_cursor_proxy.tokens.bpe import Tokenizer as Bpe
-    from deepseek_cursor_proxy.tokens.regex import UnsupportedTokenizer
+    from deepseek_cursor_proxy.tokens.bpe import UnsupportedTokenizer
 
     try:
         return Bpe(json.loads(path.read_bytes()))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.observers.events import Event, Finished
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.reopener import Reopener

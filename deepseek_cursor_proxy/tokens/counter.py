@@ -120,8 +120,7 @@ class TokenCounter:
 
     def _load(self, path: Path) -> None:
         # Imported here because most proxies have no tokenizer file and are smaller without.
-        from deepseek_cursor_proxy.tokens.bpe import Tokenizer
-        from deepseek_cursor_proxy.tokens.regex import UnsupportedTokenizer
+        from deepseek_cursor_proxy.tokens.bpe import Tokenizer, UnsupportedTokenizer
 
         try:
             self._tokenizer = Tokenizer(json.loads(path.expanduser().read_bytes()))

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis.responses_api import payload
-from deepseek_cursor_proxy.deepseek.apis.responses_stream import ResponseReader
+from deepseek_cursor_proxy.deepseek.apis.responses_api import ResponseReader, payload
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.request import responses_items
 from deepseek_cursor_proxy.protocols.responses import envelope

@@ -11,8 +11,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from deepseek_cursor_proxy.tokens.bpe import _LETTERS
-from deepseek_cursor_proxy.tokens.regex import Splitter
+from deepseek_cursor_proxy.tokens.bpe import _LETTERS, Splitter
 from tests.unit.tokens.test_estimate import REAL
 
 PATTERNS = (

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.admin import key_files, running
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, RETIRED, LoadedConfig
-from deepseek_cursor_proxy.config.sources import collect, expand_home, lacks_home
+from deepseek_cursor_proxy.config.loaded_config import LoadedConfig, collect
+from deepseek_cursor_proxy.config.values import expand_home, lacks_home
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import StartupError
 
@@ -85,7 +85,7 @@ def load_settings(path: Path, environment: Mapping[str, str], flags: Mapping[str
         model_resolver.refuse_blind(loaded.config, loaded.origins["picture_model"])
         return Settings(loaded.config, loaded.origins, ())
     except StartupError as error:
-        found = collect(DECLARATIONS, RETIRED, path, environment, flags)
+        found = collect(path, environment, flags)
         faults = tuple(map(str, found.faults)) or (str(error),)
         return Settings(ProxyConfig(**found.values), found.origins, faults)
 

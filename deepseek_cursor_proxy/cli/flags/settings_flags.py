@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import Setting, to_toml
 from deepseek_cursor_proxy.config.loaded_config import RETIRED, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH
-from deepseek_cursor_proxy.config.sources import expand_home
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 

@@ -12,10 +12,15 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
-from deepseek_cursor_proxy.deepseek.apis import chat_api, request_json
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ServerToolReader, StreamReader, ThinkReader
+from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import (
+    EventReader,
+    ServerToolReader,
+    StreamReader,
+    ThinkReader,
+    ThinkSplitter,
+)
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
-from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.redaction import hide_texts
 
@@ -37,7 +42,7 @@ class UpstreamApi:
     is_unversioned: bool = False
 
 
-CHAT = UpstreamApi("/chat/completions", chat_api.payload, request_json.encode, chat_api.completion_deltas, StreamReader)
+CHAT = UpstreamApi("/chat/completions", chat_api.payload, chat_api.encode, chat_api.completion_deltas, StreamReader)
 
 
 def chat_of(host: Host) -> UpstreamApi:
@@ -50,7 +55,7 @@ def chat_of(host: Host) -> UpstreamApi:
     return UpstreamApi(
         CHAT.path,
         partial(chat_api.payload, host=shown),
-        partial(request_json.encode, host=host),
+        partial(chat_api.encode, host=host),
         read_answer,
         ThinkReader if host.form is Form.THINK else StreamReader,
         host,

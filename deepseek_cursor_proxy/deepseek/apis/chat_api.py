@@ -2,30 +2,87 @@
 
 Reading is tolerant: a field of the wrong shape is left out, because one odd field is no reason to lose a stream.
 Facts are as of November 2026. Thinking is on by default there, so `payload` always sends `thinking`. Other hosts of the
-models have the same API with other words for thinking and reasoning, which `hosts` knows.
+models have the same API with other fields for thinking (`hosts`) and other names of reasoning. Answers are read under
+every name, because a gateway may pass on the dialect of the server behind it; `reasoning_content` is the name inside.
 """
 
 import json
+import marshal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Parts
+from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ForeignReasoning, Message, Parts
+from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
-from deepseek_cursor_proxy.deepseek.hosts.reasoning_names import read_reasoning
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_fields, tool_names, tool_schemas
 from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.json_codec import as_list, as_object
+from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
 
 # More parallel calls than any model makes. A larger index is damaged data.
 _MAX_INDEX = 128
+# Lists of 40 tools of 1 kB: twenty of them.
+MAX_BYTES_OF_TOOLS = 2 * 1024 * 1024
+# In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
+_MARSHAL_VERSION = 2
+
+_ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.byte_size)
+_tools: Memo[bytes, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: len(key) + len(text))
 
 
 def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
     return _move_schema_to_prompt(frame(request, messages(request, host), all_tools(request), host))
+
+
+def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DEEPSEEK) -> bytes:
+    """The JSON of the payload. Messages that the chat memory knows, and known lists of tools, are not encoded again."""
+    has_tools = bool(request.tools or request.server_tools)
+    is_short = len(request.messages) < MIN_ITEMS and not has_tools
+    if is_short or adds_messages(request):
+        return encode_json(payload(request, host))
+    # The first match is the placeholder: only strings and the words for thinking precede it, and JSON escapes quotes
+    # inside strings.
+    before, name, after = encode_json(frame(request, [], 0, host)).partition(b'"messages":[')
+    if has_tools:
+        between, tools, after = after.partition(b'"tools":0')
+        after = between + tools[:-1] + _encode_tools(request) + after
+    messages = _encode_messages(request, memory, host)
+    # One join: every copy of a megabyte counts.
+    messages[0] = before + name + messages[0]
+    messages[-1] += after
+    return b",".join(messages)
+
+
+def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> list[bytes]:
+    # The host by what makes its messages: its options are not part of one.
+    names = tuple(request.sent_names.items())
+    with_items = bool(request.server_tools)
+    of_host = (host.name, host.form, host.requires_reasoning)
+    conditions = (request.thinking, can_see_images(request.model), names, with_items, of_host)
+    lookup = memory.look_up(_ENCODE, request.messages, conditions)
+    new = [encode_json(message_fields(each, request, host)) for each in request.messages[lookup.count :]]
+    size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))
+    result = [*(lookup.result or ()), *new]
+    lookup.store(result, size)
+    return result.copy()
+
+
+def tools_key(request: ChatRequest) -> bytes:
+    """The same for requests whose tools are sent alike, and for no others."""
+    return marshal.dumps([*request.tools, *request.sent_names.items(), *request.server_tools], _MARSHAL_VERSION)
+
+
+def _encode_tools(request: ChatRequest) -> bytes:
+    key = tools_key(request)
+    text = _tools.get(key)
+    if text is None:
+        text = encode_json(all_tools(request))
+        _tools.keep(key, text)
+    return text
 
 
 def frame(request: ChatRequest, messages: object, tools: object, host: Host = DEEPSEEK) -> dict[str, Any]:
@@ -336,3 +393,26 @@ def _index(value: object, default: int) -> int | None:
 
 def _string(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], ForeignReasoning]:
+    """A message or delta with its reasoning as `reasoning_content` alone, and what it had under other names.
+
+    The first of the names that has text counts: most hosts that send two send the same text twice.
+    """
+    details = tuple(each for each in as_list(fields.get("reasoning_details")) if isinstance(each, dict))
+    own, other = _text(fields.get("reasoning_content")), _text(fields.get("reasoning"))
+    text = own or other or details_text(details)
+    known = {name: value for name, value in fields.items() if name not in ("reasoning", "reasoning_details")}
+    if text or isinstance(fields.get("reasoning"), str):
+        known["reasoning_content"] = text
+    name = "reasoning_details" if details else "reasoning"
+    return known, ForeignReasoning(name, details, is_native=bool(own))
+
+
+def details_text(details: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(_text(each.get("text")) or _text(each.get("summary")) for each in details)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

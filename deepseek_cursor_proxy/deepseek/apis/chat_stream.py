@@ -4,19 +4,18 @@ Most events of a chat completion differ from the one before in a piece of text o
 at a time. All others are parsed. Both ways give the same, byte for byte; see repeated_chunks for the reason.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
+from deepseek_cursor_proxy.conversation import Batch, Delta, ForeignReasoning, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import ChunkTemplate
-from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter
 from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 
 # After so many templates in a row that matched no event, no more are derived: the chunks of this stream never repeat.
 _MAX_UNUSED = 8
@@ -180,3 +179,152 @@ class ServerToolReader(StreamReader):
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
         return self._finder.mark(super()._deltas(chunk), chunk)
+
+
+OPENING, CLOSING = "<think>", "</think>"
+
+
+def begins_with_block(content: str) -> bool:
+    """Whether a whole content begins with a closed block."""
+    return content.lstrip().startswith(OPENING) and CLOSING in content
+
+
+class ThinkSplitter:
+    """Splits the choices of one answer. Used by the thread that reads it."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _Splitter] = {}
+
+    def split(self, delta: Delta, part: str) -> Delta:
+        """The delta with the reasoning in its content as reasoning; `part` is where its chunk has the content."""
+        if not delta.text and not delta.finish_reason:
+            return delta
+        splitter = self._choices.setdefault(delta.choice, _Splitter())
+        splitter.feed(delta.text or "")
+        if delta.finish_reason or part == "message":
+            splitter.end()
+        reasoning, text = splitter.take()
+        if not reasoning and text == (delta.text or ""):
+            return delta
+        foreign = delta.foreign
+        if reasoning and foreign is None:
+            foreign = ForeignReasoning("think", is_native=bool(delta.reasoning))
+        reasoning = (delta.reasoning or "") + reasoning
+        chunk = delta.chunk
+        if chunk is not None:
+            choice = chunk["choices"][0]
+            fields = {**(choice.get(part) or {}), "content": text, "reasoning_content": reasoning or None}
+            chunk = {**chunk, "choices": [{**choice, part: fields}]}
+        return delta._replace(reasoning=reasoning or None, text=text, chunk=chunk, foreign=foreign)
+
+
+class _Splitter:
+    """One choice. What may yet become a tag is held back until the next piece, or the end."""
+
+    def __init__(self) -> None:
+        self._state = self._read_start
+        self._held = ""
+        self._reasoning = self._text = ""
+
+    def feed(self, text: str) -> None:
+        self._held += text
+        # Each state leaves what it cannot decide yet, and is done when it changes nothing.
+        before = None
+        while self._held and before != (self._held, self._state):
+            before = self._held, self._state
+            self._state()
+
+    def end(self) -> None:
+        if self._state == self._read_reasoning:
+            self._reasoning += self._held
+        elif self._state != self._skip_space:
+            self._text += self._held
+        self._held = ""
+        self._state = self._read_text
+
+    def take(self) -> tuple[str, str]:
+        """The reasoning and the text since the last call."""
+        found = self._reasoning, self._text
+        self._reasoning = self._text = ""
+        return found
+
+    def _read_start(self) -> None:
+        begins = self._held.lstrip()
+        if begins.startswith(OPENING):
+            self._held = begins.removeprefix(OPENING)
+            self._state = self._read_reasoning
+        elif not OPENING.startswith(begins):
+            self._state = self._read_text
+
+    def _read_reasoning(self) -> None:
+        reasoning, tag, rest = self._held.partition(CLOSING)
+        if tag:
+            self._reasoning += reasoning
+            self._held, self._state = rest, self._skip_space
+            return
+        # The longest end that may be the beginning of the tag.
+        sizes = range(min(len(CLOSING) - 1, len(reasoning)), 0, -1)
+        size = next((size for size in sizes if reasoning.endswith(CLOSING[:size])), 0)
+        cut = len(reasoning) - size
+        self._reasoning += reasoning[:cut]
+        self._held = reasoning[cut:]
+
+    def _skip_space(self) -> None:
+        self._held = self._held.lstrip()
+        if self._held:
+            self._state = self._read_text
+
+    def _read_text(self) -> None:
+        self._text += self._held
+        self._held = ""
+
+
+class OwnNameReader(EventReader):
+    """Reads one stream with another reader. Used by one thread."""
+
+    def __init__(self, reader: EventReader, sent_names: Mapping[str, str]) -> None:
+        super().__init__()
+        self._reader = reader
+        self._own_names = _invert(sent_names)
+
+    def read(self, data: bytes) -> ParsedEvents:
+        events = self._reader.read(data)
+        own_names = self._own_names
+        events.batch = [_restore(each, own_names) if isinstance(each, Delta) else each for each in events.batch]
+        return events
+
+
+def restore_names(deltas: Sequence[Delta], sent_names: Mapping[str, str]) -> list[Delta]:
+    """The deltas of an answer with the client's names."""
+    own_names = _invert(sent_names)
+    return [_restore(delta, own_names) for delta in deltas]
+
+
+def _invert(sent_names: Mapping[str, str]) -> Mapping[str, str]:
+    return {sent: name for name, sent in sent_names.items()}
+
+
+def _restore(delta: Delta, own_names: Mapping[str, str]) -> Delta:
+    if not delta.calls:
+        return delta
+    calls = tuple(replace(each, name=own_names.get(each.name, each.name)) for each in delta.calls)
+    return delta if calls == delta.calls else delta._replace(calls=calls, chunk=_restore_chunk(delta.chunk, own_names))
+
+
+def _restore_chunk(chunk: Mapping[str, Any] | None, own_names: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """The chunk (or completion), which has one choice."""
+    if chunk is None or not chunk.get("choices"):
+        return chunk
+    choice = chunk["choices"][0]
+    part = "message" if "message" in choice else "delta"
+    message = as_object(choice.get(part))
+    calls = [_restore_call(call, own_names) for call in as_list(message.get("tool_calls"))]
+    return {**chunk, "choices": [{**choice, part: {**message, "tool_calls": calls}}]}
+
+
+def _restore_call(call: object, own_names: Mapping[str, str]) -> object:
+    function = as_object(as_object(call).get("function"))
+    name = function.get("name")
+    if not isinstance(call, dict) or not isinstance(name, str) or name not in own_names:
+        return call
+    return {**call, "function": {**function, "name": own_names[name]}}

@@ -1,23 +1,41 @@
-"""DeepSeek's own Messages API: canonical request -> body. Its answers are read in messages_stream.
+"""DeepSeek's own Messages API: canonical request -> body, message or its events -> canonical deltas.
 
 It is used for the tools that DeepSeek runs itself there: a turn for which it ran some goes back with the blocks that it
 sent, in their order, with the reasoning in its places (see conversation.pack_items). Signatures are left out, because
 DeepSeek takes thinking without. The same history has the same blocks in every request, so that its prefix cache hits.
+Answers are read as tolerantly as in chat_api:
+
+    thinking, text, tool_use     reasoning, text and calls, as in a chat
+    every other block            an item of a tool that DeepSeek runs itself: whole, as it is, when it ends
+    citations                    sources of the text block that is open
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
-from deepseek_cursor_proxy.conversation import ChatRequest, Message, unpack_items
+from deepseek_cursor_proxy.conversation import (
+    CallPiece,
+    ChatRequest,
+    Delta,
+    Heartbeat,
+    Message,
+    ServerDelta,
+    ServerPiece,
+    unpack_items,
+)
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
-from deepseek_cursor_proxy.deepseek.apis.messages_stream import MessageStreamReader, message_deltas
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.json_codec import encode_json, object_in
+from deepseek_cursor_proxy.deepseek.tools.answer_calls import new_call_id
+from deepseek_cursor_proxy.deepseek.usage import count_of
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json, encode_json, object_in
 
 Block = dict[str, Any]
 
@@ -214,6 +232,272 @@ def _call(call: Mapping[str, Any]) -> Block:
 
 def _encode(request: ChatRequest, memory: ChatMemory) -> bytes:
     return encode_json(payload(request))
+
+
+_FINISHES = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+    # The answer is not at its end: the client sends it back, and DeepSeek goes on.
+    "pause_turn": "pause_turn",
+}
+# For a reason that is not in the table.
+_UNKNOWN_END = "aborted"
+_PLAIN_BLOCKS = ("thinking", "text", "tool_use")
+# The fields of deltas that have another name in the block.
+_FIELDS = {"partial_json": "input", "citation": "citations"}
+
+
+def message_deltas(body: Mapping[str, Any]) -> list[Delta]:
+    """A whole message as deltas: those of each block, and one with the finish_reason."""
+    if body.get("type") == "error" or body.get("error"):
+        raise _failure(body)
+    if not isinstance(body.get("content"), list):
+        # The client would get an empty success.
+        raise UpstreamFailed("DeepSeek's answer has no content.")
+    reader, deltas = BlockReader(), list[Delta]()
+    for key, block in enumerate(body["content"]):
+        deltas += reader.begin(key, block)
+        deltas += reader.end(key)
+    return [*deltas, _finish(body, usage(body.get("usage"), reader.searches))]
+
+
+class BlockReader:
+    """Turns the blocks of one message into deltas."""
+
+    def __init__(self) -> None:
+        # The blocks that have begun and not ended, as far as they have come.
+        self._open: dict[int, _OpenBlock] = {}
+        self._calls = 0
+        self._has_text = False
+        # How many searches succeeded.
+        self.searches = 0
+
+    def begin(self, key: int, block: object) -> list[Delta]:
+        return self._end_items() + self._begin(key, block)
+
+    def _begin(self, key: int, block: object) -> list[Delta]:
+        fields = dict(as_object(block))
+        kind = fields.get("type")
+        opened = self._open[key] = _OpenBlock(fields)
+        if kind == "thinking":
+            return _reasoning_deltas(fields.get("thinking"))
+        if kind == "text":
+            begins = [Delta(server=ServerDelta(begins_text=True))] if self._has_text else []
+            self._has_text = True
+            found = tuple(each for each in as_list(fields.get("citations")) if isinstance(each, dict))
+            return [*begins, *_text_deltas(fields.get("text")), *_citations(found)]
+        if kind == "tool_use":
+            opened.call = self._calls
+            self._calls += 1
+            call_id = _string(fields.get("id")) or new_call_id()
+            return [Delta(calls=(CallPiece(opened.call, call_id, _string(fields.get("name"))),))]
+        if kind == "server_tool_use":
+            return [_piece(key, dict(fields), "in_progress")]
+        return []
+
+    def add(self, key: int, delta: object) -> list[Delta]:
+        fields, opened = as_object(delta), self._open.get(key)
+        if opened is None:
+            return []
+        match fields.get("type"):
+            case "thinking_delta" if opened.kind == "thinking":
+                return _reasoning_deltas(fields.get("thinking"))
+            case "text_delta" if opened.kind == "text":
+                return _text_deltas(fields.get("text"))
+            case "citations_delta" if opened.kind == "text":
+                return _citations((as_object(fields.get("citation")),))
+            case "input_json_delta" if opened.call is not None:
+                return self._arguments(opened, _string(fields.get("partial_json")))
+            case _ if opened.kind not in _PLAIN_BLOCKS:
+                opened.add(fields)
+        return []
+
+    def end(self, key: int) -> list[Delta]:
+        opened = self._open.pop(key, None)
+        if opened is None or not isinstance(opened.kind, str) or opened.kind in ("thinking", "text"):
+            return []
+        if opened.call is None:
+            whole = opened.whole()
+            self.searches += whole["type"] == "web_search_tool_result" and isinstance(whole.get("content"), list)
+            return [_piece(key, whole, "completed")]
+        if opened.has_input:
+            return []
+        # There is none, or it came whole with the beginning, as some gateways send it.
+        found = opened.fields.get("input") or {}
+        arguments = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        return self._arguments(opened, arguments)
+
+    def end_all(self) -> list[Delta]:
+        """End the blocks that the end of the message finds open."""
+        return [delta for key in [*self._open] for delta in self.end(key)]
+
+    def _end_items(self) -> list[Delta]:
+        """End the items of tools that the next block finds open: some gateways do not say that a block ends."""
+        keys = [key for key, opened in self._open.items() if opened.kind not in _PLAIN_BLOCKS]
+        return [delta for key in keys for delta in self.end(key)]
+
+    @staticmethod
+    def _arguments(opened: "_OpenBlock", text: str) -> list[Delta]:
+        assert opened.call is not None
+        opened.has_input = opened.has_input or bool(text)
+        return [Delta(calls=(CallPiece(opened.call, arguments=text),))] if text else []
+
+
+class _OpenBlock:
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+        # The index of the call, if it is one.
+        self.call: int | None = None
+        self.has_input = False
+        self._pieces: dict[str, list[str]] = {}
+
+    @property
+    def kind(self) -> object:
+        return self.fields.get("type")
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Add a delta of any kind: texts are joined, values of a list appended, others replaced."""
+        for name, value in delta.items():
+            if name == "type":
+                continue
+            field = _FIELDS.get(name, name)
+            if isinstance(value, str):
+                self._pieces.setdefault(field, []).append(value)
+            elif isinstance(self.fields.get(field), list) or name in _FIELDS:
+                self.fields[field] = [*as_list(self.fields.get(field)), value]
+            else:
+                self.fields[field] = value
+
+    def whole(self) -> dict[str, Any]:
+        for field, pieces in self._pieces.items():
+            text = "".join(pieces)
+            self.fields[field] = _input(text) if field == "input" else _string(self.fields.get(field)) + text
+        return self.fields
+
+
+def _input(text: str) -> Any:
+    try:
+        return decode_upstream_json(text)
+    except ValueError:
+        return {"arguments": text}
+
+
+def _piece(key: int, block: Mapping[str, Any], step: str) -> Delta:
+    return Delta(server=ServerDelta((ServerPiece(key, block, step),)))
+
+
+def _reasoning_deltas(text: object) -> list[Delta]:
+    return [Delta(reasoning=text)] if text and isinstance(text, str) else []
+
+
+def _text_deltas(text: object) -> list[Delta]:
+    return [Delta(text=text)] if text and isinstance(text, str) else []
+
+
+def _citations(found: tuple[Mapping[str, Any], ...]) -> list[Delta]:
+    return [Delta(server=ServerDelta(citations=found))] if any(found) else []
+
+
+def _finish(fields: Mapping[str, Any], counted: Mapping[str, Any] | None) -> Delta:
+    reason = fields.get("stop_reason")
+    finish = _FINISHES.get(reason if isinstance(reason, str) else "end_turn", _UNKNOWN_END)
+    stop = fields.get("stop_sequence")
+    # Where the hosts of chat completions that name it have it.
+    chunk = {"choices": [{"stop_reason": stop}]} if isinstance(stop, str) else None
+    return Delta(finish_reason=finish, usage=counted, chunk=chunk)
+
+
+def _failure(body: Mapping[str, Any]) -> UpstreamFailed:
+    message = chat_api.error_message(body) or _string(body.get("message")) or "no reason given"
+    is_busy = as_object(body.get("error")).get("type") == "overloaded_error"
+    # The word of chat completions for the same, which clients of every API get in their own.
+    code = "insufficient_system_resource" if is_busy else None
+    return UpstreamFailed(f"DeepSeek broke the answer off: {message}", code=code)
+
+
+def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
+    """Usage under its names in chat completions, where cached tokens are part of the prompt.
+
+    The searches count where DeepSeek has not counted its tools.
+    """
+    if not isinstance(found, dict):
+        return None
+    cached = count_of(found, "cache_read_input_tokens")
+    missed = count_of(found, "input_tokens") + count_of(found, "cache_creation_input_tokens")
+    output = count_of(found, "output_tokens")
+    counted: dict[str, Any] = {
+        "prompt_tokens": cached + missed,
+        "completion_tokens": output,
+        "total_tokens": cached + missed + output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_cache_hit_tokens": cached,
+        "prompt_cache_miss_tokens": missed,
+    }
+    runs = {name: count for name, count in as_object(found.get("server_tool_use")).items() if isinstance(count, int)}
+    if not runs and searches:
+        runs = {"web_search_requests": searches}
+    return {**counted, "server_tool_use": runs} if runs else counted
+
+
+def _string(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+class MessageStreamReader(EventReader):
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks = BlockReader()
+        self._usage: dict[str, Any] = {}
+        # The block of an event that has no index.
+        self._last_key = -1
+        # The type of the last event.
+        self._kind: object = None
+        self._has_pinged = False
+
+    def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
+        self._kind = None
+        deltas = super()._read_event(events, data)
+        if self._kind == "ping":
+            # A sign of life, as the comments of a queue are. The first one comes with the beginning of every stream
+            # and counts as nothing: the call can still be made again.
+            events.batch += [Heartbeat("ping")] if self._has_pinged else []
+            self._has_pinged = True
+        events.is_done = events.is_done or self._kind == "message_stop"
+        return deltas
+
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        self._kind = chunk.get("type")
+        match self._kind:
+            case "message_start":
+                self._usage |= as_object(as_object(chunk.get("message")).get("usage"))
+            case "content_block_start":
+                index = chunk.get("index")
+                self._last_key = index if isinstance(index, int) else self._last_key + 1
+                return self._blocks.begin(self._last_key, chunk.get("content_block"))
+            case "content_block_delta":
+                return self._blocks.add(self._key(chunk), chunk.get("delta"))
+            case "content_block_stop":
+                return self._blocks.end(self._key(chunk))
+            case "message_delta":
+                self._usage |= as_object(chunk.get("usage"))
+                delta = as_object(chunk.get("delta"))
+                if delta.get("stop_reason") is not None:
+                    ended = self._blocks.end_all()
+                    return [*ended, _finish(delta, usage(self._usage or None, self._blocks.searches))]
+            case "error":
+                raise _failure(chunk)
+            case _ if chunk.get("error"):
+                # An error object of a gateway, without a type.
+                raise _failure(chunk)
+        return []
+
+    def _key(self, chunk: Mapping[str, Any]) -> int:
+        index = chunk.get("index")
+        return index if isinstance(index, int) else self._last_key
 
 
 MESSAGES = UpstreamApi(

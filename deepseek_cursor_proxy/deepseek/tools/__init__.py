@@ -1,6 +1,6 @@
 """Tools of a request as DeepSeek accepts them, and its calls as the client knows them.
 
-    tool_names       names that it accepts; call_names: the client's names in its answers
+    tool_names       names that it accepts
     tool_schemas     schemas that it accepts
     server_tools     tools that it runs itself, and which of its APIs runs which
     server_fields    what these add to a message of chat completions

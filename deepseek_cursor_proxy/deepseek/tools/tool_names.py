@@ -7,7 +7,7 @@ to the client under its own:
 
 A sent name depends on the name alone unless another tool of the request has it, so a chat has the same bytes every
 time, also when tools are added, and a call in its history has a name even if its tool is gone. Identity, the store and
-the writers know the client's names only; call_names puts them into an answer.
+the writers know the client's names only; chat_stream.OwnNameReader puts them into an answer.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """PictureDescriber: has a model that sees pictures put one into words.
 
 A description is one call without thinking. It is admitted, retried and paid for as any other call, stored for its
-caller, and shared by requests that want it at the same time. `deepseek/pictures_in_words` knows what is asked.
+caller, and shared by requests that want it at the same time. `deepseek/images` knows what is asked.
 """
 
 import time
@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.pictures_in_words import Picture, clean_description, description_request
+from deepseek_cursor_proxy.deepseek.images import Picture, clean_description, description_request
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.exchange import upstream_events

@@ -2,15 +2,15 @@
 
 Descriptions never fail a request: a picture without one, whatever the reason, is named, and tried again with the next
 request. While they are made the thread of the request waits, a few seconds at a time, so that its client can get a
-heartbeat. `picture_describer` makes the calls, `deepseek/pictures_in_words` knows where the text goes.
+heartbeat. `picture_describer` makes the calls, `deepseek/images` knows where the text goes.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable
 
+from deepseek_cursor_proxy.deepseek.images import PicturedHistory
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images, picture_model
-from deepseek_cursor_proxy.deepseek.pictures_in_words import PicturedHistory
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamTimeout
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.pictures.picture_describer import PictureDescriber

@@ -23,8 +23,8 @@ from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi, chat_of
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import begins_with_block
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
-from deepseek_cursor_proxy.deepseek.hosts.think_tags import begins_with_block
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 
 # Long enough that no chat pays for the refusal with every request, short enough for a tool that is added today.

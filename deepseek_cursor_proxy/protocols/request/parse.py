@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.conversation.memo import Memo
-from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, pictures_in_words, rules
+from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_names
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
@@ -274,7 +274,7 @@ def _model_for(messages: tuple[Message, ...], model: str, config: ProxyConfig) -
         images.check(messages)
         return model
     seeing = model_names.picture_model(config) if config.pictures == "flash" else None
-    if seeing is None or not pictures_in_words.has_new_picture(messages):
+    if seeing is None or not images.has_new_picture(messages):
         return model
     try:
         images.check(messages)

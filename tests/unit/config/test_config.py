@@ -19,12 +19,12 @@ from deepseek_cursor_proxy.config.loaded_config import (
     SETTINGS,
     TABLES,
     LoadedConfig,
+    collect,
     settings_table,
     template,
 )
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH, HOME
-from deepseek_cursor_proxy.config.sources import collect, expand_home
-from deepseek_cursor_proxy.config.values import PassthroughRoute
+from deepseek_cursor_proxy.config.values import PassthroughRoute, expand_home
 from deepseek_cursor_proxy.errors import StartupError
 
 BY_KEY = {each.key: each for each in SETTINGS}
@@ -345,7 +345,7 @@ class CollectTest(ConfigTest):
     def test_every_bad_value_is_collected_and_the_good_ones_are_used(self) -> None:
         self.file.write_text('port = "x"\nmodel = "m"\nunknown = 1\n')
         environment = {f"{ENVIRONMENT_PREFIX}MAX_CONNECTIONS": "0", f"{ENVIRONMENT_PREFIX}HOST": "::1"}
-        found = collect(DECLARATIONS, RETIRED, self.file, environment, {"cors": "maybe"})
+        found = collect(self.file, environment, {"cors": "maybe"})
         self.assertEqual({"upstream_model": "m", "host": "::1"}, found.values)
         keys = [_key_in(str(fault)) for fault in found.faults]
         self.assertEqual(["port", "unknown", "max_connections", "cors"], keys)
@@ -353,7 +353,7 @@ class CollectTest(ConfigTest):
 
     def test_a_file_that_cannot_be_read_leaves_the_other_sources(self) -> None:
         self.file.write_text("port = = 1")
-        found = collect(DECLARATIONS, RETIRED, self.file, {}, {"port": "9100"})
+        found = collect(self.file, {}, {"port": "9100"})
         self.assertEqual(({"port": 9100}, 1), (found.values, len(found.faults)))
 
 

@@ -16,8 +16,7 @@ from deepseek_cursor_proxy.conversation import (
     pack_items,
     unpack_items,
 )
-from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES, payload
-from deepseek_cursor_proxy.deepseek.apis.responses_stream import response_deltas, usage
+from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES, payload, response_deltas, usage
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.fake_deepseek import Answer, Call, Citation, Search
 from tests.fake_deepseek.completion import PrefixCache

@@ -10,8 +10,8 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy.observers import log_writer
-from deepseek_cursor_proxy.observers.log_writer import LogWriter, QueuedStream
+from deepseek_cursor_proxy.observers import standard_streams
+from deepseek_cursor_proxy.observers.standard_streams import LogWriter, QueuedStream
 from tests.support.threads import run_at_once
 from tests.unit.observers.test_standard_streams import Disk
 
@@ -59,7 +59,7 @@ class TestLogWriter(unittest.TestCase):
         self.assertEqual(b"", sink.written)
 
     def test_lines_beyond_a_full_queue_are_dropped_and_counted_where_they_are_missing(self) -> None:
-        self.enterContext(mock.patch.object(log_writer, "_MOST_CHARACTERS", 1000))
+        self.enterContext(mock.patch.object(standard_streams, "_MOST_CHARACTERS", 1000))
         writer, sink = self.stuck()
         for number in range(1000):
             writer.write(f"{number}\n")
@@ -77,7 +77,7 @@ class TestLogWriter(unittest.TestCase):
         )
 
     def test_a_text_larger_than_the_queue_is_written_when_the_queue_is_empty(self) -> None:
-        self.enterContext(mock.patch.object(log_writer, "_MOST_CHARACTERS", 1000))
+        self.enterContext(mock.patch.object(standard_streams, "_MOST_CHARACTERS", 1000))
         writer, sink = self.stuck()
         writer.write("x" * 5000 + "\n")
         writer.write("dropped\n")
@@ -135,7 +135,7 @@ class TestLogWriter(unittest.TestCase):
                 return super().write(data)
 
         disk = Slow(10**9, piece=2000)
-        self.enterContext(mock.patch.object(log_writer, "STUCK_SECONDS", 0.5))
+        self.enterContext(mock.patch.object(standard_streams, "STUCK_SECONDS", 0.5))
         writer = self.writer(disk)
         for number in range(10_000):
             writer.write(f"{number}\n")

@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.observers import standard_streams
-from deepseek_cursor_proxy.observers.log_writer import QueuedStream
+from deepseek_cursor_proxy.observers.standard_streams import QueuedStream
 
 
 class Disk(io.RawIOBase):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.tokens import bpe
-from deepseek_cursor_proxy.tokens.bpe import Tokenizer
-from deepseek_cursor_proxy.tokens.regex import UnsupportedTokenizer
+from deepseek_cursor_proxy.tokens.bpe import Tokenizer, UnsupportedTokenizer
 from tests.unit.tokens.test_estimate import REAL
 
 WIRE = Path(__file__).parents[2] / "wire"

@@ -1,7 +1,7 @@
 import re
 import unittest
 
-from deepseek_cursor_proxy.tokens.regex import Splitter, UnsupportedTokenizer
+from deepseek_cursor_proxy.tokens.bpe import Splitter, UnsupportedTokenizer
 
 SAMPLE = "Ab1é٣Ж中ｱ😀𝐀 \t\u0301_-+€\u3000\x1c\ue000"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Heartbeat, Reply, ServerPiece, unpack_items
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
-from deepseek_cursor_proxy.deepseek.apis.messages_stream import MessageStreamReader, message_deltas, usage
+from deepseek_cursor_proxy.deepseek.apis.messages_api import MessageStreamReader, message_deltas, usage
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
 from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter

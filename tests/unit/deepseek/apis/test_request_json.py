@@ -4,7 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek.apis import chat_api, request_json
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.histories import TOOLS, assistant, result, system, user
 
@@ -28,7 +28,7 @@ class TestEncode(unittest.TestCase):
         self.memory = ChatMemory()
 
     def body(self, request: ChatRequest) -> bytes:
-        return request_json.encode(request, self.memory)
+        return chat_api.encode(request, self.memory)
 
     def test_the_upstream_body_is_the_json_of_the_payload_every_time(self) -> None:
         for name, request in {

@@ -4,9 +4,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis import responses_stream
-from deepseek_cursor_proxy.deepseek.apis.responses_api import payload
-from deepseek_cursor_proxy.deepseek.apis.responses_stream import response_deltas
+from deepseek_cursor_proxy.deepseek.apis import responses_api
+from deepseek_cursor_proxy.deepseek.apis.responses_api import payload, response_deltas
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.request import responses_items
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
@@ -214,9 +213,9 @@ class TestUsage(unittest.TestCase):
         chat = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         chat |= {"prompt_tokens_details": cached, "completion_tokens_details": thought}
         chat |= {"prompt_cache_hit_tokens": 8, "prompt_cache_miss_tokens": 2}
-        self.assertEqual(chat, responses_stream.usage(native))
+        self.assertEqual(chat, responses_api.usage(native))
 
     def test_native_usage_without_numbers_is_left_out(self) -> None:
-        self.assertIsNone(responses_stream.usage(None))
-        self.assertIsNone(responses_stream.usage([]))
-        self.assertEqual({"prompt_tokens": 1}, responses_stream.usage({"input_tokens": 1, "output_tokens": "5"}))
+        self.assertIsNone(responses_api.usage(None))
+        self.assertIsNone(responses_api.usage([]))
+        self.assertEqual({"prompt_tokens": 1}, responses_api.usage({"input_tokens": 1, "output_tokens": "5"}))

@@ -8,8 +8,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, chat_of
+from deepseek_cursor_proxy.deepseek.apis.chat_api import read_reasoning
 from deepseek_cursor_proxy.deepseek.hosts import Form, choose
-from deepseek_cursor_proxy.deepseek.hosts.reasoning_names import read_reasoning
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 
 URLS = {

@@ -3,7 +3,7 @@
 import unittest
 
 from deepseek_cursor_proxy.conversation import Delta, Reply
-from deepseek_cursor_proxy.deepseek.hosts.think_tags import ThinkSplitter, begins_with_block
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ThinkSplitter, begins_with_block
 
 # By content: the reasoning and the text in it.
 CONTENTS = {

@@ -2,7 +2,7 @@
 
 A Host says under which name reasoning goes back (its Form) and which fields switch thinking on and off; the fake's
 `tests/fake_deepseek/dialects` says where these facts are from. What comes is read under every name, whatever the host
-(`reasoning_names`). Hosts that are not here work as DeepSeek does, with the form that their answers show
+(`apis.chat_api.read_reasoning`). Hosts that are not here work as DeepSeek does, with the form that their answers show
 (`exchange/upstreams/host_choice.py`). This file imports nothing of the package: `GET /models` needs it.
 """
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, ChatMemory
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.deepseek import pictures_in_words
+from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.pictures_in_words import (
+from deepseek_cursor_proxy.deepseek.images import (
     PicturedHistory,
     clean_description,
     description_request,
@@ -78,7 +78,7 @@ class TestRequest(unittest.TestCase):
 
     def test_a_description_has_no_outer_space_and_an_end(self) -> None:
         self.assertEqual("a cat", clean_description("\n a cat \n"))
-        self.assertEqual(pictures_in_words._MAX_CHARACTERS + 2, len(clean_description("a" * 100_000)))
+        self.assertEqual(images._MAX_CHARACTERS + 2, len(clean_description("a" * 100_000)))
 
 
 class TestPlace(unittest.TestCase):
