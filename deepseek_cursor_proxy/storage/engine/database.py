@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -247,22 +247,15 @@ class Database:
         return self._connect(may_wait)
 
     def _connect(self, may_wait: bool) -> "_Connections":
-        claim = None
-        if self.path != ":memory:":
-            private_files.make_directory(self._file.parent)
-            claim = file_check.claim(self._file, self._schema, may_create=True)
-        try:
-            return self._connect_claimed(may_wait, claim)
-        except BaseException:
-            if claim is not None:
-                claim.release()
-            raise
-
-    def _connect_claimed(self, may_wait: bool, claim: file_check.Claim | None) -> "_Connections":
-        if claim is not None:
-            file_check.grant_side_files(self._file)
-        connection = connect(":memory:" if self.path == ":memory:" else str(self._file))
-        try:
+        is_file, claim = self.path != ":memory:", None
+        with ExitStack() as undo:
+            if is_file:
+                private_files.make_directory(self._file.parent)
+                claim = file_check.claim(self._file, self._schema, may_create=True)
+                undo.callback(claim.release)
+                file_check.grant_side_files(self._file)
+            connection = connect(str(self._file) if is_file else ":memory:")
+            undo.callback(connection.close)
             self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
             # Before any write: a file that is not ours stays as it is.
             self._schema.check(connection)
@@ -272,10 +265,9 @@ class Database:
             connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
             self._schema.migrate(connection)
-            return _Connections(connection, connection if claim is None else self._connect_reader(), claim)
-        except BaseException:
-            connection.close()
-            raise
+            connections = _Connections(connection, self._connect_reader() if is_file else connection, claim)
+            undo.pop_all()
+        return connections
 
     def _connect_reader(self) -> StoreConnection:
         """For reading only; should it ever write, it waits for the disk no longer than the writer."""
@@ -299,20 +291,15 @@ class Database:
             self._read_fault = self._write_fault = fault
         if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
             return
-        with suppress(sqlite3.Error, OSError, Unusable):
+        with suppress(sqlite3.Error, OSError, Unusable), ExitStack() as undo:
             claim = file_check.claim(self._file, self._schema, may_create=False)
-            connection = None
-            try:
-                connection = connect(file_check.immutable_uri(self._file), uri=True)
-                self._schema.check(connection)
-                if schema.version(connection) != self._schema.newest_version:
-                    raise fault
-            except BaseException:
-                if connection is not None:
-                    connection.close()
-                claim.release()
-                raise
-            self._adopt(_Connections(connection, connection, claim), ReadOnly(fault.reason, fault.remedy))
+            undo.callback(claim.release)
+            connection = connect(file_check.immutable_uri(self._file), uri=True)
+            undo.callback(connection.close)
+            self._schema.check(connection)
+            if schema.version(connection) == self._schema.newest_version:
+                undo.pop_all()
+                self._adopt(_Connections(connection, connection, claim), ReadOnly(fault.reason, fault.remedy))
 
     def _adopt(self, connections: "_Connections", write_fault: Unusable | None = None) -> None:
         with self._lock, self._read_lock:
