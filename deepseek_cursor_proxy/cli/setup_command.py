@@ -234,6 +234,8 @@ def _list(machine: Machine, endpoint: Endpoint) -> int:
 def _print_by_hand(client: Client, machine: Machine, endpoint: Endpoint) -> int:
     for target in client.targets(machine, endpoint):
         print(f"In {target.path}:\n\n{target.editor.by_hand()}")
+    for line in client.notes(machine, endpoint):
+        print(line)
     return 0
 
 

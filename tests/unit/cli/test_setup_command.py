@@ -90,6 +90,11 @@ class SetupTest(SetupCase):
         self.assertEqual((0, "", []), (ran.code, ran.err, self.files()))
         self.assertIn(str(self.claude), ran.out)
         self.assertIn('"ANTHROPIC_BASE_URL": "https://proxy.example"', ran.out)
+        self.assertNotIn("Warning", ran.out)
+
+    def test_print_warns_of_a_key_that_the_client_would_send_as_well(self) -> None:
+        os.environ["ANTHROPIC_API_KEY"] = "sk-ant-1234567"
+        self.assertIn("Warning: ANTHROPIC_API_KEY", self.run_setup("claude-code", "--print").out)
 
     def test_a_file_that_cannot_be_read_is_refused_with_what_to_add_by_hand(self) -> None:
         self.claude.parent.mkdir()
