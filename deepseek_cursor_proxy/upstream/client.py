@@ -10,7 +10,6 @@ connections, `response` reads what comes back.
 import ssl
 import time
 import urllib.request
-from functools import lru_cache
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -95,17 +94,11 @@ class _PooledRequest(urllib.request.Request):
     """A urllib request with its destination and the client that it is made for."""
 
     def __init__(self, destination: Destination, body: bytes, credential: str, peer: Peer | None) -> None:
-        # As Request.__init__ leaves it, which would parse the URL again for every call.
-        self.__dict__.update(_parse_url(destination.url).__dict__)
-        self.headers, self.unredirected_hdrs, self.data = {}, {"Authorization": f"Bearer {credential}"}, body
+        super().__init__(destination.url, body, method=destination.method)
+        self.add_unredirected_header("Authorization", f"Bearer {credential}")
         self.destination = destination
         self.body = body
         self.peer = peer
-
-
-@lru_cache(64)
-def _parse_url(url: str) -> urllib.request.Request:
-    return urllib.request.Request(url, method="POST")
 
 
 class _PoolHandler(urllib.request.BaseHandler):
