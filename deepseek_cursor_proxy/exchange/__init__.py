@@ -12,10 +12,12 @@
     cached_call        upstream_call for a request that uses the response cache
     upstreams          the servers that calls go to, in which order, and with which API
     pictures           descriptions, for a model that sees no pictures
-    preview            what a request would send
     background_jobs    work without a client: Job, Jobs
     request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
+
+A call that fails (upstream_call) and an answer that breaks (exchange) take the same way: plan.after collects the facts,
+the table in next_step decides, and upstream_call sends what follows.
 
 Other folders import all but the two stages, upstream_request, next_step, plan and cached_call.
 """

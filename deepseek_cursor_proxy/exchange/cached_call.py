@@ -7,15 +7,13 @@ client, and the upstream ended the stream by itself.
 """
 
 import json
+from functools import cached_property
 
 from deepseek_cursor_proxy.conversation import Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
-from deepseek_cursor_proxy.exchange.response_cache.service import CacheState, cache_key
-from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.response_cache.service import CacheLookup, cache_key
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.exchange.upstream_events import UpstreamEvents
 from deepseek_cursor_proxy.http1.lull import BLOCKING
@@ -27,16 +25,14 @@ from deepseek_cursor_proxy.usage.prices.price_list import Cost
 class CachedUpstreamCall(UpstreamCall):
     """Used by the thread that runs the exchange."""
 
-    def __init__(
-        self, report: RequestReport, context: CallContext, generation: GenerationRequest, services: Services
-    ) -> None:
-        super().__init__(report, context, generation, services)
-        self._lookup = services.response_cache.open_lookup(context.peer, services.config.heartbeat_interval)
+    @cached_property
+    def _lookup(self) -> CacheLookup:
+        services = self._services
+        return services.response_cache.open_lookup(self._context.peer, services.config.heartbeat_interval)
 
     @property
-    def cache_state(self) -> CacheState:
-        """What the cache has to do with the answer, as it is known by now."""
-        return self._lookup.state
+    def cache_state(self) -> str:
+        return self._lookup.state.value
 
     def _transmit(self, body: bytes) -> None:
         self._use_answer(self._lookup.find(self._key(body)))

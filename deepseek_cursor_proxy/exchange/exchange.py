@@ -8,9 +8,8 @@ A turn or call is stored before the batch that completes it is handed on.
 """
 
 import time
-from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy.conversation import Batches, Delta, Reply
+from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
@@ -36,12 +35,10 @@ from deepseek_cursor_proxy.observers.events import (
 )
 from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
 from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
-from deepseek_cursor_proxy.reasoning.echoes import find_turns
+from deepseek_cursor_proxy.reasoning.echoes import FoundTurns, find_turns
+from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
 from deepseek_cursor_proxy.usage.prices.price_list import Cost
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.cached_call import CachedUpstreamCall
 
 
 class Exchange:
@@ -52,10 +49,9 @@ class Exchange:
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
         find, memory = services.reasoning_store.find, services.memory
         found = find_turns(context.namespace, generation.request, find, memory, generation.client_messages)
-        exchange = cls(context, generation._replace(request=found.request), services)
+        exchange = cls(context, generation._replace(request=found.request), found, services)
         try:
-            tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
-            exchange._upstream_call.send(found.history, found.stored, tracker)
+            exchange._upstream_call.send()
         except BaseException as error:
             exchange._fail(error)
             exchange.close()
@@ -94,9 +90,9 @@ class Exchange:
                         steps.close()
                     if self._request.stream and not self._reply.is_finished:
                         raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
-                    if self._cached_call is not None:
+                    if self.cache_state:
                         yield BLOCKING
-                        self._store_answer(self._cached_call)
+                        self._store_answer()
                     break
                 except ProxyError as error:
                     yield BLOCKING
@@ -114,14 +110,15 @@ class Exchange:
         finally:
             self.close()
 
-    def __init__(self, context: CallContext, generation: GenerationRequest, services: Services) -> None:
+    def __init__(
+        self, context: CallContext, generation: GenerationRequest, found: FoundTurns, services: Services
+    ) -> None:
         """Sends nothing yet; see `open`."""
         self.is_closed = False
         self._services = services
         self._context = context
         self._report = context.report or open_report(context, generation, services)
-        self._cached_call = _open_cached_call(self._report, context, generation, services)
-        self._upstream_call = self._cached_call or UpstreamCall(self._report, context, generation, services)
+        self._upstream_call = _call_type(generation)(self._report, context, generation, found, services)
         self._request = self._upstream_call.request
         self._started = time.monotonic()
         self._first_delta: float | None = None
@@ -150,12 +147,12 @@ class Exchange:
     @property
     def has_owner_key(self) -> bool:
         """Whether DeepSeek is called with a key of the owner."""
-        return self._upstream_call.has_owner_key
+        return self._upstream_call.plan.has_owner_key
 
     @property
     def cache_state(self) -> str:
         """What the response cache has to do with the answer, in the word of its header; "" if it is not used."""
-        return self._cached_call.cache_state.value if self._cached_call is not None else ""
+        return self._upstream_call.cache_state
 
     @property
     def is_sent(self) -> bool:
@@ -199,11 +196,11 @@ class Exchange:
             return Output.DELTAS
         return Output.HEARTBEATS if self._has_output else Output.NOTHING
 
-    def _store_answer(self, cached_call: "CachedUpstreamCall") -> None:
+    def _store_answer(self) -> None:
         """Have the response cache keep the answer, which is complete, with what it cost."""
         tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
         cost = self._cost(tokens, time.time()) if tokens is not None else None
-        cached_call.store_answer(self._reply, tokens, cost)
+        self._upstream_call.store_answer(self._reply, tokens, cost)
 
     def fail(self, error: Exception) -> None:
         """End the exchange for a reason that lies behind it: the answer could not be written for the client."""
@@ -215,9 +212,9 @@ class Exchange:
         self._end = End.of(error)
         if isinstance(error, ProxyError):
             name_upstream(error, self._upstream_call.upstream.name)
-            credential = self._upstream_call.credential
+            credential = self._upstream_call.plan.credential
             # Upstream's own words may quote the key it was called with.
-            if self._upstream_call.has_owner_key or len(credential) >= SHORTEST_SECRET:
+            if self.has_owner_key or len(credential) >= SHORTEST_SECRET:
                 error.hide(credential)
             self._end = self._end._replace(message=redact_keys(error.message.replace(credential, "***")))
 
@@ -243,7 +240,7 @@ class Exchange:
             # It says nothing new about the upstream, and nothing about its prefix cache.
             return
         tokens = finished.tokens
-        if tokens is not None and upstream_call.tracker is not None:
+        if tokens is not None:
             prompt = PromptTokens(tokens.prompt, tokens.hit, finished.upstream, finished.facts.model)
             upstream_call.tracker.record_tokens(prompt)
         if is_complete:
@@ -256,7 +253,7 @@ class Exchange:
         queue, connect = upstream_call.queue_seconds, upstream_call.connect_seconds
         facts = self._facts()
         seconds = time.monotonic() - self._started
-        usage, is_cached, retry_reasons = self._reply.usage, upstream_call.is_cached, upstream_call.retry_reasons
+        usage, is_cached, retry_reasons = self._reply.usage, upstream_call.is_cached, upstream_call.plan.retries.reasons
         tokens = read_usage(usage) if usage is not None else None
         # What DeepSeek has of the chat does not matter to an answer of the response cache.
         tracker = upstream_call.tracker if not is_cached else None
@@ -291,22 +288,19 @@ class Exchange:
         if upstream_call.is_cached:
             return Cost(0.0, 0.0, 0.0, self._services.prices.currency, "")
         tracker = upstream_call.tracker
-        if tracker is not None and tracker.divergence is not None and (last := tracker.last_prompt) is not None:
+        if tracker.divergence is not None and (last := tracker.last_prompt) is not None:
             lost = max(0, min(last.total, tokens.prompt) - tokens.hit)
         model, is_deepseek = upstream_call.request.model, upstream_call.upstream.may_be_deepseek
         return self._services.prices.cost(model, tokens, at, is_deepseek=is_deepseek, lost_tokens=lost)
 
 
-def _open_cached_call(
-    report: RequestReport, context: CallContext, generation: GenerationRequest, services: Services
-) -> "CachedUpstreamCall | None":
-    """The calls of an exchange that uses the response cache; None for any other."""
+def _call_type(generation: GenerationRequest) -> type[UpstreamCall]:
     if not generation.uses_cache:
-        return None
+        return UpstreamCall
     # Only here: most requests do not, and the proxy is smaller without.
     from deepseek_cursor_proxy.exchange.cached_call import CachedUpstreamCall
 
-    return CachedUpstreamCall(report, context, generation, services)
+    return CachedUpstreamCall
 
 
 def open_report(context: CallContext, generation: GenerationRequest, services: Services) -> RequestReport:
@@ -315,3 +309,11 @@ def open_report(context: CallContext, generation: GenerationRequest, services: S
     report.add_caller(context.namespace)
     report.add_body(generation.body, generation.body_bytes)
     return report
+
+
+def prepare_request(namespace: bytes, request: ChatRequest, services: Services) -> ChatRequest:
+    """What a request would send, without sending it: its history restored and repaired, its tools in order."""
+    config, memory = services.config, services.memory
+    request, history, stored = find_turns(namespace, request, services.reasoning_store.find, memory)
+    prepared = prepare(request, history, stored, config.missing_reasoning_strategy, memory)
+    return ChatTracker(request, history, services.chats, config.tool_order).order_tools(prepared).request

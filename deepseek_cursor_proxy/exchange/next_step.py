@@ -22,9 +22,9 @@
     429                                           BUSY                                 the key rests for seconds
     402, or 401 with a key of the owner           UNPAID, KEY_REFUSED                  the key is set aside
     400 or 404 for a model it does not know       MODEL_REFUSED                        not asked for it for a time
-    any other 404                                 NOT_FOUND
-    403 with a key of the owner, own queue full,  OTHER
-      history refused as a transcript, too
+    any other 404, 403 with a key of the owner,   OTHER
+      own queue full, history refused as a
+      transcript, too
     any other refusal                             None: it is the answer
 
 What one request met with changes nothing for others, unless it cannot be due to that request: the words of an error may
@@ -81,7 +81,6 @@ class Cause(Enum):
     UNPAID = "unpaid"
     KEY_REFUSED = "key refused"
     MODEL_REFUSED = "model refused"
-    NOT_FOUND = "not found"
     # Nothing about the upstream as such.
     OTHER = "other"
 
@@ -162,14 +161,16 @@ _CAUSES = {
     402: Cause.UNPAID,
     401: Cause.KEY_REFUSED,
     403: Cause.OTHER,
-    404: Cause.NOT_FOUND,
+    404: Cause.OTHER,
 }
 
 REASONING_REFUSED = "reasoning_refused"
 
 
-def still_refused() -> UpstreamFailed:
-    """The error for a history that is refused as a transcript, too."""
+def name_refusal(error: ProxyError) -> ProxyError:
+    """The error; one of its own for a history that is refused for want of reasoning, and no transcript follows."""
+    if not is_reasoning_refusal(error):
+        return error
     return UpstreamFailed(
         "DeepSeek keeps refusing this history, even with the doubtful turns as a transcript. Start a new chat.",
         code=REASONING_REFUSED,

@@ -13,23 +13,9 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.next_step import (
-    Cause,
-    Next,
-    Output,
-    Situation,
-    cause_of,
-    is_reasoning_refusal,
-    next_step,
-    still_refused,
-)
+from deepseek_cursor_proxy.exchange.next_step import Cause, Next, Output, Situation, cause_of, name_refusal, next_step
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import (
-    MODEL_SECONDS,
-    Candidate,
-    ChatRoute,
-    RoutedChat,
-)
+from deepseek_cursor_proxy.exchange.upstreams.upstreams import MODEL_SECONDS, Candidate, ChatRoute, RoutedChat
 from deepseek_cursor_proxy.observers.events import UpstreamChanged
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
@@ -95,6 +81,11 @@ class Plan:
         """The key that the upstream is called with: the owner's for it, or that of the request."""
         lease = self.current.lease
         return self._context.credential if lease is None else lease.key.credential
+
+    @property
+    def has_owner_key(self) -> bool:
+        """Whether no client may see that key."""
+        return self._context.is_held or self.current.lease is not None
 
     def check_key(self) -> None:
         """Raise UpstreamFailed if there is no key for any upstream."""
@@ -247,8 +238,7 @@ class Plan:
         return Attempt(candidate, lease)
 
     def _words(self, error: ProxyError) -> str:
-        if is_reasoning_refusal(error):
-            error = still_refused()
+        error = name_refusal(error)
         if isinstance(error, UpstreamRefused):
             return f"answered {error.status}"
         # Upstream's own words may quote the key it was called with.
@@ -286,35 +276,20 @@ def _find_candidates(
     reserved = context.slot.limit if context.slot is not None else None
     max_tokens = request.params.get("max_tokens")
     chat = RoutedChat(digest, context.namespace, context.spend_refusal is None, reserved, max_tokens)
-    found = upstreams.candidates(request.model, chat)
-    if request.server_tools or server_tools.is_forced(request):
-        found = _prefer_server_tools(found, generation, chat)
-    return chat, found
-
-
-def _prefer_server_tools(
-    candidates: list[Candidate], generation: GenerationRequest, chat: RoutedChat
-) -> list[Candidate]:
-    """The candidates, those first that run the tools of DeepSeek in a request; these alone if it forces one.
-
-    BadRequest if it does and none runs it.
-    """
+    if not (request.server_tools or server_tools.is_forced(request)):
+        return chat, upstreams.candidates(request.model, chat)
 
     def is_able(candidate: Candidate) -> bool:
-        request = generation.request._replace(model=candidate.model)
-        return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, request, chat.caller)
+        sent = request._replace(model=candidate.model)
+        return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, sent, chat.caller)
 
-    able = list(filter(is_able, candidates))
-    if server_tools.is_forced(generation.request):
-        if not able:
+    found = upstreams.candidates(request.model, chat, is_able)
+    if server_tools.is_forced(request):
+        found = list(filter(is_able, found))
+        if not found:
             # It raises.
-            server_tools.leave_out(generation.request)
-        return able
-
-    def rank(candidate: Candidate) -> tuple[bool, bool]:
-        return not candidate.upstream.is_ready_for(chat.kind(candidate.model)), candidate not in able
-
-    return sorted(candidates, key=rank)
+            server_tools.leave_out(request)
+    return chat, found
 
 
 def _no_key(candidate: Candidate) -> UpstreamFailed:

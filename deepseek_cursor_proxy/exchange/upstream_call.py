@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import upstream_events
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Next, Output, is_reasoning_refusal, still_refused
+from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Next, Output, name_refusal
 from deepseek_cursor_proxy.exchange.plan import open_plan
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
@@ -30,38 +30,43 @@ from deepseek_cursor_proxy.exchange.upstream_request import UpstreamRequest
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.observers.events import Rerouted, Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
-from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
 from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
-from deepseek_cursor_proxy.reasoning.identity import History
+from deepseek_cursor_proxy.reasoning.echoes import FoundTurns
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare, prepare_second_attempt
-from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
+    from deepseek_cursor_proxy.deepseek.usage import Tokens
     from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
+    from deepseek_cursor_proxy.usage.prices.price_list import Cost
 
 
 class UpstreamCall:
     """The calls of one exchange, and the response of the last. Used by the thread that runs the exchange."""
 
     def __init__(
-        self, report: RequestReport, context: CallContext, generation: GenerationRequest, services: Services
+        self,
+        report: RequestReport,
+        context: CallContext,
+        generation: GenerationRequest,
+        found: FoundTurns,
+        services: Services,
     ) -> None:
+        """`found` is the request of the client, with what is stored for its turns."""
         self._report = report
         self._context = context
         self._services = services
         self._generation = generation
-        self._plan = open_plan(context, generation, services)
+        self._found = found
+        self.tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
+        self.plan = open_plan(context, generation, services)
         self._use_current()
         self._started = time.monotonic()
         self._slot = context.slot
         # The upstreams that failed, for which others were asked.
         self.rerouted: list[str] = []
-        self._history: History | None = None
-        self._stored: StoredTexts = {}
-        self.tracker: ChatTracker | None = None
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
         # The request with its reasoning, and the same as it is sent, in the form of the upstream's API.
@@ -75,8 +80,8 @@ class UpstreamCall:
 
     def _use_current(self) -> None:
         """Send the request to the current upstream from now on, without tools that it does not run."""
-        (upstream, model), _ = self._plan.current
-        request = self._generation.request
+        (upstream, model), _ = self.plan.current
+        request = self._found.request
         if model != request.model:
             request = request._replace(model=model)
         is_native = self._services.config.responses_upstream == "native"
@@ -99,18 +104,14 @@ class UpstreamCall:
         return self.upstream_request.request
 
     @property
-    def retry_reasons(self) -> list[str]:
-        return self._plan.retries.reasons
+    def cache_state(self) -> str:
+        """What the response cache has to do with the answer, in the word of its header; "" if it is not used."""
+        return ""
 
     @property
     def connect_seconds(self) -> float | None:
         """How long the connection of the accepted call took; 0 if it was open already."""
         return self._response.connect_seconds if self._response is not None else None
-
-    @property
-    def divergence(self) -> Divergence | None:
-        """Where the request parted from the last one of its chat, if it did."""
-        return self.tracker.divergence if self.tracker is not None else None
 
     def learn(self, reply: Reply) -> None:
         """Learn from a complete answer how its upstream writes reasoning."""
@@ -120,23 +121,13 @@ class UpstreamCall:
         choice.learn(reply, has_thinking=self.request.thinking)
 
     @property
-    def credential(self) -> str:
-        return self._plan.credential
-
-    @property
-    def has_owner_key(self) -> bool:
-        """Whether no client may see the key."""
-        return self._context.is_held or self.credential is not self._context.credential
-
-    @property
     def is_accepted(self) -> bool:
         """Whether there is an answer, if only to break off: DeepSeek accepted the request, or it is a cached one."""
         return self._response is not None
 
-    def send(self, history: History, stored: StoredTexts, tracker: ChatTracker) -> None:
+    def send(self) -> None:
         """Have an upstream accept the request; raises a ProxyError or ClientGone otherwise."""
-        self._history, self._stored, self.tracker = history, stored, tracker
-        self._plan.check_key()
+        self.plan.check_key()
         self._restore()
         self._send_until_accepted()
 
@@ -154,7 +145,7 @@ class UpstreamCall:
         """Make the call again after its answer broke, if that can help; else the client gets the `final_error`."""
         name_upstream(error, self.upstream.name)
         # Of several upstreams the next one is asked instead.
-        refuses_tools = self._plan.is_only and self.upstream_request.is_refusal_in_answer(error)
+        refuses_tools = self.plan.is_only and self.upstream_request.is_refusal_in_answer(error)
         if not self._take_next_step(error, output, refuses_tools=refuses_tools):
             return False
         # An upstream that accepted these tools is not remembered as one that refuses them.
@@ -167,7 +158,7 @@ class UpstreamCall:
         # First, so that others can have the slot meanwhile.
         self.close()
         failed = self.upstream.name
-        step = self._plan.after(error, output, is_transcript=self._is_second_attempt, refuses_tools=refuses_tools)
+        step = self.plan.after(error, output, is_transcript=self._is_second_attempt, refuses_tools=refuses_tools)
         if step is Next.GIVE_UP:
             return False
         if step is Next.TRANSCRIPT:
@@ -178,21 +169,20 @@ class UpstreamCall:
             self._use_current()
             if self.upstream.name != failed:
                 self.rerouted.append(failed)
-                reason = self._plan.failures[failed]
+                reason = self.plan.failures[failed]
                 self._report.emit(Rerouted(self._report.number, failed, reason, self.upstream.name))
             self._restore()
         return True
 
     def final_error(self, error: ProxyError, output: Output = Output.NOTHING) -> ProxyError:
         """The error that the client gets when no call follows."""
-        if is_reasoning_refusal(error):
-            error = still_refused()
-        elif isinstance(error, UpstreamRefused):
+        error = name_refusal(error)
+        if isinstance(error, UpstreamRefused):
             error = self._explain(error)
-        return self._plan.final_error(error) if output <= Output.HEARTBEATS else error
+        return self.plan.final_error(error) if output <= Output.HEARTBEATS else error
 
     def _explain(self, refusal: UpstreamRefused) -> ProxyError:
-        if refusal.status == 401 and self._context.is_held and self.credential is self._context.credential:
+        if refusal.status == 401 and self._context.is_held and self.plan.current.lease is None:
             # As a 401 it would send people to look at a key that has nothing to do with it.
             return UpstreamFailed(
                 "DeepSeek does not accept the key of this proxy. Its owner has to set DEEPSEEK_API_KEY anew and start "
@@ -205,11 +195,10 @@ class UpstreamCall:
 
     def _restore(self) -> None:
         """Restore the reasoning of the history, as the upstream needs it."""
-        assert self._history is not None
         # A host that does not insist on reasoning gets the history as it is.
         requires = self.upstream_request.api.host.requires_reasoning
         strategy = self._services.config.missing_reasoning_strategy if requires else "placeholder"
-        self._prepare(prepare(self.request, self._history, self._stored, strategy, self._services.memory))
+        self._prepare(prepare(self.request, self._found.history, self._found.stored, strategy, self._services.memory))
 
     def _use_transcript(self) -> None:
         """Have the history sent as a transcript where its reasoning may be missing."""
@@ -219,7 +208,7 @@ class UpstreamCall:
             # What was learned of the upstream is wrong, if it answers now.
             self.upstream_request = self.upstream_request.with_strict_api()
         strategy = self._services.config.missing_reasoning_strategy
-        self._prepare(prepare_second_attempt(self.request, self._stored, self.prepared, strategy))
+        self._prepare(prepare_second_attempt(self.request, self._found.stored, self.prepared, strategy))
 
     def _leave_out_tools(self, error: ProxyError) -> None:
         """Have the request sent without the tools that the upstream refused."""
@@ -237,25 +226,16 @@ class UpstreamCall:
 
     def _prepare(self, restored: PreparedRequest) -> None:
         """Bring the request into the form of the upstream's API, and its tools in order."""
-        assert self.tracker is not None
         self._restored = prepared = restored
-        find, memory = self._services.reasoning_store.find, self._services.memory
-        if self.upstream_request.api.host.form is Form.DETAILS:
+        form, find, memory = self.upstream_request, self._services.reasoning_store.find, self._services.memory
+        if form.api.host.form is Form.DETAILS:
             prepared = add_details(prepared, self._context.namespace, find, memory)
-        if self.upstream_request.api.runs_server_tools:
+        if form.api.runs_server_tools:
             prepared = server_turns.complete(prepared, self._context.namespace, find, memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes))
         self.prepared = self.tracker.order_tools(prepared)
-        self._report.emit(
-            Restored(
-                self._report.number,
-                self.prepared,
-                self._is_second_attempt,
-                self.upstream_request.api,
-                self.divergence,
-                self.upstream_request.refused_tools,
-            )
-        )
+        number, is_second, divergence = self._report.number, self._is_second_attempt, self.tracker.divergence
+        self._report.emit(Restored(number, self.prepared, is_second, form.api, divergence, form.refused_tools))
 
     # One call …
 
@@ -265,21 +245,21 @@ class UpstreamCall:
 
     def _transmit(self, body: bytes) -> None:
         """Make one call: a slot, a connection, the head of a response."""
-        slot, destination, credential = self._acquire_slot(), self.upstream_request.destination, self.credential
+        slot, destination, credential = self._acquire_slot(), self.upstream_request.destination, self.plan.credential
         response = self._services.upstream.send(destination, body, credential, self._context.peer, slot)
         self._response = response
-        if self.has_owner_key:
+        if self.plan.has_owner_key:
             response.hide(credential)
         if self.request.stream:
             response.raise_unless_stream()
         self._sent = self._sent_event(len(body))
-        self._plan.record_acceptance()
+        self.plan.record_acceptance()
 
     def _sent_event(self, size: int) -> Sent:
         assert self.prepared is not None
         payload = partial(self.upstream_request.api.payload, self.prepared.request)
-        seconds, upstream = time.monotonic() - self._started, "" if self._plan.is_only else self.upstream.name
-        return Sent(self._report.number, payload, size, seconds, self._plan.retries.count, upstream)
+        seconds, upstream = time.monotonic() - self._started, "" if self.plan.is_only else self.upstream.name
+        return Sent(self._report.number, payload, size, seconds, self.plan.retries.count, upstream)
 
     def _acquire_slot(self) -> Slot:
         slot, self._slot = self._slot, None
@@ -338,13 +318,16 @@ class UpstreamCall:
 
         return WrittenCalls(request, lambda: f"call_{secrets.token_hex(12)}", choice.record_structured_call)
 
+    def store_answer(self, reply: Reply, tokens: "Tokens | None", cost: "Cost | None") -> None:
+        """Have the response cache keep an answer that came to its end, if it is used."""
+
     def end_soon(self) -> None:
         assert self._response is not None
         self._response.end_soon()
 
     def record_sent(self) -> None:
         """Record and report that DeepSeek accepted, before the answer ends and the client goes on. Idempotent."""
-        if self._sent is not None and self.tracker is not None:
+        if self._sent is not None:
             sent, self._sent = self._sent, None
             self.tracker.record()
             if not self.is_cached:
@@ -353,7 +336,7 @@ class UpstreamCall:
     def end(self, *, was_complete: bool, has_left: bool) -> None:
         """The exchange is over: its client has the answer, or left, or got an error."""
         self.close(was_complete=was_complete)
-        self._plan.end(was_complete=was_complete and not self.is_cached)
+        self.plan.end(was_complete=was_complete and not self.is_cached)
 
     def close(self, *, was_complete: bool = False) -> None:
         self.record_sent()

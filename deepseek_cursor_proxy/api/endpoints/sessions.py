@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, unknown_session
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
-from deepseek_cursor_proxy.exchange.preview import prepare_request
+from deepseek_cursor_proxy.exchange.exchange import prepare_request
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json

@@ -211,22 +211,27 @@ class Upstreams:
         if spend_refusal is not None and all(each.keys is not None for each in found):
             raise spend_refusal
 
-    def candidates(self, model: str, chat: RoutedChat) -> list[Candidate]:
-        """The upstreams that serve a model, in the order in which they are asked for this chat."""
+    def candidates(
+        self, model: str, chat: RoutedChat, is_able: Callable[[Candidate], bool] = lambda candidate: True
+    ) -> list[Candidate]:
+        """The upstreams that serve a model, in the order in which they are asked for this chat.
+
+        Of those that are ready, those go first that are able to run the tools of the request.
+        """
         found = [Candidate(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
         found = [each for each in found if chat.can_spend or each.upstream.keys is None]
         found = [each for each in found if not self._is_refused(each, chat)] or found
         route = self.route(chat.digest)
         own = route.upstream if route is not None else ""
 
-        def rank(candidate: Candidate) -> tuple[bool, bool, bool, int, float]:
+        def rank(candidate: Candidate) -> tuple[bool, bool, bool, bool, int, float]:
             upstream, table = candidate.upstream, candidate.upstream.table
             assert table is not None
             limit = self.limit(candidate)
             is_full = limit is not chat.reserved and limit.is_full
             drawn = _draw(chat.digest, upstream.name) / table.weight
             is_ready = upstream.is_ready_for(chat.kind(candidate.model))
-            return not is_ready, upstream.name != own, is_full, table.priority, drawn
+            return not is_ready, not is_able(candidate), upstream.name != own, is_full, table.priority, drawn
 
         return sorted(found, key=rank)
 

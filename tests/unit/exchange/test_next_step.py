@@ -19,8 +19,8 @@ from deepseek_cursor_proxy.exchange.next_step import (
     Output,
     Situation,
     cause_of,
+    name_refusal,
     next_step,
-    still_refused,
 )
 from deepseek_cursor_proxy.upstream.retry import Pause
 
@@ -145,7 +145,9 @@ class TestCauses(unittest.TestCase):
         self.assert_causes(Cause.BROKEN, UpstreamDropped("cut"), *map(refused, (500, 502, 503, 504, 524, 529)))
         self.assert_causes(Cause.BUSY, refused(429))
         self.assert_causes(Cause.UNPAID, refused(402))
-        self.assert_causes(Cause.OTHER, QueueFull("full"), still_refused(), refused(400, NO_REASONING))
+        self.assert_causes(
+            Cause.OTHER, QueueFull("full"), name_refusal(refused(400, NO_REASONING)), refused(400, NO_REASONING)
+        )
 
     def test_refusals_of_a_key_are_for_its_owner(self) -> None:
         self.assert_causes(None, refused(401), refused(403))
@@ -159,7 +161,7 @@ class TestCauses(unittest.TestCase):
             refused(422, code="invalid_model"),
         ]
         self.assert_causes(Cause.MODEL_REFUSED, *by_field, *(refused(400, text) for text in UNKNOWN_MODELS))
-        self.assert_causes(Cause.NOT_FOUND, refused(404), refused(404, "There is no file x"))
+        self.assert_causes(Cause.OTHER, refused(404), refused(404, "There is no file x"))
 
     def test_any_other_refusal_is_the_answer(self) -> None:
         self.assert_causes(None, *(refused(400, text) for text in OTHER_REFUSALS), refused(413), refused(422))

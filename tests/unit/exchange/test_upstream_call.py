@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.errors import ProxyStopping, UpstreamDropped, Upstrea
 from deepseek_cursor_proxy.exchange.next_step import Output
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.observers.events import Restored, Sent
-from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
+from deepseek_cursor_proxy.reasoning.echoes import FoundTurns
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.support.scripted_upstreams import Case, play
 from tests.unit.exchange.fakes import ME, ExchangeTestCase, FakeResponse
@@ -29,13 +29,12 @@ class TestUpstreamCall(ExchangeTestCase):
     def call(self, *answers: FakeResponse | Exception, is_held: bool = False, **settings: Any) -> UpstreamCall:
         self.used = self.services(*answers, **settings)
         generation = self.generation(messages=HISTORY)
-        return UpstreamCall(self.used.open_report("chat"), self.context(is_held=is_held), generation, self.used)
+        found = FoundTurns(generation.request, identify(ME, generation.request.messages, None), {})
+        context = self.context(is_held=is_held)
+        return UpstreamCall(self.used.open_report("chat"), context, generation, found, self.used)
 
     def send(self, call: UpstreamCall) -> UpstreamCall:
-        request = self.generation(messages=HISTORY).request
-        history = identify(ME, request.messages, None)
-        tracker = ChatTracker(request, history, self.used.chats, "sticky")
-        call.send(history, {}, tracker)
+        call.send()
         return call
 
     def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
@@ -55,7 +54,7 @@ class TestUpstreamCall(ExchangeTestCase):
 
     def test_a_busy_deepseek_is_called_again(self) -> None:
         call = self.send(self.call(refusal(503, "busy"), FakeResponse(), retry_budget=60))
-        self.assertEqual(["http_503"], call.retry_reasons)
+        self.assertEqual(["http_503"], call.plan.retries.reasons)
 
     def test_the_refusal_of_the_proxys_own_key_is_no_401_of_the_client(self) -> None:
         with self.assertRaises(UpstreamFailed) as caught:
