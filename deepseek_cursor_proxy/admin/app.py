@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.json_api import requests, sessions, stats
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
-from deepseek_cursor_proxy.admin.state import Readiness
+from deepseek_cursor_proxy.admin.state import ReadinessProbe
 from deepseek_cursor_proxy.admin.static_files import StaticFiles
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
@@ -64,7 +64,7 @@ class AdminApp:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
         self._files = StaticFiles()
-        self._readiness = Readiness()
+        self._readiness = ReadinessProbe()
         self._secret = InstallationSecret(context.config.reasoning_content_path)
         self._feeds = Feeds(context)
         self._access = AdminAccess(context.config, _admin_key(context))

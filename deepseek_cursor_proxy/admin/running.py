@@ -8,12 +8,13 @@ proxy at another port. The key and the real question follow on the same connecti
 
 import contextlib
 import http.client
+import json
 import secrets
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.admin import key_files
@@ -25,13 +26,22 @@ _ASK_SECONDS = 3.0
 _MAX_BYTES = 1_000_000
 
 
-class Answer(NamedTuple):
+class AdminAnswer(NamedTuple):
     """The answer of a listener; without a proof it was asked for nothing else, and the rest is empty."""
 
     url: str
     is_proven: bool
     status: int = 0
     body: bytes = b""
+
+
+class RunningProxy(NamedTuple):
+    """What a running proxy says about itself; `store_fault` is empty if it can use its store."""
+
+    version: str
+    base_url: str
+    public_url: str | None
+    store_fault: str
 
 
 def proof(secret: bytes, url: str, nonce: str) -> str:
@@ -42,11 +52,25 @@ def proof(secret: bytes, url: str, nonce: str) -> str:
     return hmac.new(secret, f"admin listener {url} {nonce}".encode(), "sha256").hexdigest()
 
 
-def ask_all(store: Path, path: str, key: str | None) -> Iterator[Answer]:
+def ask_all(store: Path, path: str, key: str | None) -> Iterator[AdminAnswer]:
     """The answers of all listeners at addresses that proxies with this store left, the newest first."""
     for url in key_files.addresses(store) if str(store) != ":memory:" else ():
         with contextlib.suppress(OSError):
             yield _ask(store, url, path, key)
+
+
+def read_stats(body: bytes) -> RunningProxy | None:
+    """The proxy that answered /api/stats; None for any other answer than that of our admin API."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        stats: dict[str, Any] = json.loads(body)
+        state, public_url = str(stats["store"]["state"]), stats["public_url"]
+        return RunningProxy(
+            str(stats["version"]),
+            str(stats["base_url"]),
+            str(public_url) if public_url else None,
+            "" if state == "usable" else state,
+        )
+    return None
 
 
 def stranger_text(url: str) -> str:
@@ -57,7 +81,7 @@ def stranger_text(url: str) -> str:
     )
 
 
-def _ask(store: Path, url: str, path: str, key: str | None) -> Answer:
+def _ask(store: Path, url: str, path: str, key: str | None) -> AdminAnswer:
     """Ask the listener at an address; OSError if none answers there. An address without a listener is forgotten."""
     address = urlsplit(url)
     try:
@@ -68,9 +92,9 @@ def _ask(store: Path, url: str, path: str, key: str | None) -> Answer:
             connection.auto_open = 0
             with _time_limit(connection.sock):
                 if not _is_proven(connection, store, url):
-                    return Answer(url, is_proven=False)
+                    return AdminAnswer(url, is_proven=False)
                 status, body = _get(connection, path, {"Authorization": f"Bearer {key}"} if key else {})
-                return Answer(url, True, status, body)
+                return AdminAnswer(url, True, status, body)
     except ConnectionRefusedError:
         key_files.forget_address(store, url)
         raise

@@ -28,7 +28,7 @@ _FRESH_SECONDS = 60.0
 _PROBE_VALID_SECONDS = 10.0
 
 
-class Readiness:
+class ReadinessProbe:
     """Called by connection threads. The lock protects the last probe, and lets one thread probe at a time."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

@@ -4,17 +4,19 @@ The key is part of the link, so the link is printed to a terminal only: a log ma
 not get it as an argument either, which every user of the machine can see, but in a private file that leads there.
 """
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deepseek_cursor_proxy.admin import key_files
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import is_loopback
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage import private_files
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.admin.running import RunningProxy
 
 _REDIRECT_NAME = "dashboard.html"
 _REDIRECT = """<!doctype html>
@@ -64,27 +66,16 @@ def open_dashboard(config: ProxyConfig) -> None:
         raise StartupError("there is no browser to open; open the link above in one, perhaps through `ssh -L`")
 
 
-class Addresses(NamedTuple):
-    """Where a running proxy serves clients: on this machine, and through its tunnel."""
-
-    base_url: str
-    public_url: str | None
-
-
-def find_addresses(config: ProxyConfig) -> Addresses | None:
-    """The addresses of the proxy that runs with this store; None when none does, or its key is not known here."""
-    import json
-
+def find_running(config: ProxyConfig) -> "RunningProxy | None":
+    """The proxy that runs with this store; None when none does, or its key is not known here."""
     from deepseek_cursor_proxy.admin import running
 
     store = config.reasoning_content_path
     key = None if config.admin_key is not None else key_files.read_key(store)
     answers = list(running.ask_all(store, "/api/stats", key))
     for answer in answers:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            stats = json.loads(answer.body)
-            public = stats["public_url"]
-            return Addresses(str(stats["base_url"]), str(public) if public else None)
+        if (found := running.read_stats(answer.body)) is not None:
+            return found
     if strangers := [each.url for each in answers if not each.is_proven]:
         print(f"deepseek-cursor-proxy: {running.stranger_text(strangers[0])}", file=sys.stderr)
     return None

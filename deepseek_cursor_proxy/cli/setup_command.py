@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.cli import access_key, questions
 from deepseek_cursor_proxy.cli.flags import flag_types
 from deepseek_cursor_proxy.cli.setup import changes
-from deepseek_cursor_proxy.cli.setup.changes import Change, Refusal
+from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
 from deepseek_cursor_proxy.cli.setup.endpoint import (
     ACCESS_KEY_VARIABLE,
     DEEPSEEK_KEY_VARIABLE,
     HIDDEN_KEY,
-    Endpoint,
     Machine,
+    ProxyEndpoint,
 )
-from deepseek_cursor_proxy.cli.setup.history import History
+from deepseek_cursor_proxy.cli.setup.history import SetupHistory
 from deepseek_cursor_proxy.cli.welcome import reachable_hosts
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
@@ -75,7 +75,7 @@ def run(config: ProxyConfig, config_path: Path, name: str | None, choice: Choice
     client = CLIENTS[name]
     if choice.is_print:
         return _print_by_hand(client, machine, endpoint)
-    history = History(expand_home(HOME) / "setup", date.today())
+    history = SetupHistory(expand_home(HOME) / "setup", date.today())
     if choice.is_undo:
         return _undo(client, machine, endpoint, (history, choice))
     if not choice.is_agreed and not questions.can_ask():
@@ -92,19 +92,19 @@ def run(config: ProxyConfig, config_path: Path, name: str | None, choice: Choice
 # What the clients are pointed at …
 
 
-def _endpoint(config: ProxyConfig, url: str | None) -> tuple[Endpoint, str | None]:
+def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str | None]:
     """By the flag, else the proxy that runs with this store, else the settings; and its public address, if any."""
     variable = ACCESS_KEY_VARIABLE if config.access_keys else DEEPSEEK_KEY_VARIABLE
     if url is not None:
-        return Endpoint(url, variable), url
+        return ProxyEndpoint(url, variable), url
     from deepseek_cursor_proxy.cli import dashboard
 
-    if (running := dashboard.find_addresses(config)) is not None:
-        return Endpoint(running.base_url.removesuffix("/v1"), variable), running.public_url
-    return Endpoint(f"http://{reachable_hosts(config.host)[0]}:{config.port}", variable), None
+    if (running := dashboard.find_running(config)) is not None:
+        return ProxyEndpoint(running.base_url.removesuffix("/v1"), variable), running.public_url
+    return ProxyEndpoint(f"http://{reachable_hosts(config.host)[0]}:{config.port}", variable), None
 
 
-def _with_key(client: Client, endpoint: Endpoint) -> Endpoint:
+def _with_key(client: Client, endpoint: ProxyEndpoint) -> ProxyEndpoint:
     """With the key itself, for a client that cannot name a variable."""
     if not client.needs_key:
         return endpoint
@@ -127,7 +127,7 @@ def _machine() -> Machine:
 # What is done …
 
 
-def _set_up(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[History, Choice]) -> int:
+def _set_up(client: Client, machine: Machine, endpoint: ProxyEndpoint, by: tuple[SetupHistory, Choice]) -> int:
     history, choice = by
     targets = client.targets(machine, endpoint)
     _refuse_rival(client, targets[0].path, machine)
@@ -149,7 +149,7 @@ def _set_up(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Hist
     return 0
 
 
-def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[History, Choice]) -> int:
+def _undo(client: Client, machine: Machine, endpoint: ProxyEndpoint, by: tuple[SetupHistory, Choice]) -> int:
     history, choice = by
     if not choice.is_agreed and not questions.can_ask():
         raise StartupError("--undo asks before it writes, and this is no terminal: add --yes")
@@ -173,7 +173,7 @@ def _undo(client: Client, machine: Machine, endpoint: Endpoint, by: tuple[Histor
     return 0
 
 
-def _confirm(plan: Sequence[Change], endpoint: Endpoint, choice: Choice) -> bool:
+def _confirm(plan: Sequence[FileChange], endpoint: ProxyEndpoint, choice: Choice) -> bool:
     for change in plan:
         _print_diff(change, endpoint)
     if choice.is_agreed or questions.is_agreed("Make this change?"):
@@ -182,7 +182,7 @@ def _confirm(plan: Sequence[Change], endpoint: Endpoint, choice: Choice) -> bool
     return False
 
 
-def _print_diff(change: Change, endpoint: Endpoint) -> None:
+def _print_diff(change: FileChange, endpoint: ProxyEndpoint) -> None:
     old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
     name = str(change.path)
     source, target = (name if data is not None else "no file" for data in (change.now, change.after))
@@ -190,7 +190,7 @@ def _print_diff(change: Change, endpoint: Endpoint) -> None:
         print(line)
 
 
-def _visible_lines(data: bytes | None, endpoint: Endpoint) -> list[str]:
+def _visible_lines(data: bytes | None, endpoint: ProxyEndpoint) -> list[str]:
     text = (data or b"").decode("utf-8", "replace")
     if endpoint.key:
         text = text.replace(endpoint.key, HIDDEN_KEY)
@@ -207,7 +207,7 @@ def _refuse_rival(client: Client, path: Path, machine: Machine) -> None:
         )
 
 
-def _refuse(refusal: Refusal, client: Client, machine: Machine, endpoint: Endpoint) -> int:
+def _refuse(refusal: Refusal, client: Client, machine: Machine, endpoint: ProxyEndpoint) -> int:
     print(f"deepseek-cursor-proxy: nothing is changed. {refusal}", file=sys.stderr)
     _print_by_hand(client, machine, endpoint.without_key())
     return 2
@@ -220,7 +220,7 @@ def _reason(error: OSError) -> str:
 # What is printed …
 
 
-def _list(machine: Machine, endpoint: Endpoint) -> int:
+def _list(machine: Machine, endpoint: ProxyEndpoint) -> int:
     print(f"{'client':<13} {'is here':<9} points to {endpoint.root}")
     for client in CLIENTS.values():
         found = status(client, machine, endpoint)
@@ -231,7 +231,7 @@ def _list(machine: Machine, endpoint: Endpoint) -> int:
     return 0
 
 
-def _print_by_hand(client: Client, machine: Machine, endpoint: Endpoint) -> int:
+def _print_by_hand(client: Client, machine: Machine, endpoint: ProxyEndpoint) -> int:
     for target in client.targets(machine, endpoint):
         print(f"In {target.path}:\n\n{target.editor.by_hand()}")
     for line in client.notes(machine, endpoint):
@@ -239,7 +239,7 @@ def _print_by_hand(client: Client, machine: Machine, endpoint: Endpoint) -> int:
     return 0
 
 
-def _print_notes(client: Client, machine: Machine, endpoint: Endpoint, config: ProxyConfig) -> None:
+def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, config: ProxyConfig) -> None:
     variable = endpoint.key_variable if client.key_variable is None else client.key_variable
     if config.access_keys:
         _offer_access_key(config, variable)
@@ -262,7 +262,7 @@ def _offer_access_key(config: ProxyConfig, variable: str) -> None:
         access_key.print_new()
 
 
-def _print_cursor(config: ProxyConfig, config_path: Path, endpoint: Endpoint, public_url: str | None) -> int:
+def _print_cursor(config: ProxyConfig, config_path: Path, endpoint: ProxyEndpoint, public_url: str | None) -> int:
     key = f"{endpoint.key_word} ({HIDDEN_KEY})"
     # public_hosts names a tunnel that the proxy did not open.
     public = public_url or next((f"https://{host}" for host in config.public_hosts), None)

@@ -1,8 +1,8 @@
 """Declarations of settings: `setting(…)`, `table(…)` and `constant(…)`, with the parsing and printing of their values.
 
-A Setting is one value or a list, from a flag, an environment variable or the file; a Table maps names of models and
-comes from the file only. A bad value is a StartupError of one line that names the setting, the value, what is allowed
-and the origin. The settings themselves are in `settings`.
+A Setting is one value or a list, from a flag, an environment variable or the file; a SettingsTable maps names of models
+and comes from the file only. A bad value is a StartupError of one line that names the setting, the value, what is
+allowed and the origin. The settings themselves are in `settings`.
 """
 
 import re
@@ -181,7 +181,7 @@ def table(help: str, entry: EntryParser, *example: str) -> Any:
     return field(default_factory=dict, hash=False, metadata=metadata)
 
 
-class Table(NamedTuple):
+class SettingsTable(NamedTuple):
     field: str
     help: str
     entry: EntryParser

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.config import https_proxy, upstreams
 from deepseek_cursor_proxy.config.declaration import (
     ENVIRONMENT_PREFIX,
     Setting,
-    Table,
+    SettingsTable,
     nearest,
     parse_toml,
     quote,
@@ -48,8 +48,8 @@ def _collect_settings() -> tuple[Setting, ...]:
 
 
 SETTINGS = _collect_settings()
-TABLES = tuple(Table(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
-DECLARATIONS: tuple[Setting | Table, ...] = (*SETTINGS, *TABLES)
+TABLES = tuple(SettingsTable(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
+DECLARATIONS: tuple[Setting | SettingsTable, ...] = (*SETTINGS, *TABLES)
 # Settings of earlier versions, with what holds now.
 RETIRED = {each.name: f"it is {to_toml(each.default)}" for each in fields(ProxyConfig) if "constant" in each.metadata}
 RETIRED["max_flash_calls"] = "it is five times max_upstream_calls"
@@ -83,7 +83,7 @@ class LoadedConfig(NamedTuple):
             https_proxy.from_environment(environment)
         return cls(config, found.origins, tuple(found.warnings))
 
-    def shown_value(self, each: Setting | Table) -> str:
+    def shown_value(self, each: Setting | SettingsTable) -> str:
         """A value in TOML, without anything that is or may be a key; keys themselves are digests already."""
         value = getattr(self.config, each.field)
         return redact_keys(to_toml(hide_texts(value) if each.field == "host_options" else value))
@@ -137,7 +137,7 @@ def _sources(
         yield name, value, f"flag --{name.replace('_', '-')}"
 
 
-def _find(names: Mapping[str, Setting | Table], name: str, origin: str) -> Setting | Table:
+def _find(names: Mapping[str, Setting | SettingsTable], name: str, origin: str) -> Setting | SettingsTable:
     if name in names:
         return names[name]
     near = nearest(name, names)
@@ -145,9 +145,9 @@ def _find(names: Mapping[str, Setting | Table], name: str, origin: str) -> Setti
     raise StartupError(f'config: unknown key "{quote(name)}" ({origin}){hint}')
 
 
-def _refuse_misplaced(names: Mapping[str, object], found: Setting | Table, value: Any, origin: str) -> None:
+def _refuse_misplaced(names: Mapping[str, object], found: Setting | SettingsTable, value: Any, origin: str) -> None:
     """Refuse a setting below a [table]: TOML reads it as part of the table, and it would do nothing."""
-    for name in value if isinstance(found, Table) and isinstance(value, dict) else ():
+    for name in value if isinstance(found, SettingsTable) and isinstance(value, dict) else ():
         if name in names:
             raise StartupError(f"config: {name} is below [{found.key}]; settings belong above it ({origin})")
 
@@ -182,13 +182,13 @@ def template() -> str:
         "# Flags win over environment variables, those over this file, this file over the defaults shown.",
     ]
     # Tables last, because TOML reads what follows a table as part of it.
-    for each in sorted(DECLARATIONS, key=lambda each: isinstance(each, Table)):
+    for each in sorted(DECLARATIONS, key=lambda each: isinstance(each, SettingsTable)):
         lines += ["", *(f"# {line}" for line in _lines(each))]
     return "\n".join(lines) + "\n"
 
 
-def _lines(each: Setting | Table) -> list[str]:
-    if isinstance(each, Table):
+def _lines(each: Setting | SettingsTable) -> list[str]:
+    if isinstance(each, SettingsTable):
         return [each.help, *each.example]
     choices = f" ({', '.join(each.choices)})" if each.choices else ""
     return [each.help + choices, f"{each.key} = {to_toml(each.default)}"]
@@ -197,13 +197,13 @@ def _lines(each: Setting | Table) -> list[str]:
 def settings_table() -> str:
     """The settings as a Markdown table, with a heading row before each group."""
     rows = ["| flag and key | default | meaning |", "|---|---|---|"]
-    for name, settings in groupby(DECLARATIONS, lambda each: "" if isinstance(each, Table) else each.group):
+    for name, settings in groupby(DECLARATIONS, lambda each: "" if isinstance(each, SettingsTable) else each.group):
         rows += [f"| **{name or 'tables of the file'}** | | |", *map(_row, settings)]
     return "\n".join(rows)
 
 
-def _row(each: Setting | Table) -> str:
-    if isinstance(each, Table):
+def _row(each: Setting | SettingsTable) -> str:
+    if isinstance(each, SettingsTable):
         return f"| `[{each.key}]` | `{{}}` | {each.help} |"
     choices = f" ({', '.join(f'`{choice}`' for choice in each.choices)})" if each.choices else ""
     flag = each.flag.replace("--", "--[no-]") if each.can_be_negated else each.flag

@@ -48,11 +48,10 @@ def lines(nodes: Iterable[Node], format: str, chosen: Filter, tokenizer: Tokeniz
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a file; raises OSError or ValueError."""
     # Only here: reading the merges takes a second and 13 MB.
-    from deepseek_cursor_proxy.tokens.bpe import Tokenizer as Bpe
-    from deepseek_cursor_proxy.tokens.bpe import UnsupportedTokenizer
+    from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer, UnsupportedTokenizer
 
     try:
-        return Bpe(json.loads(path.read_bytes()))
+        return BpeTokenizer(json.loads(path.read_bytes()))
     except UnsupportedTokenizer as problem:
         raise ValueError(f"it has {problem}, which this program does not know") from None
 

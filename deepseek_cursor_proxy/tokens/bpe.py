@@ -1,4 +1,4 @@
-r"""Tokenizer runs a Hugging Face `tokenizer.json` exactly: byte-level BPE.
+r"""BpeTokenizer runs a Hugging Face `tokenizer.json` exactly: byte-level BPE.
 
     text ──▶ special tokens cut out ──▶ cut by each pattern in turn ──▶ words as bytes ──▶ pairs merged, best first
 
@@ -32,7 +32,7 @@ _LONGEST_WORD = 1024
 _NO_MERGE = 1 << 62
 
 
-class Tokenizer:
+class BpeTokenizer:
     """Called by any thread, without a lock: `_lengths` is a plain dictionary, and a lost entry is computed again."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:

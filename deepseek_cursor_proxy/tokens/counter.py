@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.tokens.bpe import Tokenizer
+    from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class TokenCounter:
         self._clock = clock
         self._lock = threading.Lock()
         # Once its file is read.
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer: BpeTokenizer | None = None
         self._loader: threading.Thread | None = None
         self._texts: Memo[bytes, int] = Memo(_MAX_BYTES_OF_TEXTS, lambda key, count: _BYTES_PER_TEXT)
         # By model: the number of samples and the time of the last.
@@ -109,7 +109,7 @@ class TokenCounter:
                 self._loader = start_thread(lambda: self._load(path), "tokenizer-load")
         return self._tokenizer is not None
 
-    def load_tokenizer(self) -> "Tokenizer | None":
+    def load_tokenizer(self) -> "BpeTokenizer | None":
         """The tokenizer of the settings; waits until its file is read. None if there is none that can be used."""
         if self._path is None:
             return None
@@ -120,10 +120,10 @@ class TokenCounter:
 
     def _load(self, path: Path) -> None:
         # Imported here because most proxies have no tokenizer file and are smaller without.
-        from deepseek_cursor_proxy.tokens.bpe import Tokenizer, UnsupportedTokenizer
+        from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer, UnsupportedTokenizer
 
         try:
-            self._tokenizer = Tokenizer(json.loads(path.expanduser().read_bytes()))
+            self._tokenizer = BpeTokenizer(json.loads(path.expanduser().read_bytes()))
             return
         except UnsupportedTokenizer as problem:
             why = f"it has {problem}, which this proxy does not know"

@@ -57,7 +57,7 @@ class ClientAnswer:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ClientTurn:
     """Everything between a user's question and the answer to it."""
 
     answers: tuple[ClientAnswer, ...]
@@ -106,7 +106,7 @@ class CursorClient:
     def close(self) -> None:
         self._connection.close()
 
-    def ask(self, text: str) -> Turn:
+    def ask(self, text: str) -> ClientTurn:
         """Ask, and run tools until there is a final answer or one that is not whole."""
         self.messages.append({"role": "user", "content": text})
         answers: list[ClientAnswer] = []
@@ -118,7 +118,7 @@ class CursorClient:
                 for call in answer.calls:
                     result = self.run_tool(call.name, call.arguments)
                     self.messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-        return Turn(tuple(answers))
+        return ClientTurn(tuple(answers))
 
     def post(self, messages: Sequence[Mapping[str, Any]] | None = None) -> ClientAnswer:
         """Send one request and read its answer; the history stays as it is."""

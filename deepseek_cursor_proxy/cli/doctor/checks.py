@@ -13,7 +13,7 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.cli.doctor import listeners, store, this_machine, tool_round, upstreams
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed
 from deepseek_cursor_proxy.cli.doctor.subject import Subject
-from deepseek_cursor_proxy.cli.doctor.upstreams import Upstream
+from deepseek_cursor_proxy.cli.doctor.upstreams import CheckedUpstream
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -104,7 +104,7 @@ class _Job:
         self._done.set()
 
 
-def _upstream_row(upstream: Upstream) -> Check:
+def _upstream_row(upstream: CheckedUpstream) -> Check:
     name = f"{upstreams.UPSTREAM} {upstream.label}".rstrip()
     remedy = f"check network, DNS and {upstream.setting}"
     return Check(name, partial(upstreams.check, upstream), 15.0, upstream.origin.host, remedy)

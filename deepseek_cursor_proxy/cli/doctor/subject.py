@@ -5,8 +5,6 @@ the files that it leaves beside it. Its admin listener first proves itself (`adm
 admin.key and tells the rest.
 """
 
-import contextlib
-import json
 import os
 import stat
 from collections.abc import Mapping
@@ -37,15 +35,6 @@ class Settings(NamedTuple):
     faults: tuple[str, ...]
 
 
-class RunningProxy(NamedTuple):
-    """What a running proxy says about itself; `store_fault` is empty if it can use its store."""
-
-    version: str
-    base_url: str
-    public_url: str | None
-    store_fault: str
-
-
 class AdminFacts(NamedTuple):
     """admin.key and the listener. `key_state`: set, absent, unreadable, exposed (to other users) or private."""
 
@@ -55,7 +44,7 @@ class AdminFacts(NamedTuple):
     url: str = ""
     is_proven: bool = False
     status: int = 0
-    proxy: RunningProxy | None = None
+    proxy: running.RunningProxy | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +100,7 @@ def find_admin(config: ProxyConfig) -> AdminFacts:
     found = next((each for each in answers if each.is_proven), answers[0] if answers else None)
     if found is None:
         return AdminFacts(path, state)
-    return AdminFacts(path, state, found.url, found.is_proven, found.status, _read_stats(found.body))
+    return AdminFacts(path, state, found.url, found.is_proven, found.status, running.read_stats(found.body))
 
 
 def own_key(config: ProxyConfig) -> str | None:
@@ -134,17 +123,3 @@ def _key_state(path: Path, store: Path) -> str:
     if key_files.read_key(store) is None:
         return "unreadable"
     return "exposed" if os.name != "nt" and stat.S_IMODE(status.st_mode) & 0o077 else "private"
-
-
-def _read_stats(body: bytes) -> RunningProxy | None:
-    """None for any other answer than that of our admin API."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        stats: dict[str, Any] = json.loads(body)
-        state, public_url = str(stats["store"]["state"]), stats["public_url"]
-        return RunningProxy(
-            str(stats["version"]),
-            str(stats["base_url"]),
-            str(public_url) if public_url else None,
-            "" if state == "usable" else state,
-        )
-    return None

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skip
 from deepseek_cursor_proxy.cli.doctor.listeners import local_url
 from deepseek_cursor_proxy.cli.doctor.subject import Subject, file_status
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
-from deepseek_cursor_proxy.cli.setup.endpoint import Endpoint, Machine
+from deepseek_cursor_proxy.cli.setup.endpoint import Machine, ProxyEndpoint
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 
 PYTHON, PACKAGE, SETTINGS_FILE, CLIENT_FILES = "python", "package", "settings", "clients"
@@ -146,7 +146,7 @@ def check_clients(subject: Subject) -> list[Finding]:
     others: list[Client] = []
     unreadable: list[Finding] = []
     for client in CLIENTS.values():
-        seen = status(client, machine, Endpoint(root))
+        seen = status(client, machine, ProxyEndpoint(root))
         if seen.is_found and seen.points_here is None:
             text = f"the settings of {client.title} cannot be read: {seen.fault}"
             unreadable.append(warning(name, text, f"correct the file of {client.title}"))

@@ -46,7 +46,7 @@ _KEYS_PAGE = "https://platform.deepseek.com/api_keys"
 _TOP_UP_PAGE = "https://platform.deepseek.com/top_up"
 
 
-class Upstream(NamedTuple):
+class CheckedUpstream(NamedTuple):
     """An upstream as it is checked: `label` is empty if it is the only one; `models` are its names for ours."""
 
     label: str
@@ -63,7 +63,7 @@ class Upstream(NamedTuple):
     def origin(self) -> Origin:
         return Destination(self.base_url).origin
 
-    def without_keys(self, why: str) -> "Upstream":
+    def without_keys(self, why: str) -> "CheckedUpstream":
         return self._replace(keys=(), empty_variables=(), why_no_key=why)
 
 
@@ -88,7 +88,7 @@ def key_hosts(config: ProxyConfig) -> list[str]:
     return list(dict.fromkeys(Destination(url).origin.host for url in urls))
 
 
-def list_upstreams(config: ProxyConfig, key: NamedKey | None, environment: Mapping[str, str]) -> list[Upstream]:
+def list_upstreams(config: ProxyConfig, key: NamedKey | None, environment: Mapping[str, str]) -> list[CheckedUpstream]:
     """Every upstream that the proxy may ask, with the key that it would be asked with."""
     own: dict[str, Any] = {"why_no_key": "no key is known here"}
     if key is not None:
@@ -96,13 +96,13 @@ def list_upstreams(config: ProxyConfig, key: NamedKey | None, environment: Mappi
     elif environment.get(HELD_KEY, "").strip():
         own = {"empty_variables": (HELD_KEY,)}
     if not config.upstreams:
-        return [Upstream("", config.upstream_base_url, "--base-url", models=_models_of(config), **own)]
+        return [CheckedUpstream("", config.upstream_base_url, "--base-url", models=_models_of(config), **own)]
     served = serving(config.upstream_model, config.upstreams)
     found = []
     for name, table in config.upstreams.items():
         names = (*filter(None, [served.get(name)]), *table.models.values())
         models = tuple(dict.fromkeys(each for each in names if not each.endswith("*")))
-        upstream = Upstream(name, table.base_url, f"base_url of [upstreams.{name}]", models=models)
+        upstream = CheckedUpstream(name, table.base_url, f"base_url of [upstreams.{name}]", models=models)
         if table.key_env:
             keys, empty = _keys_of(table.key_env, environment)
             found.append(upstream._replace(keys=keys, empty_variables=empty))
@@ -154,7 +154,7 @@ class KeyAnswer(NamedTuple):
     failure: Failure | None = None
 
 
-def check(upstream: Upstream, subject: Subject) -> list[Finding]:
+def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
     """Go all the way to the upstream, as far as that leads; the findings in the order of the way."""
     config = dataclasses.replace(
         subject.config,
@@ -185,7 +185,7 @@ def check(upstream: Upstream, subject: Subject) -> list[Finding]:
     ]
 
 
-def _ask(client: UpstreamClient, upstream: Upstream, key: NamedKey) -> KeyAnswer:
+def _ask(client: UpstreamClient, upstream: CheckedUpstream, key: NamedKey) -> KeyAnswer:
     destination = Destination(f"{upstream.base_url}/models", setting=upstream.setting, method="GET")
     try:
         with closing(client.send_to(destination, b"", key.key, None)) as response:
@@ -216,7 +216,7 @@ def _clock_seconds(date: str) -> float | None:
         return None
 
 
-def _account(client: UpstreamClient, upstream: Upstream) -> balance.Account | None:
+def _account(client: UpstreamClient, upstream: CheckedUpstream) -> balance.Account | None:
     """The account of the first key; None at another host than DeepSeek, which alone has one."""
     destination = Destination(upstream.base_url + balance.PATH, method="GET")
     with contextlib.suppress(ProxyError, ValueError):
@@ -225,7 +225,7 @@ def _account(client: UpstreamClient, upstream: Upstream) -> balance.Account | No
     return None
 
 
-def _outbound_proxy(upstream: Upstream, config: ProxyConfig, environment: Mapping[str, str]) -> str:
+def _outbound_proxy(upstream: CheckedUpstream, config: ProxyConfig, environment: Mapping[str, str]) -> str:
     if upstream.origin.scheme != "https" or config.https_proxy == "off":
         return ""
     try:
@@ -234,7 +234,7 @@ def _outbound_proxy(upstream: Upstream, config: ProxyConfig, environment: Mappin
         return ""
 
 
-def explain(error: Exception, upstream: Upstream) -> Failure:
+def explain(error: Exception, upstream: CheckedUpstream) -> Failure:
     """The step at which opening a connection failed, and the remedy."""
     host, port = upstream.origin.host, upstream.origin.port
     if isinstance(error, ProxyError):
@@ -270,11 +270,11 @@ def _split(message: str) -> tuple[str, str]:
 # What it means …
 
 
-def _name(word: str, upstream: Upstream) -> str:
+def _name(word: str, upstream: CheckedUpstream) -> str:
     return f"{word} {upstream.label}".rstrip()
 
 
-def _check_way(upstream: Upstream, failure: Failure | None, seconds: float, via: str) -> Finding:
+def _check_way(upstream: CheckedUpstream, failure: Failure | None, seconds: float, via: str) -> Finding:
     name, origin = _name(UPSTREAM, upstream), upstream.origin
     if failure is not None:
         return failed(name, f"{failure.step}: {failure.problem}", failure.remedy)
@@ -283,7 +283,7 @@ def _check_way(upstream: Upstream, failure: Failure | None, seconds: float, via:
     return good(name, f"{origin.host} reached: {steps} in {seconds:.2f} s{by}")
 
 
-def _check_clock(upstream: Upstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Finding:
+def _check_clock(upstream: CheckedUpstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Finding:
     name, host = _name(CLOCK, upstream), upstream.origin.host
     ahead = next((each.clock_seconds for each in answers if each.clock_seconds is not None), None)
     if ahead is None:
@@ -301,7 +301,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _check_keys(upstream: Upstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
+def _check_keys(upstream: CheckedUpstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
     name = _name(KEY, upstream)
     for variable in upstream.empty_variables:
         text = f"{variable} holds no key, or one of Anthropic"
@@ -334,7 +334,7 @@ def check_key(name: str, answer: KeyAnswer) -> Finding:
             return warning(name, f"the upstream answers {status} when asked for its models", "try again in a moment")
 
 
-def _check_account(upstream: Upstream, account: balance.Account | None) -> Iterator[Finding]:
+def _check_account(upstream: CheckedUpstream, account: balance.Account | None) -> Iterator[Finding]:
     if account is None:
         return
     name = _name(BALANCE, upstream)
@@ -345,7 +345,7 @@ def _check_account(upstream: Upstream, account: balance.Account | None) -> Itera
         yield failed(name, f"the account cannot be used ({amounts})", f"top up at {_TOP_UP_PAGE}")
 
 
-def _check_models(upstream: Upstream, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
+def _check_models(upstream: CheckedUpstream, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
     listed = next((each.models for each in answers if upstream.keys and each.models), None)
     if listed is None:
         return

@@ -12,7 +12,7 @@ from pathlib import Path
 from deepseek_cursor_proxy.cli.setup import files
 from deepseek_cursor_proxy.cli.setup.clients import Target
 from deepseek_cursor_proxy.cli.setup.editors.documents import ChangedLines, Document, Record, Unreadable, decode
-from deepseek_cursor_proxy.cli.setup.history import Entry, History, State, digest
+from deepseek_cursor_proxy.cli.setup.history import FileEntry, FileState, SetupHistory, digest
 
 
 class Refusal(Exception):
@@ -24,7 +24,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """A file as it is, as it would be without setup, and as it shall be; None where there is no file."""
 
     path: Path
@@ -38,21 +38,21 @@ class Change:
         return self.now != self.after
 
 
-def plan_setup(client: str, targets: Sequence[Target], history: History) -> list[Change]:
+def plan_setup(client: str, targets: Sequence[Target], history: SetupHistory) -> list[FileChange]:
     """Raises Refusal; so does `plan_undo`."""
     return _plan_all(client, targets, history, is_undo=False)
 
 
-def plan_undo(client: str, targets: Sequence[Target], history: History) -> list[Change]:
+def plan_undo(client: str, targets: Sequence[Target], history: SetupHistory) -> list[FileChange]:
     return _plan_all(client, targets, history, is_undo=True)
 
 
-def make(client: str, changes: Sequence[Change], history: History) -> list[Path]:
+def make(client: str, changes: Sequence[FileChange], history: SetupHistory) -> list[Path]:
     """Make the changes of a setup, all or none; the backups. Raises Refusal and OSError."""
     _check(changes)
     former = {change.path: entry for change in changes if (entry := history.entry(client, change.path)) is not None}
     entries = {
-        change.path: Entry(change.before, (State(digest(change.after), change.record),))
+        change.path: FileEntry(change.before, (FileState(digest(change.after), change.record),))
         for change in changes
         if change.after is not None
     }
@@ -66,35 +66,35 @@ def make(client: str, changes: Sequence[Change], history: History) -> list[Path]
     return history.write(client, entries)
 
 
-def _with_former(entry: Entry, former: Entry | None) -> Entry:
+def _with_former(entry: FileEntry, former: FileEntry | None) -> FileEntry:
     return entry._replace(states=(*entry.states, *former.states)) if former is not None else entry
 
 
-def undo(client: str, changes: Sequence[Change], history: History) -> None:
+def undo(client: str, changes: Sequence[FileChange], history: SetupHistory) -> None:
     """Make the changes of an undo, all or none, and forget about them. Raises Refusal and OSError."""
     _check(changes)
     _replace_all(changes)
     history.forget(client)
 
 
-def _plan_all(client: str, targets: Sequence[Target], history: History, *, is_undo: bool) -> list[Change]:
+def _plan_all(client: str, targets: Sequence[Target], history: SetupHistory, *, is_undo: bool) -> list[FileChange]:
     history.remove_drafts()
     for target in targets:
         files.remove_drafts(target.path)
     return [_plan(target, history.entry(client, target.path), is_undo=is_undo) for target in targets]
 
 
-def _plan(target: Target, entry: Entry | None, *, is_undo: bool) -> Change:
+def _plan(target: Target, entry: FileEntry | None, *, is_undo: bool) -> FileChange:
     try:
         now = files.read(target.path)
         before = _before(target, now, entry)
         if is_undo:
             _refuse_unknown(target, now, entry)
-            change = Change(target.path, now, before, before, [])
+            change = FileChange(target.path, now, before, before, [])
         else:
             document = decode(before or b"")
             result = target.editor.apply(document.text)
-            change = Change(target.path, now, before, document.encode(result.text), result.record)
+            change = FileChange(target.path, now, before, document.encode(result.text), result.record)
         if change.is_needed:
             files.check_writable(target.path)
         return change
@@ -107,7 +107,7 @@ def _plan(target: Target, entry: Entry | None, *, is_undo: bool) -> Change:
         raise Refusal(target, f"{reason}; {remedy}") from None
 
 
-def _refuse_unknown(target: Target, now: bytes | None, entry: Entry | None) -> None:
+def _refuse_unknown(target: Target, now: bytes | None, entry: FileEntry | None) -> None:
     """Refuse to undo what is there word for word but was never recorded, if no mark in it tells the way back."""
     text = decode(now or b"").text
     if not text or entry is not None or target.editor.revert(text, []) != text:
@@ -117,7 +117,7 @@ def _refuse_unknown(target: Target, now: bytes | None, entry: Entry | None) -> N
             raise ChangedLines("it has these settings, and nothing tells what was there before")
 
 
-def _before(target: Target, now: bytes | None, entry: Entry | None) -> bytes | None:
+def _before(target: Target, now: bytes | None, entry: FileEntry | None) -> bytes | None:
     """The content without our part."""
     if now is None:
         return None
@@ -139,7 +139,7 @@ def _revert(target: Target, text: str, records: Sequence[Record]) -> str:
     return target.editor.revert(text, records[-1])
 
 
-def _check(changes: Sequence[Change]) -> None:
+def _check(changes: Sequence[FileChange]) -> None:
     """Raise OSError if a file is no longer as it was when the changes were worked out."""
     for change in changes:
         with contextlib.suppress(Unreadable):
@@ -148,8 +148,8 @@ def _check(changes: Sequence[Change]) -> None:
         raise OSError(None, f"{change.path} was changed just now; run the command again")
 
 
-def _replace_all(changes: Sequence[Change]) -> None:
-    done: list[Change] = []
+def _replace_all(changes: Sequence[FileChange]) -> None:
+    done: list[FileChange] = []
     try:
         for change in changes:
             if change.is_needed:

@@ -26,8 +26,8 @@ from deepseek_cursor_proxy.cli.setup.endpoint import (
     OUTPUT_TOKENS,
     PROVIDER,
     SMALL_MODEL,
-    Endpoint,
     Machine,
+    ProxyEndpoint,
 )
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
@@ -57,14 +57,14 @@ class Client:
     name: str
     title: str
     program: str
-    targets: Callable[[Machine, Endpoint], list[Target]]
+    targets: Callable[[Machine, ProxyEndpoint], list[Target]]
     key_variable: str | None = None
     needs_key: bool = False
     rival: str | None = None
-    notes: Callable[[Machine, Endpoint], Iterable[str]] = lambda machine, endpoint: ()
+    notes: Callable[[Machine, ProxyEndpoint], Iterable[str]] = lambda machine, endpoint: ()
 
 
-def _codex(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _codex(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CODEX_HOME", machine.home / ".codex")
     keys = {"model": MODEL, "model_provider": PROVIDER, "model_catalog_json": str(place / FILE_NAME)}
     provider = {
@@ -77,7 +77,7 @@ def _codex(machine: Machine, endpoint: Endpoint) -> list[Target]:
     return [Target(place / "config.toml", edit), Target(place / FILE_NAME, WholeFile(catalogue()))]
 
 
-def _claude_code(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
     variables = {
         "ANTHROPIC_BASE_URL": endpoint.root,
@@ -95,7 +95,7 @@ def _claude_code(machine: Machine, endpoint: Endpoint) -> list[Target]:
     return [Target(place / "settings.json", JsonEdit({("env", name): value for name, value in variables.items()}))]
 
 
-def _claude_code_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
     if is_anthropic_key(machine.environment.get("ANTHROPIC_AUTH_TOKEN", "")):
         yield "Warning: ANTHROPIC_AUTH_TOKEN holds a key of Anthropic (sk-ant-…), which the proxy refuses."
@@ -105,7 +105,7 @@ def _claude_code_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
 
 
 def _other_keys(
-    machine: Machine, endpoint: Endpoint, variables: Iterable[str], places: Iterable[tuple[Path, str]]
+    machine: Machine, endpoint: ProxyEndpoint, variables: Iterable[str], places: Iterable[tuple[Path, str]]
 ) -> Iterator[str]:
     """Where the environment or a file has another key than the one for the proxy, which the client would send."""
     own = machine.environment.get(endpoint.key_variable)
@@ -122,7 +122,7 @@ def _other_keys(
             yield f"{name} in {path}"
 
 
-def _opencode(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _opencode(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.config_home / "opencode"
     names = [place / "opencode.json", place / "opencode.jsonc"]
     path = Path(machine.environment.get("OPENCODE_CONFIG") or next(filter(machine.exists, names), names[0]))
@@ -161,19 +161,19 @@ def _cost(slug: str) -> dict[str, float]:
     return {} if step is None else {"input": step.peak.miss, "output": step.peak.output, "cache_read": step.peak.hit}
 
 
-def _qwen_code(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _qwen_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     auth = {"selectedType": "openai", "baseUrl": endpoint.base_url, "apiKey": f"${endpoint.key_variable}"}
     values: JsonValues = {("security", "auth", name): value for name, value in auth.items()}
     values[("model", "name")] = MODEL
     return [Target(machine.home / ".qwen" / "settings.json", JsonEdit(values, has_comments=True))]
 
 
-def _qwen_code_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+def _qwen_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     for found in _other_keys(machine, endpoint, ["OPENAI_API_KEY"], []):
         yield f"Warning: Qwen Code sends {found}, not the key of its file. Unset it, or set it to {endpoint.key_word}."
 
 
-def _continue(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _continue(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CONTINUE_GLOBAL_DIR", machine.home / ".continue")
     items: list[YamlValues] = [
         {
@@ -192,12 +192,12 @@ def _continue(machine: Machine, endpoint: Endpoint) -> list[Target]:
     return [Target(place / "config.yaml", YamlItems("continue", "models", items, head))]
 
 
-def _continue_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+def _continue_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     place = machine.folder("CONTINUE_GLOBAL_DIR", machine.home / ".continue")
     yield f"The extension reads the key from {place / '.env'}: {endpoint.key_variable}={HIDDEN_KEY}"
 
 
-def _cline(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _cline(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CLINE_DIR", machine.home / ".cline")
     kind = "openai-compatible"
     settings = {"provider": kind, "apiKey": endpoint.key or HIDDEN_KEY, "model": MODEL, "baseUrl": endpoint.base_url}
@@ -207,12 +207,12 @@ def _cline(machine: Machine, endpoint: Endpoint) -> list[Target]:
     return [Target(place / "data" / "settings" / "providers.json", JsonEdit(values, defaults))]
 
 
-def _cline_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+def _cline_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     yield "This is Cline's command line. In its extension choose the provider OpenAI Compatible, with the base URL"
     yield f"{endpoint.base_url}, {endpoint.key_word} and the model {MODEL}."
 
 
-def _aider(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _aider(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     keys = {
         "model": f"openai/{MODEL}",
         "weak-model": f"openai/{SMALL_MODEL}",
@@ -226,7 +226,7 @@ def _aider(machine: Machine, endpoint: Endpoint) -> list[Target]:
     ]
 
 
-def _aider_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+def _aider_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     # The second variable and both files win over the first one.
     variables = ["OPENAI_API_KEY", "AIDER_OPENAI_API_KEY"]
     places = [(machine.home / ".aider.conf.yml", "openai-api-key"), (machine.home / ".env", "OPENAI_API_KEY")]
@@ -247,7 +247,7 @@ def _aider_model(slug: str) -> dict[str, Any]:
     }
 
 
-def _zed(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _zed(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.app_data / "Zed" if machine.system == "win32" else machine.config_home / "zed"
     models = [
         {
@@ -269,11 +269,11 @@ def _zed(machine: Machine, endpoint: Endpoint) -> list[Target]:
     return [Target(place / "settings.json", JsonEdit(values, has_comments=True))]
 
 
-def _zed_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+def _zed_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     yield f"Or enter the key in Zed: `agent: open settings`, LLM Providers, {PROVIDER}; it goes into the keychain."
 
 
-def _llm(machine: Machine, endpoint: Endpoint) -> list[Target]:
+def _llm(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("LLM_USER_PATH", machine.app_data / "io.datasette.llm")
     items: list[YamlValues] = [
         {
@@ -288,7 +288,7 @@ def _llm(machine: Machine, endpoint: Endpoint) -> list[Target]:
     return [Target(place / "extra-openai-models.yaml", YamlItems("llm", None, items, {}))]
 
 
-def _llm_notes(machine: Machine, endpoint: Endpoint) -> Iterable[str]:
+def _llm_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     yield f"Give llm {endpoint.key_word} once: llm keys set {PROVIDER}"
     yield f"Then: llm -m {MODEL} Hello      (llm models default {MODEL} makes it the default)"
 
@@ -320,7 +320,7 @@ class Status(NamedTuple):
     fault: str = ""
 
 
-def status(client: Client, machine: Machine, endpoint: Endpoint) -> Status:
+def status(client: Client, machine: Machine, endpoint: ProxyEndpoint) -> Status:
     path = client.targets(machine, endpoint)[0].path
     # The home itself is there for every client.
     has_folder = path.parent != machine.home and machine.exists(path.parent)

@@ -28,7 +28,7 @@ HIDDEN_KEY = "sk-…"
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ProxyEndpoint:
     """`root` is the address without /v1; `key_variable` holds the key that the proxy takes."""
 
     root: str
@@ -44,7 +44,7 @@ class Endpoint:
         is_access_key = self.key_variable == ACCESS_KEY_VARIABLE
         return "an access key of the proxy" if is_access_key else "your DeepSeek key"
 
-    def without_key(self) -> "Endpoint":
+    def without_key(self) -> "ProxyEndpoint":
         """The same for a screen."""
         return replace(self, key=HIDDEN_KEY if self.key else None)
 

@@ -19,38 +19,38 @@ from deepseek_cursor_proxy.cli.setup.editors.documents import Record
 from deepseek_cursor_proxy.storage import private_files
 
 
-class State(NamedTuple):
+class FileState(NamedTuple):
     """A content that setup wrote or found: its digest, and the recorded changes that led to it."""
 
     digest: str
     record: Record
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """One file: its content before setup (None: there was no file), and the states in which it may be now."""
 
     before: bytes | None
-    states: tuple[State, ...]
+    states: tuple[FileState, ...]
 
 
-class History:
+class SetupHistory:
     """Used by one command, on one thread."""
 
     def __init__(self, folder: Path, today: date) -> None:
         self._folder = folder
         self._today = today
 
-    def entry(self, client: str, path: Path) -> Entry | None:
+    def entry(self, client: str, path: Path) -> FileEntry | None:
         """What is known about a file; None if that is nothing or damaged."""
         found = self._read(client).get(str(path)) or {}
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
             backup = found["backup"]
             before = None if backup is None else (self._folder / backup).read_bytes()
             states = (found, *found.get("former", ()))
-            return Entry(before, tuple(State(str(each["digest"]), list(each["changes"])) for each in states))
+            return FileEntry(before, tuple(FileState(str(each["digest"]), list(each["changes"])) for each in states))
         return None
 
-    def write(self, client: str, entries: dict[Path, Entry], *, keeps_backups: bool = False) -> list[Path]:
+    def write(self, client: str, entries: dict[Path, FileEntry], *, keeps_backups: bool = False) -> list[Path]:
         """Replace the record of a client; the backups, one for each file that was there. Raises OSError."""
         private_files.make_directory(self._folder)
         old = set() if keeps_backups else set(self.backups(client))

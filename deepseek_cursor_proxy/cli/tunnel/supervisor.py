@@ -49,7 +49,7 @@ class Reach(NamedTuple):
 OURS = Reach(is_ours=True, is_answered=True)
 
 
-class Timing(NamedTuple):
+class TunnelTiming(NamedTuple):
     """Seconds: for a URL to come, for it to lead to us, between two looks, between two checks, before each restart."""
 
     start: float = 20.0
@@ -72,13 +72,13 @@ class Tunnel:
         ask: Callable[[str], Reach],
         announce: Callable[[str], None],
         on_url: Callable[[str], object] = str,
-        timing: Timing | None = None,
+        timing: TunnelTiming | None = None,
     ) -> None:
         self._program = program
         self._ask = ask
         self._announce = announce
         self._on_url = on_url
-        self._timing = timing or Timing()
+        self._timing = timing or TunnelTiming()
         # Protects `_stopping`, the result of a check and the child's `log`; all else belongs to start(), then the
         # watcher, then stop().
         self._changed = threading.Condition()

@@ -14,12 +14,12 @@ from unittest import mock
 
 from deepseek_cursor_proxy.cli.tunnel import child, supervisor
 from deepseek_cursor_proxy.cli.tunnel.program import Program
-from deepseek_cursor_proxy.cli.tunnel.supervisor import OURS, Reach, Timing, Tunnel
+from deepseek_cursor_proxy.cli.tunnel.supervisor import OURS, Reach, Tunnel, TunnelTiming
 from deepseek_cursor_proxy.errors import StartupError
 from tests.support.ngrok_stand_in import PORT, install
 
 # The checks of the public URL come with every look.
-QUICK = Timing(start=20, first_check=0.05, watch=0.01, check=0.0, backoff=(0.001,))
+QUICK = TunnelTiming(start=20, first_check=0.05, watch=0.01, check=0.0, backoff=(0.001,))
 
 
 def open_files() -> int:
@@ -63,7 +63,7 @@ class TunnelCase(unittest.TestCase):
 
     def tunnel(self, *plan: Any, **options: Any) -> Tunnel:
         (self.home / "plan.json").write_text(json.dumps(plan))
-        timing = QUICK._replace(**{name: options.pop(name) for name in Timing._fields if name in options})
+        timing = QUICK._replace(**{name: options.pop(name) for name in TunnelTiming._fields if name in options})
         known = {"ask": self.ask, "announce": self.announced.put}
         own = {name: options.pop(name) for name in ("ask", "announce", "on_url") if name in options}
         tunnel = Tunnel(self.program(**options), timing=timing, **{**known, **own})

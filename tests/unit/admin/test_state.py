@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.admin import state
-from deepseek_cursor_proxy.admin.state import Readiness
+from deepseek_cursor_proxy.admin.state import ReadinessProbe
 from deepseek_cursor_proxy.errors import UpstreamDropped
 
 
@@ -35,7 +35,7 @@ class ReadinessTest(unittest.TestCase):
             upstream=self.upstream,
             reasoning_store=SimpleNamespace(database=self.database),
         )
-        self.readiness = Readiness(lambda: self.now)
+        self.readiness = ReadinessProbe(lambda: self.now)
 
     def reasons(self) -> list[str]:
         return self.readiness.reasons(self.services)

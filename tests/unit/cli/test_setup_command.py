@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy import cli
+from deepseek_cursor_proxy.admin.running import RunningProxy
 from deepseek_cursor_proxy.cli import dashboard, questions
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 
@@ -31,7 +32,7 @@ class SetupCase(unittest.TestCase):
         place = {"HOME": str(self.home), "USERPROFILE": str(self.home), "PATH": "", "COLUMNS": "100"}
         place["APPDATA"] = str(self.home / "AppData" / "Roaming")
         self.enterContext(mock.patch.dict(os.environ, place, clear=True))
-        self.running = self.enterContext(mock.patch.object(dashboard, "find_addresses", return_value=None))
+        self.running = self.enterContext(mock.patch.object(dashboard, "find_running", return_value=None))
         self.codex = self.home / ".codex" / "config.toml"
         self.claude = self.home / ".claude" / "settings.json"
 
@@ -127,7 +128,7 @@ class SetupTest(SetupCase):
         self.assertIn('"http://127.0.0.1:9100/v1"', self.run_setup("codex", "--print", "--port", "9100").out)
         self.configure('host = "0.0.0.0"\nport = 9200\n')
         self.assertIn('"http://127.0.0.1:9200/v1"', self.run_setup("codex", "--print").out)
-        self.running.return_value = dashboard.Addresses("http://127.0.0.1:9300/v1", None)
+        self.running.return_value = RunningProxy("1", "http://127.0.0.1:9300/v1", None, "")
         self.assertIn('"http://127.0.0.1:9300/v1"', self.run_setup("codex", "--print").out)
         self.assertIn('"https://x/v1"', self.run_setup("codex", "--print", "--url", "https://x").out)
 
@@ -154,7 +155,7 @@ class SetupTest(SetupCase):
         self.assertIn("cursor", rows)
 
     def test_cursor_gets_the_public_address_and_the_way_to_the_long_context(self) -> None:
-        self.running.return_value = dashboard.Addresses("http://127.0.0.1:9000/v1", "https://x.ngrok-free.app")
+        self.running.return_value = RunningProxy("1", "http://127.0.0.1:9000/v1", "https://x.ngrok-free.app", "")
         ran = self.run_setup("cursor")
         self.assertEqual((0, []), (ran.code, self.files()))
         self.assertIn("https://x.ngrok-free.app/v1", ran.out)

@@ -7,7 +7,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.sessions import rendering, token_masks
-from deepseek_cursor_proxy.tokens.bpe import Tokenizer
+from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
 TOOL = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object"}}}
@@ -84,12 +84,12 @@ class TestRendering(unittest.TestCase):
 
 
 class TestMasks(unittest.TestCase):
-    tokenizer: Tokenizer
+    tokenizer: BpeTokenizer
     pieces: list[rendering.Piece]
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.tokenizer = Tokenizer(json.loads((WIRE / "tokenizer.json").read_text(encoding="utf-8")))
+        cls.tokenizer = BpeTokenizer(json.loads((WIRE / "tokenizer.json").read_text(encoding="utf-8")))
         cls.pieces = rendering.render(CHAT, [TOOL])
 
     def test_tokens_are_those_of_the_whole_text_and_the_lists_have_one_length(self) -> None:

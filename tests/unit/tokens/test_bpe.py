@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.tokens import bpe
-from deepseek_cursor_proxy.tokens.bpe import Tokenizer, UnsupportedTokenizer
+from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer, UnsupportedTokenizer
 from tests.unit.tokens.test_estimate import REAL
 
 WIRE = Path(__file__).parents[2] / "wire"
@@ -19,7 +19,7 @@ VECTORS = json.loads((WIRE / "tokenizer_vectors.json").read_text(encoding="utf-8
 class TestTokenizer(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.tokenizer = Tokenizer(DOCUMENT)
+        cls.tokenizer = BpeTokenizer(DOCUMENT)
 
     def test_texts_of_every_kind_get_hugging_faces_token_ids_and_count_also_the_second_time(self) -> None:
         for vector in VECTORS * 2:
@@ -52,13 +52,13 @@ class TestTokenizerFiles(unittest.TestCase):
         document = deepcopy(DOCUMENT)
         change(document)
         with self.assertRaises(UnsupportedTokenizer) as refused:
-            Tokenizer(document)
+            BpeTokenizer(document)
         return str(refused.exception)
 
     def test_a_tokenizer_file_may_write_merges_as_pairs(self) -> None:
         document = deepcopy(DOCUMENT)
         document["model"]["merges"] = [merge.split(" ") for merge in document["model"]["merges"]]
-        newer = Tokenizer(document)
+        newer = BpeTokenizer(document)
         for vector in VECTORS:
             self.assertEqual(vector["ids"], newer.encode(vector["text"]))
 
@@ -82,7 +82,7 @@ class TestTokenizerFiles(unittest.TestCase):
     def test_json_that_is_no_tokenizer_is_refused(self) -> None:
         for document in ({}, {"model": None}, {"model": {"type": "BPE"}}, [], "text", None):
             with self.subTest(str(document)), self.assertRaises(UnsupportedTokenizer):
-                Tokenizer(document)  # type: ignore[arg-type]
+                BpeTokenizer(document)  # type: ignore[arg-type]
         self.assertIn("structure", self.refused(lambda it: it.pop("pre_tokenizer")))
         self.assertIn("structure", self.refused(lambda it: it["model"]["merges"].append("no pair at all")))
 

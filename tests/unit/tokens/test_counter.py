@@ -5,7 +5,7 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.tokens import counter as counter_module
-from deepseek_cursor_proxy.tokens.bpe import Tokenizer
+from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 from tests.support.databases import DatabaseTestCase
@@ -87,7 +87,7 @@ class TestTokenizerFile(CounterTestCase):
     def test_the_token_count_is_exact_once_the_tokenizer_is_read(self) -> None:
         counter = self.counter(tokenizer=str(WIRE / "tokenizer.json"))
         self.assertFalse(self.is_exact(counter))
-        self.assertIn(counter.count(LONG), (GUESS, exact := count_prompt(LONG, Tokenizer(DOCUMENT).count)))
+        self.assertIn(counter.count(LONG), (GUESS, exact := count_prompt(LONG, BpeTokenizer(DOCUMENT).count)))
         self.assertTrue(self.is_exact(counter))
         for _ in range(2):
             self.assertEqual(exact, counter.count(LONG))

@@ -23,28 +23,28 @@ _SCALAR = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
 
 
 @dataclass(frozen=True)
-class Member:
+class JsonMember:
     """A member of an object; it starts with its name."""
 
     name: str
     start: int
-    node: "Node"
+    node: "JsonNode"
 
 
 @dataclass(frozen=True)
-class Node:
+class JsonNode:
     """A value between two places of the text; `members` if it is an object."""
 
     start: int
     end: int
     value: Any
-    members: tuple[Member, ...] = ()
+    members: tuple[JsonMember, ...] = ()
 
     @property
     def is_object(self) -> bool:
         return isinstance(self.value, dict)
 
-    def member(self, name: str) -> Member | None:
+    def member(self, name: str) -> JsonMember | None:
         """The last one with this name, which is the one that counts."""
         return next((member for member in reversed(self.members) if member.name == name), None)
 
@@ -112,7 +112,7 @@ class JsonEdit:
             if found is None or found.node.value != value:
                 raise Unreadable(f"setup cannot set {'.'.join(path)} in it")
 
-    def _parse(self, text: str) -> Node:
+    def _parse(self, text: str) -> JsonNode:
         root = parse(text, has_comments=self.has_comments)
         if not root.is_object:
             raise Unreadable("it is not an object in braces")
@@ -124,7 +124,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _walk(root: Node, path: Path) -> tuple[list[Node], Member | None]:
+def _walk(root: JsonNode, path: Path) -> tuple[list[JsonNode], JsonMember | None]:
     """The objects on the way to a path as far as there are any, and the member that it leads to."""
     parents = [root]
     for name in path[:-1]:
@@ -143,7 +143,7 @@ def _nested(path: Path, value: Any) -> Any:
     return value
 
 
-def _set(text: str, parent: Node, name: str, value: Any, found: Member | None) -> str:
+def _set(text: str, parent: JsonNode, name: str, value: Any, found: JsonMember | None) -> str:
     form = _Form(text)
     if found is not None:
         rendered = form.render(value, form.indent(found.start))
@@ -153,7 +153,7 @@ def _set(text: str, parent: Node, name: str, value: Any, found: Member | None) -
     return form.into_empty(parent, name, value)
 
 
-def _remove(text: str, parent: Node, member: Member) -> str:
+def _remove(text: str, parent: JsonNode, member: JsonMember) -> str:
     """Cut a member with the comma behind it, or with the one before it if it is the last."""
     at = parent.members.index(member)
     if at + 1 < len(parent.members):
@@ -193,7 +193,7 @@ class _Form:
         lines = json.dumps(value, indent=self._step, ensure_ascii=False).splitlines()
         return f"{self._end}{indent}".join(lines)
 
-    def after(self, parent: Node, name: str, value: Any) -> str:
+    def after(self, parent: JsonNode, name: str, value: Any) -> str:
         """Add a member behind the last one, in its line or in one of its own as that is."""
         last, text = parent.members[-1], self._text
         is_alone = not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip()
@@ -212,7 +212,7 @@ class _Form:
         tail = "," if has_comma else ""
         return text[:end] + ("" if has_comma else ",") + note + member + tail + text[end + len(note) :]
 
-    def into_empty(self, parent: Node, name: str, value: Any) -> str:
+    def into_empty(self, parent: JsonNode, name: str, value: Any) -> str:
         text, inside = self._text, self._text[parent.start + 1 : parent.end - 1]
         indent = self.indent(parent.start)
         rendered = self.render(value, indent + self._step)
@@ -224,7 +224,7 @@ class _Form:
 # The tree …
 
 
-def parse(text: str, *, has_comments: bool) -> Node:
+def parse(text: str, *, has_comments: bool) -> JsonNode:
     """The value of a whole text; Unreadable if it is none, or has comments that its program does not read."""
     reader = _Reader(text)
     try:
@@ -257,21 +257,21 @@ class _Reader:
         self.is_extended |= "/" in found[0]
         return found.end()
 
-    def value(self, at: int) -> Node:
+    def value(self, at: int) -> JsonNode:
         first = self._text[at : at + 1]
         if first == "{":
             members = tuple(self._members(at + 1))
             end = members[-1].node.end if members else at + 1
             values = {member.name: member.node.value for member in members}
-            return Node(at, self._close(end, "}"), values, members)
+            return JsonNode(at, self._close(end, "}"), values, members)
         if first == "[":
             nodes = list(self._items(at + 1))
             end = nodes[-1].end if nodes else at + 1
-            return Node(at, self._close(end, "]"), [node.value for node in nodes])
+            return JsonNode(at, self._close(end, "]"), [node.value for node in nodes])
         found = (_STRING if first == '"' else _SCALAR).match(self._text, at)
         if found is None:
             raise self._error(at)
-        return Node(at, found.end(), self._load(found[0], at))
+        return JsonNode(at, found.end(), self._load(found[0], at))
 
     def _load(self, text: str, at: int) -> Any:
         try:
@@ -279,7 +279,7 @@ class _Reader:
         except ValueError:
             raise self._error(at) from None
 
-    def _members(self, at: int) -> Iterator[Member]:
+    def _members(self, at: int) -> Iterator[JsonMember]:
         at = self.skip(at)
         while not self._text.startswith("}", at):
             name = _STRING.match(self._text, at)
@@ -289,10 +289,10 @@ class _Reader:
             if not self._text.startswith(":", colon):
                 raise self._error(colon)
             node = self.value(self.skip(colon + 1))
-            yield Member(self._load(name[0], at), at, node)
+            yield JsonMember(self._load(name[0], at), at, node)
             at = self._next(node.end, "}")
 
-    def _items(self, at: int) -> Iterator[Node]:
+    def _items(self, at: int) -> Iterator[JsonNode]:
         at = self.skip(at)
         while not self._text.startswith("]", at):
             node = self.value(at)

@@ -17,10 +17,10 @@ from deepseek_cursor_proxy.cli.doctor import finding as page
 from deepseek_cursor_proxy.cli.doctor import listeners, this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, Level, failed, good
 from deepseek_cursor_proxy.cli.doctor.subject import AdminFacts, NamedKey, Settings, Subject
-from deepseek_cursor_proxy.cli.doctor.upstreams import KeyAnswer, Upstream
+from deepseek_cursor_proxy.cli.doctor.upstreams import CheckedUpstream, KeyAnswer
 from deepseek_cursor_proxy.config import ProxyConfig
 
-UPSTREAM = Upstream("", "https://api.deepseek.com", "--base-url", (NamedKey("DEEPSEEK_API_KEY", "sk-x"),))
+UPSTREAM = CheckedUpstream("", "https://api.deepseek.com", "--base-url", (NamedKey("DEEPSEEK_API_KEY", "sk-x"),))
 NO_ADMIN = AdminFacts(Path("admin.key"), "absent")
 
 

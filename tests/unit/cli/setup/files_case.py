@@ -7,14 +7,14 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.cli.setup import changes
-from deepseek_cursor_proxy.cli.setup.changes import Change
+from deepseek_cursor_proxy.cli.setup.changes import FileChange
 from deepseek_cursor_proxy.cli.setup.clients import Client, Target
-from deepseek_cursor_proxy.cli.setup.endpoint import Endpoint, Machine
-from deepseek_cursor_proxy.cli.setup.history import History
+from deepseek_cursor_proxy.cli.setup.endpoint import Machine, ProxyEndpoint
+from deepseek_cursor_proxy.cli.setup.history import SetupHistory
 
 SYSTEMS = ("linux", "darwin", "win32")
-ENDPOINT = Endpoint("http://127.0.0.1:9000", key="sk-of-the-user")
-OTHER_ENDPOINT = Endpoint("http://127.0.0.1:9100", key="sk-of-the-user")
+ENDPOINT = ProxyEndpoint("http://127.0.0.1:9000", key="sk-of-the-user")
+OTHER_ENDPOINT = ProxyEndpoint("http://127.0.0.1:9100", key="sk-of-the-user")
 
 
 class FilesCase(unittest.TestCase):
@@ -24,20 +24,20 @@ class FilesCase(unittest.TestCase):
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
         self.home = self.place / "home"
         self.home.mkdir()
-        self.history = History(self.place / "history", date(2026, 11, 17))
+        self.history = SetupHistory(self.place / "history", date(2026, 11, 17))
 
     def machine(self, system: str = "linux", programs: tuple[str, ...] = (), **environment: str) -> Machine:
         return Machine(system, self.home, environment, programs.__contains__, Path.exists)
 
-    def targets(self, client: Client, system: str = "linux", endpoint: Endpoint = ENDPOINT) -> list[Target]:
+    def targets(self, client: Client, system: str = "linux", endpoint: ProxyEndpoint = ENDPOINT) -> list[Target]:
         return client.targets(self.machine(system), endpoint)
 
-    def set_up(self, client: Client, system: str = "linux", endpoint: Endpoint = ENDPOINT) -> list[Change]:
+    def set_up(self, client: Client, system: str = "linux", endpoint: ProxyEndpoint = ENDPOINT) -> list[FileChange]:
         plan = changes.plan_setup(client.name, self.targets(client, system, endpoint), self.history)
         changes.make(client.name, plan, self.history)
         return plan
 
-    def undo(self, client: Client, system: str = "linux", endpoint: Endpoint = ENDPOINT) -> list[Change]:
+    def undo(self, client: Client, system: str = "linux", endpoint: ProxyEndpoint = ENDPOINT) -> list[FileChange]:
         plan = changes.plan_undo(client.name, self.targets(client, system, endpoint), self.history)
         changes.undo(client.name, plan, self.history)
         return plan

@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.cli.setup import changes, files
 from deepseek_cursor_proxy.cli.setup.changes import Refusal
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
-from deepseek_cursor_proxy.cli.setup.history import History
+from deepseek_cursor_proxy.cli.setup.history import SetupHistory
 from tests.unit.cli.setup.files_case import OTHER_ENDPOINT, FilesCase
 
 CODEX, CLAUDE = CLIENTS["codex"], CLIENTS["claude-code"]
@@ -135,7 +135,7 @@ class HistoryTest(FilesCase):
     def test_one_dated_and_private_backup_is_kept(self) -> None:
         self.set_up(CLAUDE)
         self.assertEqual(["claude-code.2026-11-17.settings.json", "claude-code.json"], self.names())
-        self.history = History(self.folder, date(2026, 12, 1))
+        self.history = SetupHistory(self.folder, date(2026, 12, 1))
         self.set_up(CLAUDE, endpoint=OTHER_ENDPOINT)
         self.assertEqual(["claude-code.2026-12-01.settings.json", "claude-code.json"], self.names())
         backup = self.folder / "claude-code.2026-12-01.settings.json"

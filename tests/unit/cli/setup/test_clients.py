@@ -5,7 +5,7 @@ import tomllib
 
 from deepseek_cursor_proxy.cli import setup_command
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Status, status
-from deepseek_cursor_proxy.cli.setup.endpoint import ACCESS_KEY_VARIABLE, Endpoint
+from deepseek_cursor_proxy.cli.setup.endpoint import ACCESS_KEY_VARIABLE, ProxyEndpoint
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
 # Below the home; by system where they differ.
@@ -115,7 +115,7 @@ class ContentTest(FilesCase):
                 self.assertNotIn(b"sk-of-the-user", kept)
 
     def test_access_keys_have_a_variable_of_their_own(self) -> None:
-        endpoint = Endpoint("http://127.0.0.1:9000", ACCESS_KEY_VARIABLE)
+        endpoint = ProxyEndpoint("http://127.0.0.1:9000", ACCESS_KEY_VARIABLE)
         for name in ("codex", "opencode", "qwen-code", "continue"):
             with self.subTest(name):
                 text = CLIENTS[name].targets(self.machine(), endpoint)[0].editor.by_hand()
@@ -161,9 +161,9 @@ class StatusTest(FilesCase):
                 self.set_up(client)
                 self.assertEqual(Status(True, True), status(client, self.machine(), ENDPOINT))
                 self.assertEqual(Status(True, False), status(client, self.machine(), OTHER_ENDPOINT))
-                longer = Endpoint("http://127.0.0.1:900")
+                longer = ProxyEndpoint("http://127.0.0.1:900")
                 self.assertEqual(Status(True, False), status(client, self.machine(), longer))
-                local = Endpoint("http://localhost:9000")
+                local = ProxyEndpoint("http://localhost:9000")
                 self.assertEqual(Status(True, True), status(client, self.machine(), local))
 
     def test_a_commented_address_does_not_count_and_a_damaged_file_is_unknown(self) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client
-from deepseek_cursor_proxy.cli.setup.endpoint import Endpoint
+from deepseek_cursor_proxy.cli.setup.endpoint import ProxyEndpoint
 from tests.support.width import width
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, FilesCase
 
-THIRD_ENDPOINT = Endpoint("http://127.0.0.1:9200", key="sk-of-the-user")
+THIRD_ENDPOINT = ProxyEndpoint("http://127.0.0.1:9200", key="sk-of-the-user")
 # No process has this id.
 DEAD = 2**30
 # JSON that names what was there, JSON without comments, TOML with a file of its own beside it, YAML with JSON.
@@ -107,7 +107,7 @@ class KillTest(FilesCase):
                         self.check(client, theirs, endpoints, is_undo=is_undo)
 
     def check(
-        self, client: Client, theirs: tuple[bytes, ...], endpoints: tuple[Endpoint, ...], *, is_undo: bool
+        self, client: Client, theirs: tuple[bytes, ...], endpoints: tuple[ProxyEndpoint, ...], *, is_undo: bool
     ) -> None:
         self.home.mkdir(exist_ok=True)
         for target, text in zip(self.targets(client), theirs, strict=False):
