@@ -3,7 +3,8 @@
 Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr gives the reason and the remedy).
 
     commands          the table of commands: flags, and what they run
-    flags             the parser of that table, and the settings as flags
+    parser            the parser of that table
+    settings_flags    the settings as flags, and the configuration that follows
     serve, signals    the running proxy and its signals; the text at its start (welcome)
     store             how much is stored; all of it deleted
     usage             what was used and what it cost; the balance of the account
@@ -24,7 +25,7 @@ import sys
 from collections.abc import Sequence
 
 from deepseek_cursor_proxy.cli.commands import COMMANDS
-from deepseek_cursor_proxy.cli.flags.parser import parse
+from deepseek_cursor_proxy.cli.parser import parse, run
 from deepseek_cursor_proxy.cli.signals import redirect_to_null
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     try:
         options = parse(words, COMMANDS)
-        return _end(int(options.pop("command")(options) or 0))
+        return _end(run(options))
     except StartupError as error:
         return _end(2, str(error))
     except KeyboardInterrupt:

@@ -1,10 +1,23 @@
 """Keys for access_keys: a new one, or the digest of one that is typed or piped in. No key is stored."""
 
+import argparse
 import sys
+from typing import Any
 
 from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.errors import StartupError
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--new", action="store_true", help="make one up")
+
+
+def run(options: dict[str, Any]) -> None:
+    if options["new"]:
+        print_new()
+    else:
+        print_digest()
 
 
 def print_new() -> None:

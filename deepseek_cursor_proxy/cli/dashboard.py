@@ -7,9 +7,10 @@ not get it as an argument either, which every user of the machine can see, but i
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.admin import key_files
+from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import is_loopback
 from deepseek_cursor_proxy.errors import StartupError
@@ -37,13 +38,14 @@ class Dashboard(NamedTuple):
         return f"{self.url}/#key={self.key}" if self.key else f"{self.url}/"
 
 
-def open_dashboard(config: ProxyConfig) -> None:
+def open_dashboard(options: dict[str, Any]) -> None:
     """Open the dashboard of the proxy that runs with this store; StartupError when none does."""
     # Imported late, as the others below: `serve` prints a line and needs none of them.
     import webbrowser
 
     from deepseek_cursor_proxy.admin import running
 
+    config = load(options).config
     store = config.reasoning_content_path
     key = None if config.admin_key is not None else key_files.read_key(store)
     answers = list(running.ask_all(store, "/healthz", key))

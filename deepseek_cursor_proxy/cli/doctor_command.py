@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     load_settings,
     own_key,
 )
+from deepseek_cursor_proxy.cli.settings_flags import config_path
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.errors import StartupError
@@ -42,8 +43,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", action="store_true", help="leave out all that is private, to paste into an issue")
 
 
-def run(path: Path, options: Mapping[str, Any]) -> int:
+def run(options: dict[str, Any]) -> int:
     """Check everything; the exit code."""
+    path = config_path(options)
     settings = _load(path, options)
     # A key could go to the wrong place while the settings have a mistake.
     key = None if settings.faults else _key(settings.config)

@@ -14,9 +14,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.flags.parser import Command
-from deepseek_cursor_proxy.cli.flags.settings_flags import add_settings, load
+from deepseek_cursor_proxy.cli.parser import Command
 from deepseek_cursor_proxy.cli.service.managers import Manager, find_launch, manager
+from deepseek_cursor_proxy.cli.settings_flags import add_settings, load
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home

@@ -5,6 +5,7 @@ An export is written node by node, so its memory does not grow with the number o
 it is.
 """
 
+import argparse
 import contextlib
 import json
 import sys
@@ -13,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
@@ -30,8 +32,29 @@ _NODES_PER_UPDATE = 20
 _LONGEST_TEXT = 200
 
 
-def list_sessions(config: ProxyConfig) -> None:
-    with _open(config) as store:
+def add_session(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", metavar="ID", help="the id of a session, or its beginning")
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sessions", metavar="ID", nargs="*", help="sessions, by default all")
+    parser.add_argument("--format", choices=("openai", "sharegpt", "hermes", "nodes"), default="openai")
+    parser.add_argument("--since", type=_moment, metavar="DATE", help="trajectories that ended on this day or later")
+    parser.add_argument("--min-turns", type=int, default=0, metavar="N", help="with at least so many answers")
+    parser.add_argument("--only-complete", action="store_true", help="without those that were broken off")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: print)")
+
+
+def _moment(text: str) -> float:
+    """A day or a time of this machine's clock."""
+    # The others are for years that the system does not know.
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        return datetime.fromisoformat(text).timestamp()
+    raise argparse.ArgumentTypeError(f"{text!r} is no date, such as 2026-11-17 or 2026-11-17T08:00")
+
+
+def list_sessions(options: dict[str, Any]) -> None:
+    with _open(load(options).config) as store:
         sessions = store.list(None)
     if not sessions:
         print('No sessions yet. POST /sessions/create makes one, and record = "all" records every chat.')
@@ -43,8 +66,9 @@ def list_sessions(config: ProxyConfig) -> None:
         print(f"{each.uuid}  {used}  {counts}  {safe_text(each.options.name, 60)}")
 
 
-def show_session(config: ProxyConfig, session: str) -> None:
-    with _open(config) as store:
+def show_session(options: dict[str, Any]) -> None:
+    session = options.pop("session")
+    with _open(load(options).config) as store:
         found = _find(store, session)
         print(f"session {found.uuid}  {safe_text(found.options.name, 200)}")
         print(f"created {_time(found.created_at)}, last used {_time(found.used_at)}, requests: {found.requests:,}")
@@ -52,15 +76,16 @@ def show_session(config: ProxyConfig, session: str) -> None:
             _show_node(node)
 
 
-def export_sessions(config: ProxyConfig, options: dict[str, Any]) -> None:
+def export_sessions(options: dict[str, Any]) -> None:
     """Write the nodes of the named sessions, or of all, to a file or to standard output."""
-    chosen = export.Filter(options["since"], options["min_turns"], options["only_complete"])
-    form = options["format"]
+    chosen = export.Filter(options.pop("since"), options.pop("min_turns"), options.pop("only_complete"))
+    form, output, wanted = options.pop("format"), options.pop("output"), options.pop("sessions")
+    config = load(options).config
     tokenizer = _tokenizer(config) if form == "nodes" else None
     with _open(config) as store:
-        names = [_find(store, each).uuid for each in options["sessions"]]
+        names = [_find(store, each).uuid for each in wanted]
         sessions = names or [each.uuid for each in reversed(store.list(None))]
-        with _output(options["output"]) as file:
+        with _output(output) as file:
             progress = _Progress(sum(store.node_count(each) for each in sessions))
             nodes = (progress.count(node) for session in sessions for node in store.nodes(session))
             written = sum(1 for line in export.lines(nodes, form, chosen, tokenizer) if file.write(line))

@@ -4,6 +4,7 @@ Nothing is written without a yes, on a terminal or by --yes. Keys are hidden in 
 """
 
 import argparse
+import contextlib
 import difflib
 import os
 import shutil
@@ -13,9 +14,10 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.cli import access_key, questions
-from deepseek_cursor_proxy.cli.flags import flag_types
+from deepseek_cursor_proxy.cli.settings_flags import config_path, load
 from deepseek_cursor_proxy.cli.setup import changes
 from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
@@ -55,20 +57,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--print", action="store_true", help="print what to add by hand, and change nothing")
     which.add_argument("--undo", action="store_true", help="put back what was there before")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--url", type=flag_types.root_url, help="the address of the proxy (default: the running one)")
+    parser.add_argument("--url", type=_root_url, help="the address of the proxy (default: the running one)")
 
 
-def take_choice(options: dict[str, Any]) -> tuple[str | None, Choice]:
-    """Remove our flags from the options, which leaves the settings."""
-    name = options.pop("client")
-    return name, Choice(options.pop("yes"), options.pop("print"), options.pop("undo"), options.pop("url"))
+def _root_url(text: str) -> str:
+    """The address of a proxy, without /v1 at its end."""
+    with contextlib.suppress(ValueError):
+        address = urlsplit(text)
+        if address.scheme in ("http", "https") and address.hostname and address.port != 0 and not address.query:
+            return text.rstrip("/").removesuffix("/v1").rstrip("/")
+    raise argparse.ArgumentTypeError(f"{text!r} is not the address of a proxy, such as http://127.0.0.1:9000")
 
 
-def run(config: ProxyConfig, config_path: Path, name: str | None, choice: Choice) -> int:
+def run(options: dict[str, Any]) -> int:
     """Returns the exit code; raises StartupError."""
+    name = options.pop("client")
+    choice = Choice(options.pop("yes"), options.pop("print"), options.pop("undo"), options.pop("url"))
+    config = load(options).config
     endpoint, public_url = _endpoint(config, choice.url)
     if name == CURSOR:
-        return _print_cursor(config, config_path, endpoint, public_url)
+        return _print_cursor(config, config_path(options), endpoint, public_url)
     machine = _machine()
     if name is None:
         return _list(machine, endpoint)
@@ -262,13 +270,13 @@ def _offer_access_key(config: ProxyConfig, variable: str) -> None:
         access_key.print_new()
 
 
-def _print_cursor(config: ProxyConfig, config_path: Path, endpoint: ProxyEndpoint, public_url: str | None) -> int:
+def _print_cursor(config: ProxyConfig, path: Path, endpoint: ProxyEndpoint, public_url: str | None) -> int:
     key = f"{endpoint.key_word} ({HIDDEN_KEY})"
     # public_hosts names a tunnel that the proxy did not open.
     public = public_url or next((f"https://{host}" for host in config.public_hosts), None)
     base_url = f"{public}/v1" if public else endpoint.base_url
     lines = [*steps(base_url, key, config.upstream_model, is_public=public is not None), ""]
-    for line in (*lines, *long_context(config.upstream_model, config.models, str(config_path))):
+    for line in (*lines, *long_context(config.upstream_model, config.models, str(path))):
         print(line)
     return 0
 

@@ -2,8 +2,9 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
@@ -34,12 +35,13 @@ def open_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[Reaso
         raise StartupError(f"cannot use {path} as the reasoning store: {fault}") from None
 
 
-def print_stats(config: ProxyConfig) -> None:
+def print_stats(options: dict[str, Any]) -> None:
     """Print how much is stored."""
     from datetime import datetime
 
     from deepseek_cursor_proxy.usage.prices.price_list import format_amount
 
+    config = load(options).config
     with open_store(config) as store:
         stats, responses = store.stats(), _response_stats(store)
         cache = _cache_stats(store, config.currency)
@@ -53,6 +55,11 @@ def print_stats(config: ProxyConfig) -> None:
     totals, saved = cache.totals, format_amount(cache.totals.money, config.currency)
     print(f"cache        {cache.entries:,} answers, {cache.bytes:,} bytes")
     print(f"cache use    {totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved")
+
+
+def clear_all(options: dict[str, Any]) -> None:
+    with open_store(load(options).config) as store:
+        print(clear(store))
 
 
 def clear(store: ReasoningStore) -> str:

@@ -10,13 +10,14 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import date
 from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
+from deepseek_cursor_proxy.cli.settings_flags import load_alone
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home
@@ -59,7 +60,8 @@ def _day(text: str) -> date:
 # usage …
 
 
-def print_usage(config: ProxyConfig, options: Mapping[str, Any]) -> None:
+def print_usage(options: dict[str, Any]) -> None:
+    config = load_alone(options)
     today = date.today()
     since = options["since"]
     period = Period(since, max(since, today)) if since else Period.last_days(options["days"] or _DEFAULT_DAYS, today)
@@ -169,8 +171,9 @@ _CSV_FIELDS = (
 # balance …
 
 
-def print_balance(config: ProxyConfig) -> int:
+def print_balance(options: dict[str, Any]) -> int:
     """Ask DeepSeek with the key of the environment, or one that is typed; the exit code. StartupError without a key."""
+    config = load_alone(options)
     key = _key()
     config = dataclasses.replace(config, request_timeout=min(config.request_timeout, _BALANCE_SECONDS))
     host = config.upstream_base_url

@@ -33,7 +33,7 @@ before = set(sys.modules)
 import socket, threading
 from pathlib import Path
 from deepseek_cursor_proxy.cli.commands import COMMANDS
-from deepseek_cursor_proxy.cli.flags.parser import build_parser
+from deepseek_cursor_proxy.cli.parser import build_parser
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

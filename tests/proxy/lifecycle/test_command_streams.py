@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.cli.commands import COMMANDS
-from deepseek_cursor_proxy.cli.service_command import COMMANDS as SERVICE_COMMANDS
+from deepseek_cursor_proxy.cli.parser import resolve
 from tests.support.systems import ROOT
 from tests.support.width import width
 
@@ -140,11 +140,7 @@ class TestCommandStreams(unittest.TestCase):
             self.assertTrue(errors)
 
     def test_every_command_is_in_the_table(self) -> None:
-        leaves = [
-            f"{group.name} {each.name}"
-            for group in COMMANDS
-            for each in (group.commands or (SERVICE_COMMANDS if group.name == "service" else ()))
-        ]
+        leaves = [f"{group.name} {each.name}" for group in COMMANDS for each in resolve(group.commands)]
         names = [each.name for each in COMMANDS if each.run is not None] + leaves
         self.assertEqual([], [name for name in names if not any(line.startswith(name) for line in LINES)])
 

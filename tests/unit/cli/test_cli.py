@@ -16,12 +16,24 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.cli import serve
+from deepseek_cursor_proxy.cli.commands import COMMANDS
+from deepseek_cursor_proxy.cli.parser import resolve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS
 from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.engine import database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
+
+
+class CommandTableTest(unittest.TestCase):
+    def test_every_name_in_the_table_is_that_of_a_function(self) -> None:
+        waiting = list(COMMANDS)
+        while waiting:
+            command = waiting.pop()
+            named = [*command.add_flags, *([command.run] if command.run is not None else [])]
+            self.assertEqual([], [each for each in named if not callable(resolve(each))])
+            waiting += resolve(command.commands)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,8 +18,9 @@ from deepseek_cursor_proxy.errors import StartupError
 _DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."
 _EPILOG = "Without a command the proxy is served. `serve --help` lists all settings."
 
-Run = Callable[[dict[str, Any]], int | None]
-AddFlags = Callable[[argparse.ArgumentParser], None]
+# A name, as in "usage:run", is that of a function in a module below `cli`, which is imported with the command.
+Run = Callable[[dict[str, Any]], int | None] | str
+AddFlags = Callable[[argparse.ArgumentParser], None] | str
 
 
 class Command(NamedTuple):
@@ -29,7 +31,8 @@ class Command(NamedTuple):
     # Gets the options, and returns an exit code or None for success.
     run: Run | None = None
     add_flags: tuple[AddFlags, ...] = ()
-    commands: tuple["Command", ...] = ()
+    # Those of a group, or their name.
+    commands: "tuple[Command, ...] | str" = ()
 
 
 def parse(words: list[str], commands: Sequence[Command]) -> dict[str, Any]:
@@ -40,6 +43,19 @@ def parse(words: list[str], commands: Sequence[Command]) -> dict[str, Any]:
     if unknown:
         parser.refuse_unknown(unknown, [each.name for each in commands])
     return options
+
+
+def run(options: dict[str, Any]) -> int:
+    """Run the command whose options these are; the exit code."""
+    return int(resolve(options.pop("command"))(options) or 0)
+
+
+def resolve(named: Any) -> Any:
+    """What a name of the table stands for; anything else is itself."""
+    if not isinstance(named, str):
+        return named
+    module, _, name = named.partition(":")
+    return getattr(import_module(f"deepseek_cursor_proxy.cli.{module}"), name)
 
 
 def build_parser(name: str, commands: Sequence[Command]) -> "_Parser":
@@ -54,18 +70,13 @@ def build_parser(name: str, commands: Sequence[Command]) -> "_Parser":
     return parser
 
 
-def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command]) -> None:
-    """Add the commands of a group to its parser."""
-    subparsers = parser.add_subparsers(metavar="WHAT", required=True)
-    for command in commands:
-        _fill(subparsers.add_parser(command.name, help=command.help), command)
-
-
 def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
     for add_flags in command.add_flags:
-        add_flags(parser)
+        resolve(add_flags)(parser)
     if command.commands:
-        add_commands(parser, command.commands)
+        subparsers = parser.add_subparsers(metavar="WHAT", required=True)
+        for each in resolve(command.commands):
+            _fill(subparsers.add_parser(each.name, help=each.help), each)
     if command.run is not None:
         parser.set_defaults(command=command.run)
 
