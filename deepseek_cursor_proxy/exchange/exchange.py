@@ -131,7 +131,8 @@ class Exchange:
         self._has_output = False
         self._end = CLIENT_LEFT
         self._is_joined = generation.is_joined
-        received = Received(self._report.number, self._request, generation.body, self._report.body_bytes, self.progress)
+        report, body = self._report, generation.body
+        received = Received(report.number, self._request, body, report.body_bytes, report.key, self.progress)
         self._report.emit(received)
 
     def progress(self) -> Progress:

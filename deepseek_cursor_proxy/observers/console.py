@@ -77,7 +77,7 @@ class Console:
         self._reports[type(event)](event)
 
     def _report_received(self, event: Received) -> None:
-        is_known = bool(event.progress().facts.key)
+        is_known = bool(event.key)
         if not is_known and not self._verbose:
             self._held[event.number] = []
         # Of a caller that is not known yet, the next request says it.

@@ -119,6 +119,8 @@ class Received(NamedTuple):
     request: ChatRequest
     body: Mapping[str, Any]
     body_bytes: int
+    # The digest that names the caller; "" if that is not known yet.
+    key: str
     # Reads how far the request is; any thread may call it until the request has ended.
     progress: Callable[[], Progress]
 

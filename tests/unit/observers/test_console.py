@@ -57,7 +57,7 @@ def restored(request: ChatRequest = REQUEST, turns: Any = TURNS, is_second: bool
 
 def received(**details: Any) -> Received:
     request, body = REQUEST._replace(**details), {"messages": ["secret prompt"]}
-    return Received(FACTS.number, request, body, FACTS.body_bytes, lambda: Progress(FACTS, 0.0))
+    return Received(FACTS.number, request, body, FACTS.body_bytes, FACTS.key, lambda: Progress(FACTS, 0.0))
 
 
 def finished(outcome: str = "completed", status: int = 200, **details: Any) -> Finished:
@@ -91,7 +91,7 @@ class TestConsole(unittest.TestCase):
 
     def test_a_caller_that_no_upstream_accepts_has_one_line(self) -> None:
         facts = FACTS._replace(key="", requested_model="deepseek-v4-pro")
-        new = received()._replace(progress=lambda: Progress(facts, 0.0))
+        new = received()._replace(key="")
         refused = finished("Authentication Fails", 401, usage=None)._replace(facts=facts)
         self.assertEqual(
             ["─ #7 deepseek-v4-pro ended      Authentication Fails (401) · stop · 8.3 s"],

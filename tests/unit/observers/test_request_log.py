@@ -51,7 +51,7 @@ def turn(index: int, source: Source, need: ReasoningNeed = ReasoningNeed.HARD, p
 class TestRequestLog(unittest.TestCase):
     def test_a_request_runs_from_its_first_event_to_its_last(self) -> None:
         log, so_far = RequestLog(), [Progress(facts(), 0.1)]
-        log.emit(Received(1, REQUEST, {}, 10, lambda: so_far[0]))
+        log.emit(Received(1, REQUEST, {}, 10, "key", lambda: so_far[0]))
         self.assertEqual(("queued", 0.1, 0), log.running()[0][1:4])
         so_far[0] = Progress(facts(stream=True), 0.2, is_sent=True)
         self.assertEqual(("sent", 1), (log.running()[0].phase, log.count_streams()))
@@ -104,7 +104,7 @@ class TestRequestLog(unittest.TestCase):
         log.subscribe(fail)
         unsubscribe = log.subscribe(ended.append, begun.append)
         with self.assertLogs("deepseek_cursor_proxy.observers.request_log", logging.WARNING) as logs:
-            log.emit(Received(7, REQUEST, {}, 10, lambda: Progress(facts(7), 0.0)))
+            log.emit(Received(7, REQUEST, {}, 10, "key", lambda: Progress(facts(7), 0.0)))
             log.emit(finished(7))
             unsubscribe()
             log.emit(finished(8))
