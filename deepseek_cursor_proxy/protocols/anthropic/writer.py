@@ -160,6 +160,8 @@ class MessageWriter:
         self._head = head
         self._request = message
         self._sealer = sealer
+        # The events of the batch that is being written.
+        self._events: list[bytes] = []
         self._blocks: list[Block] = []
         self._open: Block | None = None
         self._calls: dict[int, _PendingToolUse] = {}
@@ -176,23 +178,28 @@ class MessageWriter:
         return event("message_start", message={**message, "usage": self._usage_object()})
 
     def write(self, batch: Batch) -> bytes:
-        return b"".join([piece for item in batch for piece in self._write(item)])
+        self._events = []
+        for item in batch:
+            self._write(item)
+        return b"".join(self._events)
 
     def end(self) -> bytes:
         self._check_end()
-        last_events = b"".join(self._close_all())
-        reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
-        return last_events + event("message_delta", delta=reason, usage=self._usage_object()) + event("message_stop")
+        self._events = []
+        self._close_all()
+        last = event("message_delta", delta=self._ending(), usage=self._usage_object())
+        return b"".join(self._events) + last + event("message_stop")
 
     def fail(self, error: ProxyError) -> bytes:
-        return b"".join(self._close_open()) + failure_event(error, self._head.request_id)
+        self._events = []
+        self._close_open()
+        return b"".join(self._events) + failure_event(error, self._head.request_id)
 
     def message(self) -> dict[str, Any]:
         """The whole message, at its end; raises ProxyError if DeepSeek broke it off."""
         self._check_end()
         content = [block.value for block in self._blocks]
-        reason = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence}
-        return {**self._frame(), "content": content, **reason, "usage": self._usage_object()}
+        return {**self._frame(), "content": content, **self._ending(), "usage": self._usage_object()}
 
     def _check_end(self) -> None:
         if (failure := early_end(self._finish_reason)) is not None:
@@ -209,37 +216,34 @@ class MessageWriter:
             return counted
         return {**counted, "server_tool_use": {**_NO_SERVER_TOOL_USE, **runs}}
 
-    def _stop_reason(self) -> str:
-        if self._stop_sequence is not None:
-            return "stop_sequence"
+    def _ending(self) -> dict[str, str | None]:
         reason = _STOP_REASONS.get(self._finish_reason or "", "end_turn")
-        if reason in ("end_turn", "tool_use"):
+        if self._stop_sequence is not None:
+            reason = "stop_sequence"
+        elif reason in ("end_turn", "tool_use"):
             # Whatever upstream says: agents loop by this word, over the calls that they have read.
-            return "tool_use" if any(isinstance(block, ToolUse) for block in self._blocks) else "end_turn"
-        return reason
+            reason = "tool_use" if any(isinstance(block, ToolUse) for block in self._blocks) else "end_turn"
+        return {"stop_reason": reason, "stop_sequence": self._stop_sequence}
 
-    def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
+    def _write(self, item: Delta | Heartbeat) -> None:
         if isinstance(item, Heartbeat):
-            return (PING,) if not item.line else ()
+            self._events += [] if item.line else [PING]
+            return
         self._usage = self._usage if item.usage is None else item.usage
-        written: list[bytes] = []
         strings = item.run.strings if item.run is not None else None
         if item.reasoning and self._request.has_thinking:
-            written += self._write_words(
-                _Words(Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
-            )
+            self._write_words(_Words(Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]]))
         if item.text:
-            written += self._write_words(_Words(Text, item.text, strings or [encode_json(item.text)[1:-1]]))
+            self._write_words(_Words(Text, item.text, strings or [encode_json(item.text)[1:-1]]))
         if item.server is not None:
-            written += self._write_server_delta(item.server)
+            self._write_server_delta(item.server)
         for piece in item.calls:
             self._calls.setdefault(piece.index, _PendingToolUse()).add(piece)
-            written += self._write_calls_in_turn()
+            self._write_calls_in_turn()
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
             self._stop_sequence = self._matched_stop(item)
-            written += self._close_all()
-        return written
+            self._close_all()
 
     def _matched_stop(self, delta: Delta) -> str | None:
         """The stop sequence that ended the answer; DeepSeek does not name it, other hosts of its models do."""
@@ -247,98 +251,94 @@ class MessageWriter:
         found = as_object(choices[0]).get("stop_reason")
         return found if isinstance(found, str) and found in self._request.stops else None
 
-    def _write_words(self, words: "_Words") -> list[bytes]:
+    def _write_words(self, words: "_Words") -> None:
         if isinstance(self._open, ToolUse) and not self._calls[self._open.call].is_whole:
             # The block of the call would have to be closed, and could not be opened again.
             self._pending_words.append(words)
-            return []
-        written: list[bytes] = []
-        if not isinstance(self._open, words.kind):
-            written += self._close_open()
-            written.append(self._open_block(words.kind(len(self._blocks), self._sealer, self._request.omits_thinking)))
-        assert self._open is not None
-        written.append(self._open.write(words.text, words.strings))
-        if self._pending_citations and isinstance(self._open, Text):
-            written += map(self._open.cite, self._pending_citations)
+            return
+        block = self._open
+        if not isinstance(block, words.kind):
+            block = words.kind(len(self._blocks), self._sealer, self._request.omits_thinking)
+            self._open_block(block)
+        self._events.append(block.write(words.text, words.strings))
+        if self._pending_citations and isinstance(block, Text):
+            self._events += map(block.cite, self._pending_citations)
             self._pending_citations = []
-        return written
 
-    def _write_server_delta(self, delta: ServerDelta) -> list[bytes]:
-        written: list[bytes] = []
+    def _write_server_delta(self, delta: ServerDelta) -> None:
         if delta.begins_text:
             # Sources of a text that said nothing are sources of nothing.
             self._pending_citations = []
-            written += self._close_open() if isinstance(self._open, Text) else []
+            if isinstance(self._open, Text):
+                self._close_open()
         for piece in delta.pieces:
-            written += self._write_server_piece(piece)
+            self._write_server_piece(piece)
         for citation in delta.citations:
             if isinstance(self._open, Text):
-                written.append(self._open.cite(citation))
+                self._events.append(self._open.cite(citation))
             else:
                 self._pending_citations.append(citation)
-        return written
 
-    def _write_server_piece(self, piece: ServerPiece) -> list[bytes]:
+    def _write_server_piece(self, piece: ServerPiece) -> None:
         """Open the block of a search as soon as it is known of; it ends when it is whole."""
-        written: list[bytes] = []
         block = self._open
         if not (isinstance(block, ServerBlock) and block.key == piece.key):
             # A call before it is whole by now: DeepSeek sends one block after the other.
-            written += self._close_open()
             block = ServerBlock(len(self._blocks), piece)
-            written.append(self._open_block(block))
+            self._open_block(block)
         if piece.is_whole:
-            written += (block.complete(piece.item), *self._close_open())
-        return written
+            self._events.append(block.complete(piece.item))
+            self._close_open()
 
-    def _write_pending(self) -> list[bytes]:
-        pending, self._pending_words = self._pending_words, []
-        return [piece for words in pending for piece in self._write_words(words)]
-
-    def _open_block(self, block: "Block") -> bytes:
+    def _open_block(self, block: Block) -> None:
+        self._close_open()
         self._open = block
         self._blocks.append(block)
-        return event("content_block_start", index=block.index, content_block=block.beginning)
+        self._events.append(event("content_block_start", index=block.index, content_block=block.beginning))
 
-    def _close_open(self) -> list[bytes]:
+    def _close_open(self) -> None:
         block, self._open = self._open, None
-        return [] if block is None else [block.finish(), event("content_block_stop", index=block.index)]
+        if block is not None:
+            self._events += [block.finish(), event("content_block_stop", index=block.index)]
 
-    def _write_calls_in_turn(self) -> list[bytes]:
+    def _close_and_write_pending(self) -> None:
+        """Close the open block, then write the words that came in the middle of a call."""
+        self._close_open()
+        pending, self._pending_words = self._pending_words, []
+        for words in pending:
+            self._write_words(words)
+
+    def _write_calls_in_turn(self) -> None:
         """Write what can be written of the calls: each begins when the one before it is whole, however they came."""
-        written: list[bytes] = []
-        unwritten = [index for index in sorted(self._calls) if not self._is_written(index)]
+        unwritten = self._unwritten_calls()
         while unwritten:
-            index = unwritten.pop(0)
-            written += self._write_block(index)
-            if not (unwritten or self._pending_words) or not self._calls[index].is_whole:
+            call = self._write_call(unwritten.pop(0))
+            if not (unwritten or self._pending_words) or not call.is_whole:
                 break
-            written += self._close_open() + self._write_pending()
-        return written
+            self._close_and_write_pending()
 
-    def _is_written(self, index: int) -> bool:
-        block = self._calls[index].block
-        return block is not None and block is not self._open
+    def _unwritten_calls(self) -> list[int]:
+        """The indexes of the calls without a block, or whose block is open."""
+        calls, unwritten = self._calls, (None, self._open)
+        return [index for index in sorted(calls) if calls[index].block in unwritten]
 
-    def _write_block(self, index: int) -> list[bytes]:
+    def _write_call(self, index: int) -> "_PendingToolUse":
+        """Write what has come of a call; nothing before its name is known."""
         call = self._calls[index]
         if not call.name:
-            return []
-        written: list[bytes] = []
+            return call
         if call.block is None:
-            written += self._close_open()
             call.block = ToolUse(len(self._blocks), index, call.id, call.name)
-            written.append(self._open_block(call.block))
+            self._open_block(call.block)
         if call.block is self._open and (fragment := call.take_unwritten()):
-            written.append(call.block.write(fragment, [encode_json(fragment)[1:-1]]))
-        return written
+            self._events.append(call.block.write(fragment, [encode_json(fragment)[1:-1]]))
+        return call
 
-    def _close_all(self) -> list[bytes]:
-        written: list[bytes] = []
-        for index in sorted(self._calls):
-            if not self._is_written(index):
-                written += self._write_block(index)
-        return written + self._close_open() + self._write_pending() + self._close_open()
+    def _close_all(self) -> None:
+        for index in self._unwritten_calls():
+            self._write_call(index)
+        self._close_and_write_pending()
+        self._close_open()
 
 
 class PingingWriter(MessageWriter):

@@ -8,8 +8,8 @@ history, half a thought as well, and runs every call that is done. Only a text t
 done as well as incomplete.
 """
 
-from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ServerPiece, ToolCall, join_pieces
 from deepseek_cursor_proxy.deepseek.rules import is_whole_call
@@ -24,27 +24,32 @@ _MAX_LOGPROBS = 50_000
 
 
 class EventSequence:
-    """Encodes events with numbers that rise by one."""
+    """Encodes events with numbers that rise by one, and keeps them until they are taken."""
 
     def __init__(self) -> None:
         self._next = 0
+        self._encoded: list[bytes] = []
 
-    def encode_raw(self, kind: str, rest: bytes) -> bytes:
-        """One event; `rest` is the JSON of its other fields."""
+    def take(self) -> bytes:
+        encoded, self._encoded = self._encoded, []
+        return b"".join(encoded)
+
+    def add_raw(self, kind: str, rest: bytes) -> None:
+        """Add one event; `rest` is the JSON of its other fields."""
         number, self._next = self._next, self._next + 1
-        return sse.event(b'{"type":"%b","sequence_number":%d,%b}' % (kind.encode(), number, rest), kind)
+        self._encoded.append(sse.event(b'{"type":"%b","sequence_number":%d,%b}' % (kind.encode(), number, rest), kind))
 
-    def encode(self, kind: str, **rest: Any) -> bytes:
-        return self.encode_raw(kind, encode_json(rest)[1:-1])
+    def add(self, kind: str, **rest: Any) -> None:
+        self.add_raw(kind, encode_json(rest)[1:-1])
 
-    def splice(self, splice: "Splice", strings: Iterable[bytes]) -> bytes:
-        """An event for each of these strings, as they are between the quotes of JSON."""
+    def splice(self, splice: "Splice", strings: Iterable[bytes]) -> None:
+        """Add an event for each of these strings, as they are between the quotes of JSON."""
         head, middle, tail = splice
-        strings = list(strings)
-        first, self._next = self._next, self._next + len(strings)
-        return b"".join(
-            [b"%b%d%b%b%b" % (head, number, middle, string, tail) for number, string in enumerate(strings, first)]
-        )
+        number = self._next
+        for string in strings:
+            self._encoded.append(b"%b%d%b%b%b" % (head, number, middle, string, tail))
+            number += 1
+        self._next = number
 
 
 # The bytes of a delta before its number, between that and its text, and after the text.
@@ -58,7 +63,7 @@ def _splice(kind: str, position: Mapping[str, Any], **last: Any) -> Splice:
 
 
 class Item:
-    """One item of the output; `kind` is how its id begins."""
+    """One item of the output, which adds its events to `events`; `kind` is how its id begins."""
 
     kind = ""
 
@@ -81,25 +86,33 @@ class Item:
     def value(self) -> dict[str, Any]:
         raise AssertionError
 
-    def announce(self) -> bytes:
-        return self._event("response.output_item.added", item=self.value)
+    def announce(self) -> None:
+        self._events.add("response.output_item.added", output_index=self._index, item=self.value)
 
-    def finish(self) -> bytes:
-        raise AssertionError
+    def finish(self) -> None:
+        self._events.add("response.output_item.done", output_index=self._index, item=self.value)
 
-    def break_off(self) -> bytes:
+    def break_off(self) -> None:
         """End the item without a done event: the answer ended inside it."""
         self._status = "incomplete"
-        return b""
 
     def _position(self, **more: Any) -> dict[str, Any]:
         return {"item_id": self.id, "output_index": self._index, **more}
 
-    def _event(self, kind: str, **rest: Any) -> bytes:
-        return self._events.encode(kind, output_index=self._index, **rest)
 
-    def _finish_item(self) -> bytes:
-        return self._event("response.output_item.done", item=self.value)
+class _ReasoningForm(NamedTuple):
+    """One form of the reasoning: the name of its index, the events of its text and its part, the type of the part."""
+
+    index_name: str
+    text_event: str
+    part_event: str
+    part_type: str
+
+
+_FULL = _ReasoningForm("content_index", "response.reasoning_text", "response.content_part", "reasoning_text")
+_SUMMARY = _ReasoningForm(
+    "summary_index", "response.reasoning_summary_text", "response.reasoning_summary_part", "summary_text"
+)
 
 
 class ReasoningItem(Item):
@@ -110,53 +123,45 @@ class ReasoningItem(Item):
     def __init__(self, frame: Frame, index: int, events: EventSequence) -> None:
         super().__init__(frame, index, events)
         self._sealer = frame.sealer if frame.options.sealed else None
-        self._has_summary = frame.options.summary is not None
-        self._delta = _splice("response.reasoning_text.delta", self._position(content_index=0))
-        self._summary = _splice("response.reasoning_summary_text.delta", self._position(summary_index=0))
+        self._forms = (_FULL,) if frame.options.summary is None else (_FULL, _SUMMARY)
+        self._deltas = [_splice(f"{form.text_event}.delta", self._at(form)) for form in self._forms]
 
     @property
     def value(self) -> dict[str, Any]:
         item: dict[str, Any] = {"id": self.id, "type": "reasoning", "summary": [], "content": []}
         if self.is_done:
-            item["content"] = [self._part(self.text)]
-            item["summary"] = [self._summary_part(self.text)] if self._has_summary else []
+            text = self.text
+            for name, form in zip(("content", "summary"), self._forms, strict=False):
+                item[name] = [{"type": form.part_type, "text": text}]
             if self._sealer is not None:
-                item["encrypted_content"] = self._sealer.seal(self.text)
+                item["encrypted_content"] = self._sealer.seal(text)
         return {**item, "status": self._status}
 
-    def announce(self) -> bytes:
-        """The item and its part: openai-node (5 to 7) refuses deltas of a part that was not announced."""
-        events = super().announce()
-        events += self._events.encode(
-            "response.content_part.added", **self._position(content_index=0), part=self._part("")
-        )
-        if self._has_summary:
-            kind = "response.reasoning_summary_part.added"
-            events += self._events.encode(kind, **self._position(summary_index=0), part=self._summary_part(""))
-        return events
+    def announce(self) -> None:
+        """Add the item and its part: openai-node (5 to 7) refuses deltas of a part that was not announced."""
+        super().announce()
+        for form in self._forms:
+            self._add_part(form, "added", "")
 
-    def write(self, text: str, strings: Iterable[bytes]) -> bytes:
+    def write(self, text: str, strings: Sequence[bytes]) -> None:
         self._pieces.append(text)
-        strings = list(strings)
-        deltas = self._events.splice(self._delta, strings)
-        return deltas + self._events.splice(self._summary, strings) if self._has_summary else deltas
+        for delta in self._deltas:
+            self._events.splice(delta, strings)
 
-    def finish(self) -> bytes:
+    def finish(self) -> None:
         self._status = "completed"
-        text, events, at = self.text, self._events, self._position(content_index=0)
-        done = [events.encode("response.reasoning_text.done", **at, text=text)]
-        done.append(events.encode("response.content_part.done", **at, part=self._part(text)))
-        if self._has_summary:
-            at = self._position(summary_index=0)
-            done.append(events.encode("response.reasoning_summary_text.done", **at, text=text))
-            done.append(events.encode("response.reasoning_summary_part.done", **at, part=self._summary_part(text)))
-        return b"".join(done) + self._finish_item()
+        text = self.text
+        for form in self._forms:
+            self._events.add(f"{form.text_event}.done", **self._at(form), text=text)
+            self._add_part(form, "done", text)
+        super().finish()
 
-    def _part(self, text: str) -> dict[str, str]:
-        return {"type": "reasoning_text", "text": text}
+    def _at(self, form: _ReasoningForm) -> dict[str, Any]:
+        return self._position(**{form.index_name: 0})
 
-    def _summary_part(self, text: str) -> dict[str, str]:
-        return {"type": "summary_text", "text": text}
+    def _add_part(self, form: _ReasoningForm, step: str, text: str) -> None:
+        part = {"type": form.part_type, "text": text}
+        self._events.add(f"{form.part_event}.{step}", **self._at(form), part=part)
 
 
 class TextItem(Item):
@@ -166,7 +171,8 @@ class TextItem(Item):
 
     def __init__(self, frame: Frame, index: int, events: EventSequence) -> None:
         super().__init__(frame, index, events)
-        self._delta = _splice("response.output_text.delta", self._position(content_index=0), logprobs=[])
+        self._at = self._position(content_index=0)
+        self._delta = _splice("response.output_text.delta", self._at, logprobs=[])
         self._has_logprobs = frame.options.logprobs
         self._logprobs: list[dict[str, Any]] = []
         self._logprobs_left = _MAX_LOGPROBS
@@ -181,36 +187,33 @@ class TextItem(Item):
         part = {"type": "output_text", "text": self.text, "annotations": self._annotations}
         return {**part, "logprobs": self._logprobs} if self._has_logprobs else part
 
-    def announce(self) -> bytes:
-        events = super().announce()
-        at = self._position(content_index=0)
-        return events + self._events.encode("response.content_part.added", **at, part=self._part())
+    def announce(self) -> None:
+        super().announce()
+        self._events.add("response.content_part.added", **self._at, part=self._part())
 
-    def write(self, text: str, strings: Iterable[bytes]) -> bytes:
+    def write(self, text: str, strings: Sequence[bytes]) -> None:
         self._pieces.append(text)
-        return self._events.splice(self._delta, strings)
+        self._events.splice(self._delta, strings)
 
-    def write_with_logprobs(self, text: str, logprobs: list[dict[str, Any]]) -> bytes:
+    def write_with_logprobs(self, text: str, logprobs: list[dict[str, Any]]) -> None:
         self._pieces.append(text)
         for entry in logprobs:
             self._logprobs_left -= 1 + len(entry["top_logprobs"])
             if self._logprobs_left >= 0:
                 self._logprobs.append(entry)
-        at = self._position(content_index=0)
-        return self._events.encode("response.output_text.delta", **at, delta=text, logprobs=logprobs)
+        self._events.add("response.output_text.delta", **self._at, delta=text, logprobs=logprobs)
 
-    def cite(self, annotation: Mapping[str, Any]) -> bytes:
+    def cite(self, annotation: Mapping[str, Any]) -> None:
         """Add a source of the text."""
-        at = self._position(content_index=0, annotation_index=len(self._annotations))
+        at = {**self._at, "annotation_index": len(self._annotations)}
         self._annotations.append(annotation)
-        return self._events.encode("response.output_text.annotation.added", **at, annotation=annotation)
+        self._events.add("response.output_text.annotation.added", **at, annotation=annotation)
 
-    def finish(self, status: str = "completed") -> bytes:
+    def finish(self, status: str = "completed") -> None:
         self._status = status
-        at, events = self._position(content_index=0), self._events
-        done = events.encode("response.output_text.done", **at, text=self.text, logprobs=self._logprobs)
-        done += events.encode("response.content_part.done", **at, part=self._part())
-        return done + self._finish_item()
+        self._events.add("response.output_text.done", **self._at, text=self.text, logprobs=self._logprobs)
+        self._events.add("response.content_part.done", **self._at, part=self._part())
+        super().finish()
 
 
 class ServerItem(Item):
@@ -244,29 +247,28 @@ class ServerItem(Item):
             action = {**action, "query": next(iter(queries), "")}
         return {**self._item, "id": self.id, "action": action, "status": self._status}
 
-    def advance(self, piece: ServerPiece) -> bytes:
-        """The events of a step, and of those before it that did not come."""
+    def advance(self, piece: ServerPiece) -> None:
+        """Add the events of a step, and of those before it that did not come; the last step ends the item."""
         if self.is_done:
-            return b""
-        if not piece.is_whole:
-            return self._write_steps(piece.step)
-        self._item = piece.item
-        status = piece.item.get("status")
-        self._status = status if status in ("completed", "failed") else "completed"
-        steps = self._write_steps("completed") if self._status == "completed" else b""
-        return steps + self._finish_item()
+            return
+        step = piece.step
+        if piece.is_whole:
+            self._item = piece.item
+            self._status = step = "failed" if piece.item.get("status") == "failed" else "completed"
+        if self._is_search and step in self._STEPS:
+            steps = self._STEPS[self._steps : self._STEPS.index(step) + 1]
+            self._steps += len(steps)
+            for each in steps:
+                self._events.add(f"response.web_search_call.{each}", **self._position())
+        if piece.is_whole:
+            super().finish()
 
-    def _write_steps(self, last: str) -> bytes:
-        if not self._is_search or last not in self._STEPS:
-            return b""
-        steps = self._STEPS[self._steps : self._STEPS.index(last) + 1]
-        self._steps += len(steps)
-        return b"".join(self._events.encode(f"response.web_search_call.{each}", **self._position()) for each in steps)
-
-    def break_off(self) -> bytes:
+    def break_off(self) -> None:
         # The official types have no search that is incomplete.
         self._status = "failed" if self._is_search else "incomplete"
-        return b""
+
+    # What DeepSeek left unfinished has no done event.
+    finish = break_off
 
 
 class CompactionItem(Item):
@@ -283,15 +285,9 @@ class CompactionItem(Item):
     def value(self) -> dict[str, Any]:
         return {"id": self.id, "type": compaction.KIND, "encrypted_content": self._sealed}
 
-    def finish(self) -> bytes:
-        self._status = "completed"
-        return self.announce() + self._finish_item()
-
 
 class CallItem(Item):
     """A call of a function, or of a custom tool: its text is the one field of a function upstream."""
-
-    kind = "fc"
 
     def __init__(self, frame: Frame, index: int, events: EventSequence, request: ChatRequest, piece: CallPiece) -> None:
         self._is_custom = piece.name in request.custom_tools
@@ -318,30 +314,33 @@ class CallItem(Item):
             item["namespace"] = self._namespace
         return {**item, field: self.text}
 
-    def write(self, arguments: str) -> bytes:
+    def write(self, arguments: str) -> None:
         self._arguments.append(arguments)
-        return self._write(self._reader.feed(arguments) if self._reader is not None else arguments)
+        self._write_text(self._reader.feed(arguments) if self._reader is not None else arguments)
 
-    def _write(self, text: str) -> bytes:
-        if not text:
-            return b""
-        self._pieces.append(text)
-        return self._events.splice(self._delta, [encode_json(text)[1:-1]])
+    def _write_text(self, text: str) -> None:
+        if text:
+            self._pieces.append(text)
+            self._events.splice(self._delta, [encode_json(text)[1:-1]])
 
-    def finish(self) -> bytes:
-        rest = self._rest()
+    def _write_rest(self) -> None:
+        if self._reader is not None:
+            self._write_text(self._reader.end())
+
+    def finish(self) -> None:
+        self._write_rest()
         self._status = "completed"
         whole = {"input": self.text} if self._is_custom else {"arguments": self.text, "name": self._name}
-        return rest + self._events.encode(self._done, **self._position(), **whole) + self._finish_item()
+        self._events.add(self._done, **self._position(), **whole)
+        super().finish()
 
-    def break_off(self) -> bytes:
+    def break_off(self) -> None:
         """A whole call is done, though the answer broke off after it."""
         if self.is_whole:
-            return self.finish()
-        return self._rest() + super().break_off()
-
-    def _rest(self) -> bytes:
-        return self._write(self._reader.end()) if self._reader is not None else b""
+            self.finish()
+        else:
+            self._write_rest()
+            super().break_off()
 
 
 def read_logprobs(delta: Delta) -> list[dict[str, Any]]:
@@ -353,22 +352,17 @@ def read_logprobs(delta: Delta) -> list[dict[str, Any]]:
     if delta.run is not None or delta.chunk is None:
         return []
     choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
-    read = [_logprobs_entry(value) for value in as_list(as_object(choice.get("logprobs")).get("content"))]
-    return [entry for entry in read if entry is not None]
-
-
-def _logprobs_entry(value: object) -> dict[str, Any] | None:
-    token = _token(value)
-    if token is None or not isinstance(value, dict):
-        return None
-    others = [_token(each) for each in as_list(value.get("top_logprobs"))]
-    return {**token, "top_logprobs": [each for each in others if each is not None]}
+    entries: list[dict[str, Any]] = []
+    for value in as_list(as_object(choice.get("logprobs")).get("content")):
+        if (token := _token(value)) is not None:
+            others = map(_token, as_list(value.get("top_logprobs")))
+            entries.append({**token, "top_logprobs": [other for other in others if other is not None]})
+    return entries
 
 
 def _token(value: object) -> dict[str, Any] | None:
-    if not isinstance(value, dict):
-        return None
-    token, logprob, data = value.get("token"), value.get("logprob"), value.get("bytes")
+    fields = as_object(value)
+    token, logprob, data = fields.get("token"), fields.get("logprob"), fields.get("bytes")
     if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, (int, float)):
         return None
     is_list = isinstance(data, list) and all(isinstance(each, int) for each in data)

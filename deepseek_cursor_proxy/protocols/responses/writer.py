@@ -8,8 +8,8 @@ The plain writer has the events written and sends only the object of the last, s
 from event to event. The strings of a run of equal chunks are spliced into events without being encoded again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, join_pieces
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, is_overflow_message
@@ -40,6 +40,8 @@ _CODES = frozenset({"rate_limit_exceeded", OVERFLOW, "invalid_prompt", "insuffic
 _CODES_BY_STATUS = {429: "rate_limit_exceeded", 402: "insufficient_quota", 400: "invalid_prompt"}
 
 Save = Callable[[dict[str, Any]], None]
+_Item = TypeVar("_Item", bound=Item)
+_Words = TypeVar("_Words", ReasoningItem, TextItem)
 
 
 class ResponseWriter:
@@ -63,175 +65,164 @@ class ResponseWriter:
         self.response: dict[str, Any] | None = None
 
     def begin(self) -> bytes:
-        return self._lifecycle("response.created", state("in_progress")) + self.start()
+        self._add_lifecycle("response.created", state("in_progress"))
+        return self.start()
 
     def begin_queued(self) -> bytes:
         """The beginning of a response that waits in a queue; `start` follows when its turn comes."""
-        created = self._lifecycle("response.created", state("queued"))
-        return created + self._lifecycle("response.queued", state("queued"))
+        self._add_lifecycle("response.created", state("queued"))
+        self._add_lifecycle("response.queued", state("queued"))
+        return self._events.take()
 
     def start(self) -> bytes:
-        return self._lifecycle("response.in_progress", state("in_progress"))
+        self._add_lifecycle("response.in_progress", state("in_progress"))
+        return self._events.take()
 
     def write(self, batch: Batch) -> bytes:
-        return b"".join([piece for item in batch for piece in self._write(item)])
+        for item in batch:
+            self._write(item)
+        return self._events.take()
 
     def end(self) -> bytes:
-        last_events = b"".join(self._close_all())
+        self._close_all()
         if (failure := early_end(self._finish_reason)) is not None:
-            return last_events + self.fail(failure)
+            return self.fail(failure)
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
-            return last_events + self._last("response.incomplete", "incomplete", incomplete_details=details)
+            return self._last("response.incomplete", "incomplete", incomplete_details=details)
         if self._frame.options.json and not self._calls and not self._has_json():
-            return last_events + self.fail(
-                UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again.")
-            )
-        return last_events + self._last("response.completed", "completed")
+            return self.fail(UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again."))
+        return self._last("response.completed", "completed")
 
     def fail(self, error: ProxyError) -> bytes:
-        broken_off = b"".join(self._break_off())
-        return broken_off + self._last("response.failed", "failed", error=error_object(error))
+        self._break_off()
+        return self._last("response.failed", "failed", error=error_object(error))
 
     def cancel(self) -> bytes:
         """The last events of a cancelled answer; the API has none for that, so it is incomplete."""
-        broken_off = b"".join(self._break_off())
-        return broken_off + self._last("response.incomplete", "cancelled")
+        self._break_off()
+        return self._last("response.incomplete", "cancelled")
 
-    def _lifecycle(self, kind: str, so_far: Mapping[str, Any]) -> bytes:
+    def _add_lifecycle(self, kind: str, so_far: Mapping[str, Any]) -> None:
         self._wrote_at = self._now()
-        return self._events.encode_raw(kind, b'"response":' + self._frame.encode(so_far))
+        self._events.add_raw(kind, b'"response":' + self._frame.encode(so_far))
 
     def _last(self, kind: str, status: str, **known: Any) -> bytes:
-        known |= {"output": [item.value for item in self._items], "output_text": self._text()}
+        known |= {"output": [item.value for item in self._items], "output_text": "".join(self._texts())}
         if status == "completed":
             known["completed_at"] = self._frame.created_at + int(self._now() - self._began_at)
         so_far = state(status, usage=usage(self._usage), **known)
-        last = self._lifecycle(kind, so_far)
+        self._add_lifecycle(kind, so_far)
+        last = self._events.take()
         self.response = self._frame.response(so_far)
         self._save(self.response)
         return last
 
-    def _text(self) -> str:
-        return "".join(item.text for item in self._items if isinstance(item, TextItem))
+    def _texts(self) -> list[str]:
+        return [item.text for item in self._items if isinstance(item, TextItem)]
 
     def _has_json(self) -> bool:
         """Whether the text is JSON, or the last one is: the model may say that it searches before it does."""
-        texts = [item.text for item in self._items if isinstance(item, TextItem)]
+        texts = self._texts()
         return is_json("".join(texts)) or (bool(texts) and is_json(texts[-1]))
 
-    def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
+    def _write(self, item: Delta | Heartbeat) -> None:
         if isinstance(item, Heartbeat):
-            return self._heartbeat(item)
+            self._write_heartbeat(item)
+            return
         self._usage = self._usage if item.usage is None else item.usage
-        written: list[bytes] = []
         strings = item.run.strings if item.run is not None else None
         if item.reasoning:
-            written += self._open_item(ReasoningItem)
-            written.append(self._write_string(item.reasoning, strings))
+            opened = self._open_item(ReasoningItem)
+            opened.write(item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
         if item.text:
-            written += self._open_item(TextItem)
-            written.append(self._write_text(item, item.text, strings))
+            text = self._open_item(TextItem)
+            if self._frame.options.logprobs and (found := read_logprobs(item)):
+                text.write_with_logprobs(item.text, found)
+            else:
+                text.write(item.text, strings or [encode_json(item.text)[1:-1]])
         for piece in item.calls:
-            written += self._write_call(piece)
+            self._write_call(piece)
         if item.server is not None:
-            written += self._write_server(item.server)
+            self._write_server(item.server)
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
-            written += self._finish(item.finish_reason)
-        return written
+            self._finish(item.finish_reason)
 
-    def _heartbeat(self, heartbeat: Heartbeat) -> Iterable[bytes]:
-        """An event, because Codex does not count comments."""
+    def _write_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Write an event, because Codex does not count comments."""
         quiet = self._now() - self._wrote_at
         if self._frame.options.background and quiet < _BACKGROUND_HEARTBEAT_SECONDS:
-            return ()
-        if heartbeat.line and quiet < _HEARTBEAT_SECONDS:
-            return ()
-        return (self.start(),)
+            return
+        if not heartbeat.line or quiet >= _HEARTBEAT_SECONDS:
+            self._add_lifecycle("response.in_progress", state("in_progress"))
 
-    def _open_item(self, kind: type[ReasoningItem] | type[TextItem]) -> Iterable[bytes]:
+    def _open_item(self, kind: type[_Words]) -> _Words:
+        """The open item if it is of this kind, else a new one."""
         if isinstance(self._open, kind):
-            return ()
-        written = self._close_ready()
-        self._open = kind(self._frame, len(self._items), self._events)
-        self._items.append(self._open)
-        return [*written, self._open.announce()]
+            return self._open
+        opened = self._add(kind(self._frame, len(self._items), self._events))
+        self._open = opened
+        return opened
 
-    def _write_string(self, text: str, strings: Iterable[bytes] | None) -> bytes:
-        assert self._open is not None
-        return self._open.write(text, [encode_json(text)[1:-1]] if strings is None else strings)
+    def _add(self, item: _Item) -> _Item:
+        """Add an item, after the open one and every whole call have ended: clients run a call once it is done."""
+        ready: list[Item] = [] if self._open is None else [self._open]
+        ready += [call for call in self._calls.values() if call.is_whole and not call.is_done]
+        self._open = None
+        for each in ready:
+            each.finish()
+        self._items.append(item)
+        item.announce()
+        return item
 
-    def _write_text(self, delta: Delta, text: str, strings: Iterable[bytes] | None) -> bytes:
-        if self._frame.options.logprobs and isinstance(self._open, TextItem) and (found := read_logprobs(delta)):
-            return self._open.write_with_logprobs(text, found)
-        return self._write_string(text, strings)
-
-    def _write_call(self, piece: CallPiece) -> Iterable[bytes]:
-        call, written = self._calls.get(piece.index), []
+    def _write_call(self, piece: CallPiece) -> None:
+        call = self._calls.get(piece.index)
         if call is None:
             piece = _join(self._nameless.pop(piece.index, None), piece)
             if not piece.name:
                 # Its name decides which kind of item it is; a gateway may send that late.
                 self._nameless[piece.index] = piece
-                return []
-            written += self._close_ready()
-            call = CallItem(self._frame, len(self._items), self._events, self._request, piece)
+                return
+            call = self._add(CallItem(self._frame, len(self._items), self._events, self._request, piece))
             self._calls[piece.index] = call
-            self._items.append(call)
-            written.append(call.announce())
         if not call.is_done:
-            written.append(call.write(piece.arguments))
-        return written
+            call.write(piece.arguments)
 
-    def _write_server(self, server: ServerDelta) -> Iterable[bytes]:
-        written: list[bytes] = []
+    def _write_server(self, server: ServerDelta) -> None:
         for piece in server.pieces:
             item = self._server_items.get(piece.key)
             if item is None:
-                written += self._close_ready()
                 ids = {each.id for each in self._items}
-                item = ServerItem(self._frame, len(self._items), self._events, piece.item, ids)
+                item = self._add(ServerItem(self._frame, len(self._items), self._events, piece.item, ids))
                 self._server_items[piece.key] = item
-                self._items.append(item)
-                written.append(item.announce())
-            written.append(item.advance(piece))
+            item.advance(piece)
         if isinstance(self._open, TextItem):
-            written += [self._open.cite(annotation) for annotation in server.citations]
-        return written
+            for annotation in server.citations:
+                self._open.cite(annotation)
 
-    def _close_ready(self) -> list[bytes]:
-        """End the open item and every whole call before the next item begins; clients run a call once it is done."""
-        whole = [call for call in self._calls.values() if call.is_whole and not call.is_done]
-        return [*self._close_open(), *(call.finish() for call in whole)]
+    def _finish(self, reason: str) -> None:
+        if reason in _INCOMPLETE and isinstance(self._open, TextItem):
+            # A text that reached its limit is done, as in OpenAI's own streams.
+            self._open.finish("incomplete")
+        if reason in _INCOMPLETE or early_end(reason) is not None:
+            self._break_off()
+        else:
+            self._close_all()
 
-    def _close_open(self) -> list[bytes]:
+    def _close_all(self) -> None:
+        for item in self._take_unfinished():
+            item.finish()
+
+    def _break_off(self) -> None:
+        for item in self._take_unfinished():
+            item.break_off()
+
+    def _take_unfinished(self) -> list[Item]:
+        """The items that have not ended; none is open any more."""
         item, self._open = self._open, None
-        return [] if item is None else [item.finish()]
-
-    def _close_all(self) -> list[bytes]:
-        unfinished = [item for item in self._server_items.values() if not item.is_done]
-        return [
-            *self._close_open(),
-            *(call.finish() for call in self._calls.values() if not call.is_done),
-            *(item.break_off() for item in unfinished),
-        ]
-
-    def _finish(self, reason: str) -> list[bytes]:
-        if early_end(reason) is not None:
-            return self._break_off()
-        if reason not in _INCOMPLETE:
-            return self._close_all()
-        # A text that reached its limit is done, as in OpenAI's own streams.
-        text, self._open = (self._open, None) if isinstance(self._open, TextItem) else (None, self._open)
-        return [*([] if text is None else [text.finish("incomplete")]), *self._break_off()]
-
-    def _break_off(self) -> list[bytes]:
-        item, self._open = self._open, None
-        unfinished: list[Item] = [item] if item is not None else []
-        unfinished += [call for call in self._calls.values() if not call.is_done]
-        unfinished += [item for item in self._server_items.values() if not item.is_done]
-        return [each.break_off() for each in unfinished]
+        begun: list[Item | None] = [item, *self._calls.values(), *self._server_items.values()]
+        return [each for each in begun if each is not None and not each.is_done]
 
 
 class SummaryWriter(ResponseWriter):
@@ -241,14 +232,14 @@ class SummaryWriter(ResponseWriter):
         super().__init__(frame, request, now, save)
         self._summary: list[str] = []
 
-    def _write(self, item: Delta | Heartbeat) -> Iterable[bytes]:
-        if isinstance(item, Heartbeat):
-            return self._heartbeat(item)
-        self._usage = self._usage if item.usage is None else item.usage
-        self._finish_reason = item.finish_reason or self._finish_reason
-        self._summary.append(item.text or "")
-        # The client reads nothing of it until then.
-        return self._heartbeat(Heartbeat("writing"))
+    def _write(self, item: Delta | Heartbeat) -> None:
+        if isinstance(item, Delta):
+            self._usage = self._usage if item.usage is None else item.usage
+            self._finish_reason = item.finish_reason or self._finish_reason
+            self._summary.append(item.text or "")
+            # The client reads nothing of it until then.
+            item = Heartbeat("writing")
+        self._write_heartbeat(item)
 
     def end(self) -> bytes:
         summary = join_pieces(self._summary).strip()
@@ -257,9 +248,8 @@ class SummaryWriter(ResponseWriter):
             failure = UpstreamFailed("DeepSeek wrote no whole summary of this conversation. Try again.")
         if failure is not None:
             return self.fail(failure)
-        item = CompactionItem(self._frame, 0, self._events, summary)
-        self._items.append(item)
-        return item.finish() + self._last("response.completed", "completed")
+        self._add(CompactionItem(self._frame, 0, self._events, summary)).finish()
+        return self._last("response.completed", "completed")
 
 
 class PlainResponseWriter:
