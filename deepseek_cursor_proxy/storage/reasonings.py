@@ -14,7 +14,6 @@ the file, for all other stores.
 import logging
 import sqlite3
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -22,7 +21,7 @@ from typing import Unpack
 from deepseek_cursor_proxy.storage import reasoning_rows
 from deepseek_cursor_proxy.storage.engine import schema
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Locked, Unusable
+from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.engine.group_commit import GroupCommit
 from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
 from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions, decode_text, encode_text
@@ -40,8 +39,6 @@ _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 _BYTES_PER_TURN = 256 * 1024
 # Thousands of long reasonings, and little enough for a small machine.
 _MOST_BYTES_PENDING = 64 * 1024 * 1024
-_TRIES_AT_CLOSE = 10
-_SECONDS_BETWEEN_TRIES = 0.1
 # Pending reasonings are written in transactions so short that no turn waits noticeably for the lock.
 _BYTES_PER_BATCH = 1024 * 1024
 
@@ -228,12 +225,7 @@ class ReasoningStore(Table):
         super().close()
         if already:
             return
-        for _ in range(_TRIES_AT_CLOSE):
-            if not self._pending or self._reopen() or not isinstance(self.database.fault, Locked):
-                break
-            # Another process writes, which takes a moment.
-            time.sleep(_SECONDS_BETWEEN_TRIES)
-        if count := self._pending.clear():
+        if count := self._pending.close(self._reopen):
             _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, self.database.path)
         with self._faults.guard("close"), self.database.transaction() as connection:
             self._write_uses(connection)

@@ -291,10 +291,10 @@ class ResponseStore(Table):
     def close(self) -> None:
         """Write what is pending; idempotent. The database is its owner's to close."""
         super().close()
+        count = self._pending.close()
         with self._faults.guard("catch up"):
-            self._pending.flush()
             self._fail_owed_orphans()
-        if count := self._pending.clear():
+        if count:
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
 
 

@@ -105,8 +105,7 @@ class Table:
     def close(self) -> None:
         """End a running pruning and write what waits; idempotent. The database is its owner's to close."""
         self._pruner.close()
-        with self._faults.guard("record"):
-            self._unwritten.flush()
+        self._unwritten.close()
 
     # Rows by key …
 

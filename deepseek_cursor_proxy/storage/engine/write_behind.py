@@ -16,15 +16,19 @@ import itertools
 import sqlite3
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Locked, Unusable
 
 _Entry = TypeVar("_Entry")
+
+_TRIES_AT_CLOSE = 10
+_SECONDS_BETWEEN_TRIES = 0.1
 
 
 class BoundedEntries(Generic[_Entry]):
@@ -175,6 +179,20 @@ class WriteBehind(BoundedEntries[_Entry]):
             while batch := self._oldest(last):
                 last = max(batch)
                 self._write_batch(batch, is_retry)
+
+    def close(self, flush: Callable[[], object] | None = None) -> int:
+        """Write all entries, for a second if another process writes, and forget the rest; how many.
+
+        The owner of the database gives a `flush` that also opens the file again.
+        """
+        for _ in range(_TRIES_AT_CLOSE):
+            with self._faults.guard("catch up"):
+                if self._entries:
+                    (flush or self.flush)()
+            if not self._entries or not isinstance(self._database.fault, Locked):
+                break
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        return self.clear()
 
     def _oldest(self, after: int) -> dict[int, _Entry]:
         """The oldest entries after a number, as many as one transaction takes but at least one."""

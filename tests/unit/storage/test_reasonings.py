@@ -12,7 +12,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
 from deepseek_cursor_proxy.storage import reasoning_rows, reasonings
-from deepseek_cursor_proxy.storage.engine import reopener
+from deepseek_cursor_proxy.storage.engine import reopener, write_behind
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
@@ -492,7 +492,7 @@ class TestFaults(StoreTestCase):
         locker = self.lock()
         self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600))
         with (
-            mock.patch.object(reasonings.time, "sleep", side_effect=lambda _: locker.execute("ROLLBACK")) as sleep,
+            mock.patch.object(write_behind.time, "sleep", side_effect=lambda _: locker.execute("ROLLBACK")) as sleep,
             self.assertLogs("deepseek_cursor_proxy", logging.WARNING),
         ):
             store.record([((key(1),), "kept")])

@@ -11,7 +11,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.storage import response_rows, responses
-from deepseek_cursor_proxy.storage.engine import schema
+from deepseek_cursor_proxy.storage.engine import schema, write_behind
 from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
@@ -436,6 +436,16 @@ class TestFaults(ResponseStoreTestCase):
             self.store.put(ME, response("r"))
         self.restart()
         self.assertEqual("completed", self.status("r"))
+
+    def test_close_waits_for_another_process_that_writes(self) -> None:
+        locker = self.lock("BEGIN IMMEDIATE")
+        with (
+            mock.patch.object(write_behind.time, "sleep", side_effect=lambda _: locker.execute("ROLLBACK")),
+            self.assertLogs(responses.__name__, logging.WARNING) as warnings,
+        ):
+            self.store.put(ME, response("r"))
+            self.store.close()
+        self.assertEqual((1, ["r"]), (len(warnings.output), self.ids()))
 
     def test_close_warns_about_responses_that_never_reached_the_file(self) -> None:
         self.database.close()
