@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions import export
-from deepseek_cursor_proxy.sessions.node_json import Tokenizer
+from deepseek_cursor_proxy.sessions.export import Tokenizer
 from deepseek_cursor_proxy.sessions.service import sessions_path
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, reasoning_of

@@ -18,9 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.sessions.journal import LeftJournal, find_left
-from deepseek_cursor_proxy.sessions.rows import UNUSED, Rows, delete_unused, last_id, unpack
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
-from deepseek_cursor_proxy.sessions.session_writer import SessionRow, SessionWriter, WrittenTurn, storable
+from deepseek_cursor_proxy.sessions.session_writer import (
+    UNUSED,
+    Rows,
+    SessionRow,
+    SessionWriter,
+    WrittenTurn,
+    delete_unused,
+    last_id,
+    storable,
+    unpack,
+)
 from deepseek_cursor_proxy.sessions.trajectory import (
     Node,
     Session,

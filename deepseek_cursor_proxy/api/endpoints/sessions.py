@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
 from deepseek_cursor_proxy.protocols.request.field_checks import Json, bad_field, optional, too_long
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.sessions import export, rendering
-from deepseek_cursor_proxy.sessions.node_json import node_json, prompt_json, session_json
+from deepseek_cursor_proxy.sessions.export import node_json, prompt_json, session_json
 from deepseek_cursor_proxy.sessions.trajectory import Session, SessionOptions, message_json
 from deepseek_cursor_proxy.storage.engine.faults import Unusable
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.sessions import rendering, token_masks
+from deepseek_cursor_proxy.sessions import rendering
 from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
@@ -93,16 +93,16 @@ class TestMasks(unittest.TestCase):
         cls.pieces = rendering.render(CHAT, [TOOL])
 
     def test_tokens_are_those_of_the_whole_text_and_the_lists_have_one_length(self) -> None:
-        lists = token_masks.mask(self.pieces, {2, 4}, self.tokenizer, {})
+        lists = rendering.mask(self.pieces, {2, 4}, self.tokenizer, {})
         self.assertEqual(self.tokenizer.encode(rendering.text_of(self.pieces)), lists.tokens)
         self.assertEqual({len(lists.tokens)}, {len(each) for each in lists})
 
     def test_only_what_the_model_wrote_in_this_session_is_not_masked(self) -> None:
         for own in ({2, 4}, {4}, set[int]()):
             with self.subTest(own):
-                lists = token_masks.mask(self.pieces, own, self.tokenizer, {})
+                lists = rendering.mask(self.pieces, own, self.tokenizer, {})
                 written = "".join(piece.text for piece in self.pieces if piece.author in own and not piece.is_end)
-                free = [token for token in lists.masked_tokens if token != token_masks.MASKED]
+                free = [token for token in lists.masked_tokens if token != rendering.MASKED]
                 self.assertLessEqual(len(free), self.tokenizer.count(written) + 2)
                 self.assertGreaterEqual(len(free), self.tokenizer.count(written) - 4 if own else 0)
                 masked = {one for one, other in zip(lists.logprobs, lists.masked_tokens, strict=True) if other == -100}
@@ -114,12 +114,12 @@ class TestMasks(unittest.TestCase):
         for _, length in spans:
             tokens.append({"bytes": list(data[:length]), "logprob": -0.5, "token": ""})
             data = data[length:]
-        lists = token_masks.mask(self.pieces, {2, 4}, self.tokenizer, {4: [tokens]})
+        lists = rendering.mask(self.pieces, {2, 4}, self.tokenizer, {4: [tokens]})
         known = [value for value in lists.logprobs if value not in (None, 1.0)]
         self.assertLessEqual(len(known), len(tokens))
         self.assertGreaterEqual(len(known), len(tokens) - 2)
         whole = [{"bytes": list(b"A one."), "logprob": -0.5, "token": ""}]
-        lists = token_masks.mask(self.pieces, {2, 4}, self.tokenizer, {4: [whole]})
+        lists = rendering.mask(self.pieces, {2, 4}, self.tokenizer, {4: [whole]})
         self.assertEqual([], [value for value in lists.logprobs if value not in (None, 1.0)])
 
     def test_the_end_mark_is_the_templates_unless_the_upstream_sent_one(self) -> None:
@@ -136,18 +136,18 @@ class TestMasks(unittest.TestCase):
         ):
             with self.subTest(sent[-1:]):
                 encoder = Letters(template)
-                lists = token_masks.mask(rendering.render(chat), {1}, encoder, {1: [sent]} if sent else {})
+                lists = rendering.mask(rendering.render(chat), {1}, encoder, {1: [sent]} if sent else {})
                 own = [
                     (encoder.texts[token], logprob)
                     for token, logprob in zip(lists.masked_tokens, lists.logprobs, strict=True)
-                    if token != token_masks.MASKED
+                    if token != rendering.MASKED
                 ]
                 self.assertEqual(expected, own)
 
     def test_words_that_come_twice_get_no_log_probability(self) -> None:
         twice = rendering.render([{"role": "assistant", "content": "Yes", "reasoning_content": "Yes"}])
         tokens = [{"bytes": list(b"Yes"), "logprob": -0.5, "token": "Yes"}]
-        lists = token_masks.mask(twice, {0}, self.tokenizer, {0: [tokens]})
+        lists = rendering.mask(twice, {0}, self.tokenizer, {0: [tokens]})
         self.assertEqual([], [value for value in lists.logprobs if value not in (None, 1.0)])
 
     def test_the_sizes_of_tokens_add_up_to_the_text(self) -> None:
