@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from deepseek_cursor_proxy.admin import key_files
 from deepseek_cursor_proxy.admin.state import StoreStates
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
@@ -47,8 +48,7 @@ class AdminContext:
     def base_url(self) -> str:
         """The base URL of clients on this machine."""
         host, port, *_ = self.server.server_address
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(str(host), str(host))
-        return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+        return f"{local_url(str(host), port)}/v1"
 
     def services(self) -> "Services":
         return self.server.services()

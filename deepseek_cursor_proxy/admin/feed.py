@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 _MOST_FEEDS = 32
 # Gathered before anything is encoded: a person sees no difference, and a thousand requests a second cost ten wake-ups.
 _GATHER_SECONDS = 0.1
-_RUNNING_SECONDS = 1.0
-_STATS_SECONDS = 2.0
 # Proxies in between close a silent connection after some minutes; the page takes silence for a lost connection.
 _HEARTBEAT_SECONDS = 15.0
+# What is repeated, and how often.
+_INTERVALS = {"running": 1.0, "stats": 2.0, "heartbeat": _HEARTBEAT_SECONDS}
 # People read no more rows at once; the older of them are left out, and the page loads them when it is scrolled.
 _MOST_ROWS = 200
 # Of events that a reader has not read yet.
@@ -228,14 +228,14 @@ class Feeds:
             yield _event("ended", {"number": record.number})
             yield _event("request", requests.row(record))
         now = time.monotonic()
-        if schedule.is_running_due(now):
+        if schedule.is_due("running", now):
             in_flight = log.running()
             schedule.keep({each.facts.number for each in in_flight})
             for each in in_flight:
                 yield schedule.running_event(each)
-        if schedule.is_stats_due(now):
+        if schedule.is_due("stats", now):
             yield _event("stats", stats.summary(self._context))
-        if schedule.is_heartbeat_due(now):
+        if schedule.is_due("heartbeat", now):
             yield _HEARTBEAT
 
 
@@ -243,26 +243,17 @@ class _Schedule:
     """When what is repeated is due, and what was last said about every request in flight. Used by one thread."""
 
     def __init__(self, now: float) -> None:
-        self._running_at = self._stats_at = now
-        self._heartbeat_at = now + _HEARTBEAT_SECONDS
+        self._due_at = {"running": now, "stats": now, "heartbeat": now + _INTERVALS["heartbeat"]}
         self._last: dict[int, tuple[str, int]] = {}
 
     def seconds_left(self, now: float) -> float:
-        return max(0.0, min(self._running_at, self._stats_at, self._heartbeat_at) - now)
+        return max(0.0, min(self._due_at.values()) - now)
 
-    def is_running_due(self, now: float) -> bool:
-        is_due = now >= self._running_at
-        self._running_at = now + _RUNNING_SECONDS if is_due else self._running_at
-        return is_due
-
-    def is_stats_due(self, now: float) -> bool:
-        is_due = now >= self._stats_at
-        self._stats_at = now + _STATS_SECONDS if is_due else self._stats_at
-        return is_due
-
-    def is_heartbeat_due(self, now: float) -> bool:
-        is_due = now >= self._heartbeat_at
-        self._heartbeat_at = now + _HEARTBEAT_SECONDS if is_due else self._heartbeat_at
+    def is_due(self, name: str, now: float) -> bool:
+        """Whether it is time for this; then it is due again after its interval."""
+        is_due = now >= self._due_at[name]
+        if is_due:
+            self._due_at[name] = now + _INTERVALS[name]
         return is_due
 
     def running_event(self, request: RunningRequest) -> bytes:

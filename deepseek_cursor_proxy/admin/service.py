@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from deepseek_cursor_proxy.admin import key_files
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded, StartupError
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
@@ -104,7 +105,9 @@ class AdminServer:
 
     def __init__(self, listener: socket.socket, config: ProxyConfig, load_app: Callable[[], App]) -> None:
         """`load_app` is called for every request; OSError means that no descriptors are left. Raises StartupError."""
-        self.url = _url(listener)
+        host, port, *_ = listener.getsockname()
+        # For a browser on this machine.
+        self.url = local_url(host, port)
         self.config = replace(config, max_request_body_bytes=_MOST_BODY_BYTES, write_timeout=_WRITE_SECONDS)
         self.stream_loop = StreamLoop()
         self._load_app = load_app
@@ -200,10 +203,3 @@ def _listen_at(address: str, port: int) -> socket.socket:
         sock.listen(_BACKLOG)
         stack.pop_all()
     return sock
-
-
-def _url(listener: socket.socket) -> str:
-    """The address for a browser on this machine, without a slash at its end."""
-    host, port, *_ = listener.getsockname()
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -97,6 +97,11 @@ def _authorization(user: str | None, password: str | None) -> str | None:
     return "Basic " + base64.b64encode(pair.encode("utf-8", "surrogateescape")).decode()
 
 
+def local_url(host: str, port: int) -> str:
+    """The address, for programs on this machine, of what listens at a host; none can connect to a wildcard."""
+    return f"http://{authority({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}"
+
+
 def authority(host: str, port: int) -> str:
     """Format host and port for a URL or CONNECT."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

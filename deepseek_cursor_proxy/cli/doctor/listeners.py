@@ -18,15 +18,13 @@ from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
 from deepseek_cursor_proxy.cli.doctor.subject import Subject
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.https_proxy import authority
+from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.destination import Destination
 
 PORT, DASHBOARD, TUNNEL = "port", "dashboard", "tunnel"
-# No client can connect to these.
-_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # On this machine; one that takes longer is as good as stopped.
 _ASK_SECONDS = 2.0
 _MAX_PAGE_BYTES = 1_000_000
@@ -38,11 +36,6 @@ _MAX_ANSWER_BYTES = 1000
 # The proxy wants none for this path.
 _NO_KEY = "none"
 _HEALTHY = {"ok": True}
-
-
-def local_url(config: ProxyConfig) -> str:
-    """The address of the proxy for programs on this machine."""
-    return f"http://{authority(_WILDCARDS.get(config.host, config.host), config.port)}"
 
 
 def check_port(subject: Subject) -> list[Finding]:
@@ -70,7 +63,7 @@ def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding
     if isinstance(error, (socket.gaierror, UnicodeError)) or error.errno == errno.EADDRNOTAVAIL:
         text = f"{address} is not an address of this machine"
         return failed(PORT, text, "set host to 127.0.0.1, or 0.0.0.0 for all addresses")
-    version = _proxy_version(local_url(config))
+    version = _proxy_version(local_url(config.host, config.port))
     if version == __version__:
         return good(PORT, f"{address}, where this proxy runs")
     if version is not None:

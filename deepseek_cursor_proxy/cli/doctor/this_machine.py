@@ -19,10 +19,10 @@ from pathlib import Path, PurePosixPath
 
 import deepseek_cursor_proxy
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
-from deepseek_cursor_proxy.cli.doctor.listeners import local_url
 from deepseek_cursor_proxy.cli.doctor.subject import Subject, file_status
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
 from deepseek_cursor_proxy.cli.setup.endpoint import Machine, ProxyEndpoint
+from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 
 PYTHON, PACKAGE, SETTINGS_FILE, CLIENT_FILES = "python", "package", "settings", "clients"
@@ -135,8 +135,8 @@ def _settings_fault(fault: str) -> Finding:
 
 def check_clients(subject: Subject) -> list[Finding]:
     """The clients that are found here, and which of them point to the proxy."""
-    proxy, name = subject.admin.proxy, CLIENT_FILES
-    root = proxy.base_url.removesuffix("/v1") if proxy is not None else local_url(subject.config)
+    config, proxy, name = subject.config, subject.admin.proxy, CLIENT_FILES
+    root = proxy.base_url.removesuffix("/v1") if proxy is not None else local_url(config.host, config.port)
     try:
         home = Path.home()
     except RuntimeError:

@@ -45,7 +45,7 @@ class FeedTest(AdminCase):
         self.assertEqual(("running", 1), (name, running["number"]))
 
     def test_stats_come_at_once_and_again(self) -> None:
-        self.enterContext(mock.patch.object(feed, "_STATS_SECONDS", 0.05))
+        self.enterContext(mock.patch.dict(feed._INTERVALS, stats=0.05))
         reader = self.feed(self.admin(self.admin_proxy()))
         for _ in range(3):
             stats = reader.next("stats")[1]
@@ -53,7 +53,7 @@ class FeedTest(AdminCase):
             self.assertEqual(60, len(stats["last_minutes"]))
 
     def test_silence_is_broken_by_a_comment(self) -> None:
-        self.enterContext(mock.patch.multiple(feed, _STATS_SECONDS=3600.0, _HEARTBEAT_SECONDS=0.05))
+        self.enterContext(mock.patch.dict(feed._INTERVALS, stats=3600.0, heartbeat=0.05))
         admin = self.admin(self.admin_proxy())
         host, port = "127.0.0.1", int(admin.url.rpartition(":")[2])
         sock = self.enterContext(socket.create_connection((host, port), PATIENCE))

@@ -75,12 +75,3 @@ class ListenTest(unittest.TestCase):
         ):
             service.AdminServer(sock, ProxyConfig(), mock.Mock())
         self.assertEqual(-1, sock.fileno())
-
-    def test_the_address_is_one_that_a_browser_can_open(self) -> None:
-        for bound, url in (
-            (("127.0.0.1", 9001), "http://127.0.0.1:9001"),
-            (("0.0.0.0", 9001), "http://127.0.0.1:9001"),
-            (("::1", 9002, 0, 0), "http://[::1]:9002"),
-            (("::", 9002, 0, 0), "http://[::1]:9002"),
-        ):
-            self.assertEqual(url, service._url(mock.Mock(**{"getsockname.return_value": bound})))

@@ -73,3 +73,14 @@ class ExemptionTest(unittest.TestCase):
 
     def test_an_ipv6_authority_has_brackets(self) -> None:
         self.assertEqual("[::1]:443", https_proxy.authority("::1", 443))
+
+
+class LocalUrlTest(unittest.TestCase):
+    def test_the_address_is_one_that_a_browser_can_open(self) -> None:
+        for host, url in (
+            ("127.0.0.1", "http://127.0.0.1:9001"),
+            ("0.0.0.0", "http://127.0.0.1:9001"),
+            ("::1", "http://[::1]:9001"),
+            ("::", "http://[::1]:9001"),
+        ):
+            self.assertEqual(url, https_proxy.local_url(host, 9001))
