@@ -29,7 +29,7 @@ class RequestReport:
     """Used by one thread at a time: the client's, and after it that of a background job."""
 
     __slots__ = (
-        "_is_known", "_number", "_numbers", "api", "body_bytes", "caller", "emit", "has_ended", "path_session",
+        "_is_known", "_key", "_number", "_numbers", "api", "body_bytes", "caller", "emit", "has_ended", "path_session",
         "requested_model", "session", "started", "started_at", "stream",
     )  # fmt: skip
 
@@ -44,6 +44,7 @@ class RequestReport:
         # The caller's namespace, and whether `access` knows it.
         self.caller = b""
         self._is_known: Callable[[], bool] = lambda: False
+        self._key = ""
         self.path_session = path_session
         # The same once it is found to be one of the caller's sessions.
         self.session = ""
@@ -66,7 +67,10 @@ class RequestReport:
     @property
     def key(self) -> str:
         """The digest that names the caller; "" as long as it is not known (see `access`)."""
-        return caller_digest(self.caller) if self.caller and self._is_known() else ""
+        if not self._key and self.caller and self._is_known():
+            # A key that was accepted stays so for the rest of the request.
+            self._key = caller_digest(self.caller)
+        return self._key
 
     def add_caller(self, namespace: bytes, is_known: Callable[[], bool] = lambda: True) -> None:
         """`is_known` is asked again with every event: an upstream may have accepted the key by then."""
