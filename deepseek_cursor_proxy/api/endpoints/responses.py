@@ -233,6 +233,8 @@ class ResponseInput:
         self._store = store
         self._namespace = namespace
         self._max_bytes = max_bytes
+        # The items of the responses that have been read.
+        self._outputs: dict[str, list[Json]] = {}
 
     def inherited_items(self, options: ResponseOptions) -> list[Json]:
         """The input and output of the previous response."""
@@ -259,44 +261,39 @@ class ResponseInput:
     def own_items(self, options: ResponseOptions, inherited: list[Json]) -> list[Json]:
         """The items that the request sends, with those it only refers to."""
         known = {item.get("id"): item for item in inherited}
-        outputs: dict[str, list[Json]] = {}
-        own: list[Json] = []
         budget = _Budget(self._max_bytes)
-        for index, item in enumerate(options.items):
-            if item.get("type") == "item_reference" and item.get("id") in known:
-                own.append(budget.take(known[item["id"]]))
-                continue
-            if item.get("type") == "item_reference" and (found := self._foreign_item(item, options, outputs)):
-                own.append(budget.take(found))
-                continue
-            reference = envelope.reference(item, f"input[{index}]")
-            if reference is None:
-                own.append(item)
-                continue
-            output = self._output(reference.response_id, outputs)
-            if reference.index >= len(output):
-                raise envelope.unknown_item(item)
-            own.append(budget.take(output[reference.index]))
+        own: list[Json] = []
+        for item in options.items:
+            if item.get("type") == "item_reference":
+                found = known.get(item.get("id")) or self._stored_item(item.get("id") or "", options)
+                if found is None:
+                    raise BadRequest(
+                        f"Item {safe_text(item.get('id'), 100)} is not known here. Send the item itself, or go on with "
+                        "previous_response_id.",
+                        param="input",
+                    )
+                item = budget.take(found)
+            own.append(item)
         return own
 
-    def _foreign_item(self, item: Json, options: ResponseOptions, outputs: dict[str, list[Json]]) -> Json | None:
-        """The item with an id of DeepSeek's own, as searches have; its response is one of those that others are of."""
-        item_id = item.get("id")
-        if not item_id or envelope.response_of(item_id) is not None:
-            return None
-        for response_id in dict.fromkeys(envelope.response_of(each.get("id")) for each in options.items):
-            output = [] if response_id is None else self._output(response_id, outputs)
-            for each in output:
-                if each.get("id") == item_id:
-                    return each
+    def _stored_item(self, item_id: str, options: ResponseOptions) -> Json | None:
+        """An item by its id. One with an id of DeepSeek's own, as a search has, comes from a response of the others."""
+        if (place := envelope.item_place(item_id)) is not None:
+            output = self._output(place.response_id)
+            return output[place.index] if place.index < len(output) else None
+        places = [envelope.item_place(item.get("id") or "") for item in options.items]
+        for response_id in dict.fromkeys(place.response_id for place in places if place is not None):
+            for item in self._output(response_id):
+                if item.get("id") == item_id:
+                    return item
         return None
 
-    def _output(self, response_id: str, outputs: dict[str, list[Json]]) -> list[Json]:
-        """The items of a stored response, from `outputs` if they are there; none if it is not known."""
-        if response_id not in outputs:
+    def _output(self, response_id: str) -> list[Json]:
+        """The items of a stored response; none if it is not known."""
+        if response_id not in self._outputs:
             found = self._store.get(self._namespace, response_id, with_events=False)
-            outputs[response_id] = [] if found is None else found.body["output"]
-        return outputs[response_id]
+            self._outputs[response_id] = [] if found is None else found.body["output"]
+        return self._outputs[response_id]
 
 
 class _Budget:

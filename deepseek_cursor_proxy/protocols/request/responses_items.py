@@ -221,7 +221,8 @@ class _Reader:
     def _read_reasoning(self, item: Json, param: str) -> None:
         self._continue_turn(item, begins=bool(self._turn.messages))
         parts = optional(item, "content", list, "a list", f"{param}.content") or []
-        texts = [_reasoning_text(part, f"{param}.content[{index}]") for index, part in enumerate(parts)]
+        paths = [f"{param}.content[{index}]" for index in range(len(parts))]
+        texts = [optional_string(object_at(part, at), "text", at) for part, at in zip(parts, paths, strict=True)]
         if readable := [text for text in texts if text is not None]:
             self._turn.thoughts.append("\n".join(readable))
 
@@ -266,7 +267,3 @@ def _keep_parts(item: Json, found: list[Message]) -> list[Message]:
     if not isinstance(parts, list) or len(parts) < 2:
         return found
     return [message._replace(content=tuple(content.read_part(part, "content") for part in parts))]
-
-
-def _reasoning_text(part: Any, param: str) -> str | None:
-    return optional_string(object_at(part, param), "text", param)

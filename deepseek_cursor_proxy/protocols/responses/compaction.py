@@ -32,18 +32,21 @@ def summary_request(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     """The body of the request for a summary of `items`."""
     if not items:
         raise BadRequest("There is nothing to compact: input is empty.", param="input")
-    question = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _QUESTION}]}
     fields = {name: body[name] for name in _FIELDS if body.get(name) is not None}
     if fields.get("tools"):
         fields["tool_choice"] = "none"
-    return {**fields, "reasoning": {"effort": "none"}, "input": [*items, question]}
+    return {**fields, "reasoning": {"effort": "none"}, "input": [*items, user_item(_QUESTION)]}
+
+
+def user_item(text: str) -> Json:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
 def compact_request(body: Json) -> dict[str, Any]:
     """A body of POST /v1/responses/compact as that of POST /v1/responses with a trigger."""
     given = body.get("input")
     if isinstance(given, str):
-        given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
+        given = [user_item(given)]
     items = [*given, {"type": TRIGGER}] if isinstance(given, list) else given or [{"type": TRIGGER}]
     return {**body, "input": items, "store": False, "stream": False, "background": False}
 

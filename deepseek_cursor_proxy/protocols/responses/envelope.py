@@ -211,7 +211,7 @@ def _items(value: Any) -> tuple[Json, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
-        return ({"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]},)
+        return (compaction.user_item(value),)
     if not isinstance(value, list):
         raise bad_field("input", "a string or a list of items")
     return tuple(_item(item, f"input[{index}]") for index, item in enumerate(value))
@@ -227,34 +227,17 @@ def _item(value: Any, param: str) -> Json:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """An item from the output of another response."""
+class ItemPlace:
+    """The place of an item in the output of a response."""
 
     response_id: str
     index: int
 
 
-def reference(item: Json, param: str) -> Reference | None:
-    """The item that a reference means; None for an item that is no reference."""
-    if item.get("type") != "item_reference":
-        return None
-    found = OWN_ID.fullmatch(optional_string(item, "id", param) or "")
-    if found is None:
-        raise unknown_item(item)
-    return Reference(f"resp_{found[1]}", int(found[2]))
-
-
-def response_of(item_id: Any) -> str | None:
-    """The id of the response that an item of ours is from; None for any other id."""
-    found = OWN_ID.fullmatch(item_id) if isinstance(item_id, str) else None
-    return None if found is None else f"resp_{found[1]}"
-
-
-def unknown_item(item: Json) -> BadRequest:
-    item_id = safe_text(item.get("id"), 100)
-    return BadRequest(
-        f"Item {item_id} is not known here. Send the item itself, or go on with previous_response_id.", param="input"
-    )
+def item_place(item_id: str) -> ItemPlace | None:
+    """The place that an id of ours names; None for any other id."""
+    found = OWN_ID.fullmatch(item_id)
+    return None if found is None else ItemPlace(f"resp_{found[1]}", int(found[2]))
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
-from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.responses import envelope
-from deepseek_cursor_proxy.protocols.responses.envelope import Frame, Reference, ResponseOptions, state
+from deepseek_cursor_proxy.protocols.responses.envelope import Frame, ItemPlace, ResponseOptions, state
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
 
@@ -80,19 +79,15 @@ class TestUnseal(unittest.TestCase):
             self.assertEqual(items, envelope.unseal(items, Opener(other, 1000), memory))
 
 
-class TestReferences(unittest.TestCase):
+class TestItemPlaces(unittest.TestCase):
     def test_an_item_id_of_ours_names_its_response(self) -> None:
         for kind in ("rs", "msg", "fc", "ctc"):
-            item = {"type": "item_reference", "id": f"{kind}_{MARK}_12"}
-            self.assertEqual(Reference(f"resp_{MARK}", 12), envelope.reference(item, "input[0]"))
+            self.assertEqual(ItemPlace(f"resp_{MARK}", 12), envelope.item_place(f"{kind}_{MARK}_12"))
 
-    def test_only_an_item_reference_names_a_response(self) -> None:
-        self.assertIsNone(envelope.reference({**QUESTION, "id": f"msg_{MARK}_1"}, "input[0]"))
-
-    def test_a_reference_to_a_foreign_item_id_is_refused(self) -> None:
-        for item_id in (None, "", "msg_1", f"msg_{MARK}", f"msg_{MARK}_x", f"msg_{MARK}_1\n", f"msg_{MARK}_1234567"):
-            with self.subTest(item_id), self.assertRaises(BadRequest):
-                envelope.reference({"type": "item_reference", "id": item_id}, "input[0]")
+    def test_a_foreign_item_id_names_no_response(self) -> None:
+        for item_id in ("", "msg_1", f"msg_{MARK}", f"msg_{MARK}_x", f"msg_{MARK}_1\n", f"msg_{MARK}_1234567"):
+            with self.subTest(item_id):
+                self.assertIsNone(envelope.item_place(item_id))
 
 
 class TestResponseObject(unittest.TestCase):
