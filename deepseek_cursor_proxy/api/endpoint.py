@@ -46,7 +46,7 @@ class ClientRequest(NamedTuple):
 
 
 class Display(NamedTuple):
-    """What the text has besides the answer: reasoning in this form, notices on how it ended; for chats only."""
+    """Additions to the text of a chat's answer: reasoning in this form, notices on how it ended."""
 
     form: thinking_blocks.Form | None = None
     with_end_notices: bool = False
@@ -118,7 +118,7 @@ class GenerationEndpoint(Endpoint):
         return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services, self._report)
 
     def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
-        """The exchange of a call that DeepSeek accepted, or a late one; `access` learns what it thinks of the key."""
+        """The exchange of a call that DeepSeek accepted, or a late one; `access` records whether it accepts the key."""
         services = self._services
         services.access.check_call(request.caller)
         if services.config.response_cache != "off" and self._wants_cache(request, generation.request):
@@ -142,7 +142,7 @@ class GenerationEndpoint(Endpoint):
         return self._services.config.response_cache == "on" if wanted is None else wanted
 
     def _check_upstreams(self, request: ClientRequest, model: str) -> ClientRequest:
-        """The request with what its caller may not spend; raises a ProxyError if that leaves no upstream."""
+        """The request with the reason not to spend the owner's keys; raises a ProxyError if no upstream is left."""
         access = self._services.access
         refusal = access.spend_refusal(request.caller)
         try:

@@ -88,7 +88,7 @@ def relay(
     try:
         (slot,) = services.upstream.call_limits.of(setting).acquire(request.peer)
         response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
-        # The client does not have it.
+        # The key is the owner's: the client must not read it in the response.
         response.hide(credential)
         if request.stream is not None and response.status == 200:
             headers = (*_headers(response), ("X-Accel-Buffering", "no"))

@@ -1,7 +1,7 @@
 """The HTTP reply that carries an answer: a Writer is driven over the batches of an exchange, streamed or plain.
 
 A failure before the first byte of a reply is raised, and becomes an HTTP error. Later, `failure` alone decides what the
-client reads, and the Writer puts it in the words of its API.
+client reads, and the Writer encodes it as its API does.
 
 A plain reply may be long in coming: DeepSeek queues a call for up to ten minutes, and tunnels cut off a silent reply.
 Blanks, which JSON allows before a value, keep it alive. The first one is sent with status 200. A later failure is
@@ -32,7 +32,7 @@ class OpenExchange(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
-    # What the response cache has to do with the answer: hit, miss, shared, or "" if it is not used.
+    # How the response cache answered: hit, miss or shared; "" if it is not used.
     @property
     def cache_state(self) -> str: ...
 
@@ -48,7 +48,7 @@ class OpenExchange(Protocol):
 
 
 class Writer(Protocol):
-    """Writes one answer in the words of one API, as events or as one JSON value. Used by one thread.
+    """Writes one answer in the format of one API, as events or as one JSON value. Used by one thread.
 
     A plain reply sends only the bytes of `end` or `fail`.
     """
@@ -56,7 +56,7 @@ class Writer(Protocol):
     def begin(self) -> bytes: ...
 
     def write(self, batch: Batch) -> bytes:
-        """The bytes of a batch; none where the API has no words for it."""
+        """The bytes of a batch; none if the API has no event for it."""
         ...
 
     def end(self) -> bytes:
@@ -126,7 +126,7 @@ def failure(error: Exception) -> ProxyError:
 
 
 def internal_error(error: Exception) -> InternalError:
-    """The same for a bug of ours, which is logged."""
+    """The error for a bug of ours, which is logged."""
     details = _log.isEnabledFor(logging.DEBUG)
     _log.error("unexpected %s while streaming an answer", type(error).__name__, exc_info=details)
     return InternalError()

@@ -1,4 +1,4 @@
-"""The table of routes, and the app: HttpRequest in, HttpReply out. Sockets are the server's business.
+"""The table of routes, and the app: HttpRequest in, HttpReply out. The server owns the sockets.
 
 A request is checked in this order: path, key, body, history. Every failure becomes a reply in the error shape of the
 client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.

@@ -158,7 +158,7 @@ class CompletionWriter:
         return encode_json({**completion, "choices": choices})
 
     def fail(self, error: ProxyError) -> bytes:
-        """Break off: a completion has no words for a failure."""
+        """Break off: a completion has no field for a failure."""
         raise ClientGone
 
 

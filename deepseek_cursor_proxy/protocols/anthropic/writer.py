@@ -40,7 +40,7 @@ def event(kind: str, **rest: Any) -> bytes:
 
 
 class MessageHead(NamedTuple):
-    """What is known of a message before its answer; `input_tokens` is an estimate, which DeepSeek corrects."""
+    """The ids of a message; `input_tokens` is an estimate until DeepSeek sends its count."""
 
     id: str
     request_id: str = ""
@@ -104,7 +104,6 @@ class Text(Block):
 
     def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
         super().__init__(index, {"type": "text", "text": ""})
-
         self._citations: list[Mapping[str, Any]] = []
 
     @property
@@ -221,7 +220,7 @@ class MessageWriter:
         if self._stop_sequence is not None:
             reason = "stop_sequence"
         elif reason in ("end_turn", "tool_use"):
-            # Whatever upstream says: agents loop by this word, over the calls that they have read.
+            # Whatever upstream says: agents go on to run tools if this is tool_use.
             reason = "tool_use" if any(isinstance(block, ToolUse) for block in self._blocks) else "end_turn"
         return {"stop_reason": reason, "stop_sequence": self._stop_sequence}
 
@@ -267,7 +266,7 @@ class MessageWriter:
 
     def _write_server_delta(self, delta: ServerDelta) -> None:
         if delta.begins_text:
-            # Sources of a text that said nothing are sources of nothing.
+            # An empty text has no block, so its sources are dropped.
             self._pending_citations = []
             if isinstance(self._open, Text):
                 self._close_open()
@@ -280,7 +279,7 @@ class MessageWriter:
                 self._pending_citations.append(citation)
 
     def _write_server_piece(self, piece: ServerPiece) -> None:
-        """Open the block of a search as soon as it is known of; it ends when it is whole."""
+        """Open the block of a search with its first piece; close it when the search is whole."""
         block = self._open
         if not (isinstance(block, ServerBlock) and block.key == piece.key):
             # A call before it is whole by now: DeepSeek sends one block after the other.
@@ -342,7 +341,7 @@ class MessageWriter:
 
 
 class PingingWriter(MessageWriter):
-    """Writes one stream, with a ping after `seconds` of nothing for the client: Claude Code gives up after 300."""
+    """Writes one stream, with a ping if the client got nothing for `seconds`: Claude Code gives up after 300."""
 
     def __init__(
         self, head: MessageHead, message: MessageRequest, sealer: Sealer, now: Callable[[], float], seconds: float
@@ -368,7 +367,7 @@ class PlainMessageWriter(MessageWriter):
         return encode_json(self.message())
 
     def fail(self, error: ProxyError) -> bytes:
-        """Break off: a message has no words for a failure."""
+        """Break off: a plain message has no field for a failure."""
         raise ClientGone
 
 

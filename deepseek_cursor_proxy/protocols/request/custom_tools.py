@@ -143,7 +143,7 @@ class FreeTextReader:
         head     `{"input":"` with white space wherever JSON allows it; no text yet
         inside   the text, unescaped; an incomplete escape or character waits for its rest
         after    the closing quote was read; the rest of the object is not part of the text
-        other    other arguments than declared: held until the end, then parsed as a whole or returned unchanged
+        other    not the declared arguments: held until the end, then parsed as a whole or returned unchanged
 
     Arguments that break off give the text up to there. Escapes that JSON does not have are taken literally.
     """

@@ -1,4 +1,4 @@
-"""Reads whether the model shall think, and how hard, from the fields that clients of several hosts use.
+"""Reads from the fields of several hosts whether the model should think, and with which effort.
 
 The first of these that is present decides:
 

@@ -43,7 +43,7 @@ _RESPONSE_NAMES = (
     "service_tier safety_identifier client_metadata prompt_cache_retention stream_options top_logprobs n"
 )
 _RESPONSE_FIELDS = frozenset(_RESPONSE_NAMES.split())
-# A request without one of these would be another request.
+# Fields that are refused: without them the request would mean something else.
 _IMPOSSIBLE = {
     "conversation": "conversation is kept by OpenAI's own servers only; chain responses with previous_response_id.",
     "prompt": "prompt names a template on OpenAI's own servers; send its text as instructions or input.",
@@ -84,7 +84,7 @@ _FIXED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ResponseOptions:
-    """What a body asks for beside its conversation."""
+    """The options of a request for a response, other than its conversation."""
 
     # The input of this request alone; nothing inherited.
     items: tuple[Json, ...]

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.protocols.request.custom_tools import FreeTextReader
 from deepseek_cursor_proxy.protocols.responses import compaction
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame
 
-# So many log probabilities are repeated at the end of a text, some 25 MB; all of them were in its deltas.
+# At most this many log probabilities, some 25 MB, are repeated when a text is done; its deltas had all of them.
 _MAX_LOGPROBS = 50_000
 
 

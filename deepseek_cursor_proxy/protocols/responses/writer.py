@@ -30,12 +30,12 @@ from deepseek_cursor_proxy.protocols.responses.output_items import (
     read_logprobs,
 )
 
-# Upstream's comments come at any rate; at most so often they become events. …
+# Upstream may send comments often; they become events at most this often. …
 _HEARTBEAT_SECONDS = 10.0
-# … In the background every event is stored, each with the whole object in it, and no client waits.
+# … In the background less often: every event is stored with the whole object in it.
 _BACKGROUND_HEARTBEAT_SECONDS = 60.0
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-# The codes that clients act on; all others mean a failure of the server to them, and they try again.
+# Codes that clients act on; to them any other code is a server error, and they retry.
 _CODES = frozenset({"rate_limit_exceeded", OVERFLOW, "invalid_prompt", "insufficient_quota"})
 _CODES_BY_STATUS = {429: "rate_limit_exceeded", 402: "insufficient_quota", 400: "invalid_prompt"}
 
@@ -297,7 +297,7 @@ class PlainCompactionWriter(PlainResponseWriter):
         )
 
     def fail(self, error: ProxyError) -> bytes:
-        """Break off: a compaction has no words for a failure."""
+        """Break off: a compaction has no field for a failure."""
         raise ClientGone
 
 
