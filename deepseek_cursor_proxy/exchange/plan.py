@@ -58,6 +58,8 @@ class Plan:
         self._context = context
         self._services = services
         self._chat = chat
+        # Whether there is one upstream, that of the settings.
+        self.is_only = chat is None
         self._route = services.upstreams.route(chat.digest) if chat is not None else None
         self.retries = Retries(services.config.retry_budget)
         usable = [each for each in candidates if each.upstream.keys is None or not each.upstream.keys.is_empty]
@@ -70,11 +72,6 @@ class Plan:
         # Whether the current upstream has accepted the call.
         self._is_accepted = False
         self.current = self._take(usable.pop(0)) if usable else Attempt(candidates[0])
-
-    @property
-    def is_only(self) -> bool:
-        """Whether there is one upstream, that of the settings."""
-        return self._chat is None
 
     @property
     def credential(self) -> str:

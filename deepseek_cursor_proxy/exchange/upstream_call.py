@@ -135,11 +135,14 @@ class UpstreamCall:
         while True:
             try:
                 self._send_once()
-                return self._record_refused_tools()
+                break
             except CALL_ERRORS as error:
                 refuses_tools = self.upstream_request.is_refusal_of_tools(error)
                 if not self._take_next_step(error, Output.NOTHING, refuses_tools=refuses_tools):
                     raise self.final_error(error) from None
+        if (refused := self._refused_request) is not None:
+            self._refused_request = None
+            self.upstream.host_choice.record_refused_tools(refused.api, refused.request, self._context.namespace)
 
     def call_again(self, error: ProxyError, output: Output) -> bool:
         """Make the call again after its answer broke, if that can help; else the client gets the `final_error`."""
@@ -218,11 +221,6 @@ class UpstreamCall:
         self._refused_request = self.upstream_request if is_sure else None
         self.upstream_request = self.upstream_request.without_refused_tools()
         self._prepare(self._restored._replace(request=server_tools.leave_out(self._restored.request)))
-
-    def _record_refused_tools(self) -> None:
-        if (refused := self._refused_request) is not None:
-            self._refused_request = None
-            self.upstream.host_choice.record_refused_tools(refused.api, refused.request, self._context.namespace)
 
     def _prepare(self, restored: PreparedRequest) -> None:
         """Bring the request into the form of the upstream's API, and its tools in order."""
