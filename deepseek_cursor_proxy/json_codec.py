@@ -135,6 +135,11 @@ def as_object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def as_text(value: object) -> str:
+    """The value if it is a text, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
 def as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 

@@ -29,7 +29,7 @@ _MAX_TEXT = 200
 def placeholder(part: Mapping[str, Any]) -> str:
     """The text in place of an image or file: its kind, name or URL, size and digest."""
     if part["type"] == "image_url":
-        return _placeholder("image", "", _url(part))
+        return _placeholder("image", "", _source(part))
     file = part["file"]
     return _placeholder("file", file.get("filename") or file.get("file_id") or "", file.get("file_data") or "")
 
@@ -49,7 +49,7 @@ def check(messages: Iterable[Message]) -> None:
     """Raise a BadRequest or TooLarge that names the limit if DeepSeek's vision models would refuse the images."""
     # Images of system and assistant messages become placeholders.
     visible_parts = [part for each in messages if each.role in ("user", "tool") for part in attachments(each)]
-    urls = [_url(part) for part in visible_parts if part["type"] == "image_url"]
+    urls = [_source(part) for part in visible_parts if part["type"] == "image_url"]
     total = 0
     for url in urls:
         _, data = _split_url(url)
@@ -73,11 +73,6 @@ def check(messages: Iterable[Message]) -> None:
 
 def attachments(message: Message) -> list[Mapping[str, Any]]:
     return [] if isinstance(message.content, str) else [part for part in message.content if part["type"] != "text"]
-
-
-def _url(part: Mapping[str, Any]) -> str:
-    url: str = part["image_url"]["url"]
-    return url
 
 
 def _split_url(url: str) -> tuple[str, str | None]:

@@ -8,7 +8,7 @@ every name, because a gateway may pass on the dialect of the server behind it; `
 
 import json
 import marshal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_fields, tool_names, tool_schemas
 from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
 
 # More parallel calls than any model makes. A larger index is damaged data.
 _MAX_INDEX = 128
@@ -63,8 +63,21 @@ def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> li
     with_items = bool(request.server_tools)
     of_host = (host.name, host.form, host.requires_reasoning)
     conditions = (request.thinking, can_see_images(request.model), names, with_items, of_host)
-    lookup = memory.look_up(_ENCODE, request.messages, conditions)
-    new = [encode_json(message_fields(each, request, host)) for each in request.messages[lookup.count :]]
+    return encode_each(
+        _ENCODE, request, memory, conditions, lambda message: encode_json(message_fields(message, request, host))
+    )
+
+
+def encode_each(
+    stage: Stage[Message, list[bytes]],
+    request: ChatRequest,
+    memory: ChatMemory,
+    conditions: tuple[Any, ...],
+    encode_one: Callable[[Message], bytes],
+) -> list[bytes]:
+    """The JSON of each message; those that the chat memory knows under the same conditions are not encoded again."""
+    lookup = memory.look_up(stage, request.messages, conditions)
+    new = [encode_one(message) for message in request.messages[lookup.count :]]
     size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))
     result = [*(lookup.result or ()), *new]
     lookup.store(result, size)
@@ -247,10 +260,15 @@ def _move_schema_to_prompt(body: dict[str, Any]) -> dict[str, Any]:
     if instruction is None:
         return body
     messages = body["messages"]
-    prompt_count = next((at for at, each in enumerate(messages) if each["role"] != "system"), len(messages))
+    prompt_count = count_prompts(messages)
     added = {"role": "system", "content": instruction}
     messages = [*messages[:prompt_count], added, *messages[prompt_count:]]
     return {**body, "messages": messages, "response_format": {"type": "json_object"}}
+
+
+def count_prompts(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The number of system messages that begin a history."""
+    return next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
 
 
 def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:
@@ -261,12 +279,12 @@ def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:
 def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
     """One delta per choice of a whole completion."""
     calls = AnswerCalls()
-    found = [calls.repair(delta, "message") for delta in _body_deltas(body, "message")]
+    deltas = [calls.repair(delta, "message") for delta in _body_deltas(body, "message")]
     choices = as_list(body.get("choices"))
     if not choices or not all(isinstance(as_object(each).get("message"), dict) for each in choices):
         # A choice without a message would reach the client as an empty success.
         raise UpstreamFailed("DeepSeek's answer has no choices, or one without a message.")
-    return found
+    return deltas
 
 
 def _body_deltas(body: Mapping[str, Any], part: str) -> list[Delta]:
@@ -290,6 +308,12 @@ def _body_deltas(body: Mapping[str, Any], part: str) -> list[Delta]:
         else _delta(choice, part, None, {**without_usage, "choices": [choice]})
         for position, choice in enumerate(whole)
     ]
+
+
+def failure(body: Mapping[str, Any], code: str | None = None) -> UpstreamFailed:
+    """The failure that an error body or error event of Responses and Messages means."""
+    message = error_message(body) or as_text(body.get("message")) or "no reason given"
+    return UpstreamFailed(f"DeepSeek broke the answer off: {message}", code=code)
 
 
 def error_message(body: Mapping[str, Any]) -> str:
@@ -341,16 +365,15 @@ def _is_complete(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
 
 def _drop_damaged(delta: Delta, choice: Mapping[str, Any], part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The choice without its damaged fields, which clients would fail at."""
-    found = enumerate(as_list(fields.get("tool_calls")))
-    calls = [{**call, "index": piece.index} for at, call in found if (piece := _piece(at, call)) is not None]
+    entries = enumerate(as_list(fields.get("tool_calls")))
+    calls = [{**call, "index": piece.index} for at, call in entries if (piece := _piece(at, call)) is not None]
     known = {"content": delta.text, "reasoning_content": delta.reasoning, "tool_calls": calls}
     repaired = {**fields, **{name: value for name, value in known.items() if name in fields}}
     return {**choice, "index": delta.choice, "finish_reason": delta.finish_reason, part: repaired}
 
 
 def _pieces(calls: object) -> tuple[CallPiece, ...]:
-    found = enumerate(as_list(calls))
-    return tuple(piece for position, call in found if (piece := _piece(position, call)) is not None)
+    return tuple(piece for at, call in enumerate(as_list(calls)) if (piece := _piece(at, call)) is not None)
 
 
 def _piece(position: int, call: object) -> CallPiece | None:
@@ -364,7 +387,7 @@ def _piece(position: int, call: object) -> CallPiece | None:
     if isinstance(arguments, dict):
         # Some hosts send the arguments as they are, not as the JSON of them.
         arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-    return CallPiece(index, _string(id) or "", _string(name) or "", _string(arguments) or "")
+    return CallPiece(index, as_text(id), as_text(name), as_text(arguments))
 
 
 def _parts_text(content: object) -> str | None:
@@ -401,7 +424,7 @@ def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Foreig
     The first of the names that has text counts: most hosts that send two send the same text twice.
     """
     details = tuple(each for each in as_list(fields.get("reasoning_details")) if isinstance(each, dict))
-    own, other = _text(fields.get("reasoning_content")), _text(fields.get("reasoning"))
+    own, other = as_text(fields.get("reasoning_content")), as_text(fields.get("reasoning"))
     text = own or other or details_text(details)
     known = {name: value for name, value in fields.items() if name not in ("reasoning", "reasoning_details")}
     if text or isinstance(fields.get("reasoning"), str):
@@ -411,8 +434,4 @@ def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Foreig
 
 
 def details_text(details: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(_text(each.get("text")) or _text(each.get("summary")) for each in details)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return "".join(as_text(each.get("text")) or as_text(each.get("summary")) for each in details)

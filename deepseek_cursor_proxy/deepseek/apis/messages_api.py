@@ -35,7 +35,7 @@ from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.answer_calls import new_call_id
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json, encode_json, object_in
+from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, decode_upstream_json, encode_json, object_in
 
 Block = dict[str, Any]
 
@@ -48,7 +48,7 @@ _MAX_TOKENS, _MAX_TOKENS_THINKING, _MAX_TOKENS_MAX_EFFORT = 8192, 65_536, 131_07
 
 def payload(request: ChatRequest) -> dict[str, Any]:
     messages = chat_api.messages(request)
-    prompt_count = next((at for at, each in enumerate(messages) if each["role"] != "system"), len(messages))
+    prompt_count = chat_api.count_prompts(messages)
     body: dict[str, Any] = {"model": request.model, "max_tokens": _max_tokens(request)}
     if system := _system(request, messages[:prompt_count]):
         body["system"] = system
@@ -277,7 +277,9 @@ class BlockReader:
         self.searches = 0
 
     def begin(self, key: int, block: object) -> list[Delta]:
-        return self._end_items() + self._begin(key, block)
+        # Some gateways do not say that a block ends: an item of a tool ends where the next block begins.
+        items = [other for other, opened in self._open.items() if opened.kind not in _PLAIN_BLOCKS]
+        return [*self.end(*items), *self._begin(key, block)]
 
     def _begin(self, key: int, block: object) -> list[Delta]:
         fields = dict(as_object(block))
@@ -288,13 +290,13 @@ class BlockReader:
         if kind == "text":
             begins = [Delta(server=ServerDelta(begins_text=True))] if self._has_text else []
             self._has_text = True
-            found = tuple(each for each in as_list(fields.get("citations")) if isinstance(each, dict))
-            return [*begins, *_text_deltas(fields.get("text")), *_citations(found)]
+            citations = tuple(each for each in as_list(fields.get("citations")) if isinstance(each, dict))
+            return [*begins, *_text_deltas(fields.get("text")), *_citations(citations)]
         if kind == "tool_use":
             opened.call = self._calls
             self._calls += 1
-            call_id = _string(fields.get("id")) or new_call_id()
-            return [Delta(calls=(CallPiece(opened.call, call_id, _string(fields.get("name"))),))]
+            call_id = as_text(fields.get("id")) or new_call_id()
+            return [Delta(calls=(CallPiece(opened.call, call_id, as_text(fields.get("name"))),))]
         if kind == "server_tool_use":
             return [_piece(key, dict(fields), "in_progress")]
         return []
@@ -311,12 +313,19 @@ class BlockReader:
             case "citations_delta" if opened.kind == "text":
                 return _citations((as_object(fields.get("citation")),))
             case "input_json_delta" if opened.call is not None:
-                return self._arguments(opened, _string(fields.get("partial_json")))
+                return self._arguments(opened, as_text(fields.get("partial_json")))
             case _ if opened.kind not in _PLAIN_BLOCKS:
                 opened.add(fields)
         return []
 
-    def end(self, key: int) -> list[Delta]:
+    def end(self, *keys: int) -> list[Delta]:
+        return [delta for key in keys for delta in self._end(key)]
+
+    def end_all(self) -> list[Delta]:
+        """End the blocks that the end of the message finds open."""
+        return self.end(*self._open)
+
+    def _end(self, key: int) -> list[Delta]:
         opened = self._open.pop(key, None)
         if opened is None or not isinstance(opened.kind, str) or opened.kind in ("thinking", "text"):
             return []
@@ -327,18 +336,9 @@ class BlockReader:
         if opened.has_input:
             return []
         # There is none, or it came whole with the beginning, as some gateways send it.
-        found = opened.fields.get("input") or {}
-        arguments = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        given = opened.fields.get("input") or {}
+        arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
         return self._arguments(opened, arguments)
-
-    def end_all(self) -> list[Delta]:
-        """End the blocks that the end of the message finds open."""
-        return [delta for key in [*self._open] for delta in self.end(key)]
-
-    def _end_items(self) -> list[Delta]:
-        """End the items of tools that the next block finds open: some gateways do not say that a block ends."""
-        keys = [key for key, opened in self._open.items() if opened.kind not in _PLAIN_BLOCKS]
-        return [delta for key in keys for delta in self.end(key)]
 
     @staticmethod
     def _arguments(opened: "_OpenBlock", text: str) -> list[Delta]:
@@ -375,7 +375,7 @@ class _OpenBlock:
     def whole(self) -> dict[str, Any]:
         for field, pieces in self._pieces.items():
             text = "".join(pieces)
-            self.fields[field] = _input(text) if field == "input" else _string(self.fields.get(field)) + text
+            self.fields[field] = _input(text) if field == "input" else as_text(self.fields.get(field)) + text
         return self.fields
 
 
@@ -398,8 +398,8 @@ def _text_deltas(text: object) -> list[Delta]:
     return [Delta(text=text)] if text and isinstance(text, str) else []
 
 
-def _citations(found: tuple[Mapping[str, Any], ...]) -> list[Delta]:
-    return [Delta(server=ServerDelta(citations=found))] if any(found) else []
+def _citations(citations: tuple[Mapping[str, Any], ...]) -> list[Delta]:
+    return [Delta(server=ServerDelta(citations=citations))] if any(citations) else []
 
 
 def _finish(fields: Mapping[str, Any], counted: Mapping[str, Any] | None) -> Delta:
@@ -412,11 +412,9 @@ def _finish(fields: Mapping[str, Any], counted: Mapping[str, Any] | None) -> Del
 
 
 def _failure(body: Mapping[str, Any]) -> UpstreamFailed:
-    message = chat_api.error_message(body) or _string(body.get("message")) or "no reason given"
     is_busy = as_object(body.get("error")).get("type") == "overloaded_error"
-    # The word of chat completions for the same, which clients of every API get in their own.
-    code = "insufficient_system_resource" if is_busy else None
-    return UpstreamFailed(f"DeepSeek broke the answer off: {message}", code=code)
+    # The code of chat completions for the same, which clients of every API get in their own.
+    return chat_api.failure(body, "insufficient_system_resource" if is_busy else None)
 
 
 def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
@@ -441,10 +439,6 @@ def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
     if not runs and searches:
         runs = {"web_search_requests": searches}
     return {**counted, "server_tool_use": runs} if runs else counted
-
-
-def _string(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 class MessageStreamReader(EventReader):
@@ -488,10 +482,8 @@ class MessageStreamReader(EventReader):
                 if delta.get("stop_reason") is not None:
                     ended = self._blocks.end_all()
                     return [*ended, _finish(delta, usage(self._usage or None, self._blocks.searches))]
-            case "error":
-                raise _failure(chunk)
-            case _ if chunk.get("error"):
-                # An error object of a gateway, without a type.
+            case kind if kind == "error" or chunk.get("error"):
+                # Gateways send an error object without a type.
                 raise _failure(chunk)
         return []
 

@@ -29,12 +29,11 @@ from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.answer_calls import new_call_id
-from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES as RESPONSES_API
-from deepseek_cursor_proxy.deepseek.tools.server_tools import is_server_item, split_words
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
 
 # Names of plain fields in chat completions -> in this API. A field that is not here is left out.
 _PARAMS = {
@@ -87,7 +86,7 @@ def _input(request: ChatRequest) -> list[dict[str, Any]]:
 
 def _turn_items(fields: Mapping[str, Any], message: Message) -> Iterator[dict[str, Any]]:
     """The items of a message; `fields` are those it has in chat completions."""
-    made = unpack_items(message, RESPONSES_API)
+    made = unpack_items(message, server_tools.RESPONSES)
     return _searched_items(fields, made) if made else _items(fields)
 
 
@@ -135,7 +134,7 @@ def _searched_items(message: Mapping[str, Any], made: Sequence[Mapping[str, Any]
         ("text", message["content"], -1),
     ):
         lengths = [place["length"] for place in places if place["type"] == kind]
-        words[kind] = iter(split_words(all_words or "", lengths, whole_at=whole_at))
+        words[kind] = iter(server_tools.split_words(all_words or "", lengths, whole_at=whole_at))
     for place in places:
         if place["type"] not in words:
             yield dict(place)
@@ -186,16 +185,12 @@ def _encode(request: ChatRequest, memory: ChatMemory) -> bytes:
 
 def _encode_items(request: ChatRequest, memory: ChatMemory) -> list[bytes]:
     """The items of each message, without the brackets around them; no message is without items."""
+
+    def encode_one(message: Message) -> bytes:
+        return encode_json(list(_turn_items(chat_api.message_fields(message, request), message)))[1:-1]
+
     conditions = (request.thinking, can_see_images(request.model), *request.sent_names.items())
-    lookup = memory.look_up(_ENCODE, request.messages, conditions)
-    new = [
-        encode_json(list(_turn_items(chat_api.message_fields(each, request), each)))[1:-1]
-        for each in request.messages[lookup.count :]
-    ]
-    size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))
-    result = [*(lookup.result or ()), *new]
-    lookup.store(result, size)
-    return result.copy()
+    return chat_api.encode_each(_ENCODE, request, memory, conditions, encode_one)
 
 
 _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
@@ -217,24 +212,30 @@ class ItemReader:
         # The items of which something was returned, and the index of each item that is a call.
         self._read_keys: set[ItemKey] = set()
         self._calls: dict[ItemKey, int] = {}
-        self._tools = ServerItemReader()
+        # Items of tools that DeepSeek runs itself, as they began, and those of them that are whole.
+        self._server_items: dict[ItemKey, Mapping[str, Any]] = {}
+        self._whole: set[ItemKey] = set()
+        # How many sources of each text were returned.
+        self._cited: dict[ItemKey, int] = {}
+        # How many searches succeeded; pages that were read are none.
+        self._searches = 0
 
     def finish(self, response: object) -> list[Delta]:
         """The deltas of the response object at the end: items that did not come before, and the finish_reason."""
         response = as_object(response)
         if response.get("error") or response.get("status") in ("failed", "cancelled"):
-            raise failure(response)
+            raise chat_api.failure(response)
         if response.get("status") in ("queued", "in_progress"):
             raise UpstreamFailed("DeepSeek's answer is not finished, and it keeps none to be asked for again.")
         output = response.get("output")
-        deltas = self._tools.finish(as_list(output))
-        if not (self._read_keys or self._calls or self._tools.has_items):
+        deltas = self._end_server_items(as_list(output))
+        if not (self._read_keys or self._calls or self._server_items):
             # Only then: some gateways leave items out of the object, which changes the indexes of the others.
             if not isinstance(output, list):
                 # The client would get an empty success.
                 raise UpstreamFailed("DeepSeek's answer has no output.")
             deltas = [delta for key, item in enumerate(output) for delta in self.read_item(key, item)]
-        counted = usage(response.get("usage"), self._tools.searches)
+        counted = usage(response.get("usage"), self._searches)
         return [*deltas, Delta(finish_reason=self._finish_reason(response), usage=counted)]
 
     def _finish_reason(self, response: Mapping[str, Any]) -> str:
@@ -251,24 +252,31 @@ class ItemReader:
             case "reasoning":
                 return self.reasoning(key, _text(item, "reasoning_text"), is_whole=True)
             case "message":
-                text = with_logprobs(
-                    self.text(key, _text(item, "output_text"), is_whole=True), _parts(item, "logprobs")
-                )
-                return text + self._tools.cite(key, _parts(item, "annotations"), is_whole=True)
+                text = self.text(key, _text(item, "output_text"), is_whole=True)
+                sources = self.cite(key, _parts(item, "annotations"), is_whole=True)
+                return _with_logprobs(text, _parts(item, "logprobs")) + sources
             case "function_call":
                 return self.call(key, item) + self.arguments(key, item.get("arguments"), is_whole=True)
             case _:
-                return self._tools.read(key, item)
+                return self._read_server_item(key, item)
 
     def begin(self, key: ItemKey, item: object) -> list[Delta]:
         """A call or an item of a tool begins; all others begin with their first piece."""
-        return self.call(key, item) or self._tools.begin(key, item)
+        if key in self._server_items or not _is_server_item(item):
+            return self.call(key, item)
+        self._server_items[key] = as_object(item)
+        return _piece(key, self._server_items[key], "in_progress")
 
     def step(self, key: ItemKey, step: str) -> list[Delta]:
-        return self._tools.step(key, step)
+        is_open = key in self._server_items and key not in self._whole
+        return _piece(key, self._server_items[key], step) if is_open else []
 
-    def cite(self, key: ItemKey, annotation: object) -> list[Delta]:
-        return self._tools.cite(key, [annotation])
+    def cite(self, key: ItemKey, annotations: Sequence[object], *, is_whole: bool = False) -> list[Delta]:
+        if is_whole:
+            annotations = annotations[self._cited.get(key, 0) :]
+        citations = tuple(each for each in annotations if isinstance(each, dict))
+        self._cited[key] = self._cited.get(key, 0) + len(annotations)
+        return [Delta(server=ServerDelta(citations=citations))] if citations else []
 
     def reasoning(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
         return [Delta(reasoning=new)] if (new := self._unread(key, text, is_whole)) else []
@@ -281,8 +289,8 @@ class ItemReader:
         if key in self._calls or not isinstance(item, dict) or item.get("type") != "function_call":
             return []
         index = self._calls[key] = len(self._calls)
-        call_id = _string(item.get("call_id")) or new_call_id()
-        return [Delta(calls=(CallPiece(index, call_id, _string(item.get("name"))),))]
+        call_id = as_text(item.get("call_id")) or new_call_id()
+        return [Delta(calls=(CallPiece(index, call_id, as_text(item.get("name"))),))]
 
     def arguments(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
         # Arguments of a call without a name come again with the name.
@@ -293,66 +301,33 @@ class ItemReader:
     def _unread(self, key: ItemKey, text: object, is_whole: bool) -> str:
         if is_whole and key in self._read_keys:
             return ""
-        if new := _string(text):
+        if new := as_text(text):
             self._read_keys.add(key)
         return new
 
-
-class ServerItemReader:
-    """Turns items of tools that DeepSeek runs itself into deltas, and the sources of texts; each is returned once."""
-
-    def __init__(self) -> None:
-        # As they began, and those of them that are whole.
-        self._begun: dict[ItemKey, Mapping[str, Any]] = {}
-        self._whole: set[ItemKey] = set()
-        # How many sources of each text were returned.
-        self._cited: dict[ItemKey, int] = {}
-        # How many searches succeeded; pages that were read are none.
-        self.searches = 0
-
-    @property
-    def has_items(self) -> bool:
-        return bool(self._begun)
-
-    def begin(self, key: ItemKey, item: object) -> list[Delta]:
-        if key in self._begun or not _is_server_item(item):
-            return []
-        self._begun[key] = as_object(item)
-        return _piece(key, self._begun[key], "in_progress")
-
-    def step(self, key: ItemKey, step: str) -> list[Delta]:
-        return _piece(key, self._begun[key], step) if key in self._begun and key not in self._whole else []
-
-    def read(self, key: ItemKey, item: Mapping[str, Any]) -> list[Delta]:
+    def _read_server_item(self, key: ItemKey, item: Mapping[str, Any]) -> list[Delta]:
         if key in self._whole or not _is_server_item(item):
             return []
-        self._begun[key] = item
+        self._server_items[key] = item
         self._whole.add(key)
-        self.searches += _is_good_search(item)
+        self._searches += _is_good_search(item)
         return _piece(key, item, "completed")
 
-    def finish(self, output: Sequence[object]) -> list[Delta]:
+    def _end_server_items(self, output: Sequence[object]) -> list[Delta]:
         """The items that began and did not end: as the response has them, or as far as they came."""
-        known = {_string(item.get("id")): item for item in map(as_object, output)}
+        known = {as_text(item.get("id")): item for item in map(as_object, output)}
         deltas: list[Delta] = []
-        for key, item in self._begun.items():
+        for key, item in self._server_items.items():
             if key not in self._whole:
-                name = _string(item.get("id"))
-                found = known.get(name) if name else None
-                deltas += self.read(key, found or {**item, "status": "failed"})
+                name = as_text(item.get("id"))
+                whole = known.get(name) if name else None
+                deltas += self._read_server_item(key, whole or {**item, "status": "failed"})
         return deltas
-
-    def cite(self, key: ItemKey, annotations: Sequence[object], *, is_whole: bool = False) -> list[Delta]:
-        if is_whole:
-            annotations = annotations[self._cited.get(key, 0) :]
-        found = tuple(each for each in annotations if isinstance(each, dict))
-        self._cited[key] = self._cited.get(key, 0) + len(annotations)
-        return [Delta(server=ServerDelta(citations=found))] if found else []
 
 
 def _is_server_item(item: object) -> bool:
     kind = as_object(item).get("type")
-    return isinstance(kind, str) and is_server_item(kind)
+    return isinstance(kind, str) and server_tools.is_server_item(kind)
 
 
 def _is_good_search(item: Mapping[str, Any]) -> bool:
@@ -365,17 +340,11 @@ def _piece(key: ItemKey, item: Mapping[str, Any], step: str) -> list[Delta]:
     return [Delta(server=ServerDelta((ServerPiece(key, item, step),)))]
 
 
-def with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
+def _with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
     """Deltas of a text with its log probabilities in `chunk`, where chat completions have them."""
     if not (isinstance(found, list) and found):
         return deltas
     return [delta._replace(chunk={"choices": [{"logprobs": {"content": found}}]}) for delta in deltas]
-
-
-def failure(body: Mapping[str, Any]) -> UpstreamFailed:
-    """The failure that an error body or error event means."""
-    message = chat_api.error_message(body) or _string(body.get("message")) or "no reason given"
-    return UpstreamFailed(f"DeepSeek broke the answer off: {message}")
 
 
 def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
@@ -400,17 +369,13 @@ def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
 
 def _text(item: Mapping[str, Any], kind: str) -> str:
     parts = map(as_object, as_list(item.get("content")))
-    return "".join(_string(part.get("text")) for part in parts if part.get("type") == kind)
+    return "".join(as_text(part.get("text")) for part in parts if part.get("type") == kind)
 
 
 def _parts(item: Mapping[str, Any], name: str) -> list[Any]:
     """The entries of a list that each part of a text has."""
     parts = map(as_object, as_list(item.get("content")))
     return [entry for part in parts for entry in as_list(part.get(name))]
-
-
-def _string(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 class ResponseReader(EventReader):
@@ -430,24 +395,23 @@ class ResponseReader(EventReader):
             case "response.reasoning_text.delta":
                 return items.reasoning(key, chunk.get("delta"))
             case "response.output_text.delta":
-                return with_logprobs(items.text(key, chunk.get("delta")), chunk.get("logprobs"))
+                return _with_logprobs(items.text(key, chunk.get("delta")), chunk.get("logprobs"))
             case "response.output_item.added":
                 return items.begin(key, chunk.get("item"))
             case "response.web_search_call.searching":
                 return items.step(key, "searching")
             case "response.output_text.annotation.added":
-                return items.cite(key, chunk.get("annotation"))
+                return items.cite(key, [chunk.get("annotation")])
             case "response.function_call_arguments.delta":
                 return items.arguments(key, chunk.get("delta"))
             case "response.output_item.done":
                 return items.read_item(key, chunk.get("item"))
             case "response.completed" | "response.incomplete" | "response.failed" as kind:
-                return items.finish(_response(chunk, kind))
-            case "error":
-                raise failure(chunk)
-            case _ if chunk.get("error"):
-                # An error object of a gateway, without a type.
-                raise failure(chunk)
+                response = as_object(chunk.get("response"))
+                return items.finish({**response, "status": kind.removeprefix("response.")})
+            case kind if kind == "error" or chunk.get("error"):
+                # Gateways send an error object without a type.
+                raise chat_api.failure(chunk)
             case _:
                 return []
 
@@ -466,7 +430,7 @@ class _ItemKeys:
 
     def key_of(self, chunk: Mapping[str, Any]) -> ItemKey:
         index = chunk.get("output_index")
-        name = _string(chunk.get("item_id") or as_object(chunk.get("item")).get("id"))
+        name = as_text(chunk.get("item_id") or as_object(chunk.get("item")).get("id"))
         if isinstance(index, int):
             if name:
                 self._by_id[name] = index
@@ -482,11 +446,6 @@ class _ItemKeys:
             self._unnamed += self._has_ended
             self._has_ended = True
         return f"unnamed {self._unnamed}"
-
-
-def _response(chunk: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The response object of a last event, with the status of the event's type."""
-    return {**as_object(chunk.get("response")), "status": kind.removeprefix("response.")}
 
 
 RESPONSES = UpstreamApi("/responses", payload, _encode, response_deltas, ResponseReader, runs_server_tools=True)
