@@ -6,7 +6,7 @@ allowed and the origin. The settings themselves are in `settings`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
@@ -44,9 +44,9 @@ def setting(
     needs_restart    a reload of the configuration does not change it
     group            heading in `--help` of this setting and those that follow, up to the next heading
     """
-    limits = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
-    more = {"switch": switch, "check": check, "needs_restart": needs_restart, "group": group}
-    return field(default=default, metadata={**limits, **more})
+    metadata = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
+    metadata |= {"switch": switch, "check": check, "needs_restart": needs_restart, "group": group}
+    return field(default=default, metadata=metadata)
 
 
 def constant(value: Any) -> Any:
@@ -162,6 +162,17 @@ def quote(value: Any) -> str:
         return safe_text(value, 100)
     except ValueError:
         return "…"  # a number of more digits than Python is willing to write
+
+
+def refuse_unknown_keys(
+    key: str, value: Mapping[str, Any], known: Collection[str], origin: str, otherwise: str = ""
+) -> None:
+    """StartupError for a key of a table that is not known; `otherwise` ends it where no known key is similar."""
+    for name in value:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f'; did you mean "{near}"?' if near else otherwise
+            raise StartupError(f"config: unknown key {key}.{to_toml_key(name)} ({origin}){hint}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -32,7 +32,7 @@ from deepseek_cursor_proxy.redaction import hide_texts, redact_keys, safe_text
 
 def _collect_settings() -> tuple[Setting, ...]:
     hints = get_type_hints(ProxyConfig)
-    found = []
+    settings = []
     group = ""
     for each in fields(ProxyConfig):
         if "entry" in each.metadata or "constant" in each.metadata:
@@ -43,8 +43,8 @@ def _collect_settings() -> tuple[Setting, ...]:
         meta = dict(each.metadata)
         key = meta.pop("key") or each.name
         meta["group"] = group = meta["group"] or group
-        found.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))
-    return tuple(found)
+        settings.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))
+    return tuple(settings)
 
 
 SETTINGS = _collect_settings()

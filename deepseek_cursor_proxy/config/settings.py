@@ -325,24 +325,19 @@ class ProxyConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("reasoning_content_path", "trace_dir", "tokenizer", "sessions_path"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                object.__setattr__(self, name, Path(value))
-        for name in ("display_reasoning", "tunnel"):
-            object.__setattr__(self, name, switch_word(getattr(self, name)))
-        keys = parse_items("access_keys", self.access_keys, "ProxyConfig", access_key) if self.access_keys else ()
-        object.__setattr__(self, "access_keys", keys)
-        for name in ("admin_key", "metrics_key"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, access_key(name, getattr(self, name), "ProxyConfig"))
-        hosts = parse_items("public_hosts", self.public_hosts, "ProxyConfig", public_host) if self.public_hosts else ()
-        object.__setattr__(self, "public_hosts", hosts)
-        object.__setattr__(self, "models", freeze(self.models))
-        object.__setattr__(self, "host_options", freeze(self.host_options))
-        object.__setattr__(self, "prices", freeze(self.prices))
-        object.__setattr__(self, "passthrough", freeze(self.passthrough, PassthroughRoute))
-        object.__setattr__(self, "upstreams", freeze(self.upstreams, UpstreamTable))
+        given = vars(self)
+        paths = ("reasoning_content_path", "trace_dir", "tokenizer", "sessions_path")
+        values: dict[str, Any] = {name: Path(given[name]) for name in paths if isinstance(given[name], str)}
+        values |= {name: switch_word(given[name]) for name in ("display_reasoning", "tunnel")}
+        keys = [name for name in ("admin_key", "metrics_key") if given[name] is not None]
+        values |= {name: access_key(name, given[name], "ProxyConfig") for name in keys}
+        for name, item in (("access_keys", access_key), ("public_hosts", public_host)):
+            values[name] = parse_items(name, given[name], "ProxyConfig", item) if given[name] else ()
+        values |= {name: freeze(given[name]) for name in ("models", "host_options", "prices")}
+        values["passthrough"] = freeze(self.passthrough, PassthroughRoute)
+        values["upstreams"] = freeze(self.upstreams, UpstreamTable)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def most_calls(self, model: str) -> int:
         """The number of calls to a model, or to an upstream with a limit of its own, that may run at once."""

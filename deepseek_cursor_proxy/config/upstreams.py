@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from deepseek_cursor_proxy.config.declaration import EntryParser, nearest, quote, refusal, to_toml_key
-from deepseek_cursor_proxy.config.values import is_base_url, is_private, is_variable, raw_field
+from deepseek_cursor_proxy.config.declaration import EntryParser, quote, refusal, refuse_unknown_keys, to_toml_key
+from deepseek_cursor_proxy.config.values import base_url, is_private, is_variable, raw_field
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import hide_texts
 
@@ -100,11 +100,7 @@ def upstream_table(key: str, value: Any, origin: str) -> UpstreamTable:
     if not _NAME.fullmatch(name := key.partition(".")[2]):
         allowed = "a name of letters, digits, - and _, at most 40, without a slash"
         raise StartupError(f"config: [upstreams.{quote(name)}] is not {allowed} ({origin})")
-    for each in value:
-        if each not in _PARSERS:
-            near = nearest(each, _PARSERS)
-            hint = f'; did you mean "{near}"?' if near else ""
-            raise StartupError(f"config: unknown key {key}.{to_toml_key(each)} ({origin}){hint}")
+    refuse_unknown_keys(key, value, _PARSERS, origin)
     if "base_url" not in value:
         raise StartupError(f"config: {key} has no base_url ({origin})")
     return UpstreamTable(**{each: _PARSERS[each](f"{key}.{each}", given, origin) for each, given in value.items()})
@@ -133,12 +129,6 @@ def check(
         if not (is_private(table.base_url) or allows_plain_http):
             why = "would send a key in clear over the network; use https, or set allow_plain_http_upstream = true"
             raise refusal(f"upstreams.{to_toml_key(name)}.base_url", table.base_url, why, origin)
-
-
-def _base_url(key: str, value: Any, origin: str) -> str:
-    if not (isinstance(value, str) and is_base_url(value)):
-        raise refusal(key, value, "is not an http(s) address such as https://api.deepseek.com", origin)
-    return value
 
 
 def _host(key: str, value: Any, origin: str) -> str:
@@ -191,7 +181,7 @@ def _options(key: str, value: Any, origin: str) -> Mapping[str, Any]:
 
 
 _PARSERS: Mapping[str, EntryParser] = {
-    "base_url": _base_url,
+    "base_url": base_url,
     "host": _host,
     "key_env": _key_env,
     "models": _models,

@@ -12,7 +12,13 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.config.declaration import is_model_name, nearest, parse_items, quote, refusal, to_toml_key
+from deepseek_cursor_proxy.config.declaration import (
+    is_model_name,
+    parse_items,
+    quote,
+    refusal,
+    refuse_unknown_keys,
+)
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -28,10 +34,10 @@ def is_base_url(url: str) -> bool:
 
 
 def base_url(key: str, value: Any, origin: str) -> str:
-    """Check a value of `base_url`."""
-    if not is_base_url(value):
+    """Check the address of an upstream."""
+    if not (isinstance(value, str) and is_base_url(value)):
         raise refusal(key, value, "is not an http(s) address such as https://api.deepseek.com", origin)
-    return str(value).rstrip("/")
+    return value.rstrip("/")
 
 
 def public_host(key: str, value: Any, origin: str) -> str:
@@ -76,11 +82,8 @@ def price_entry(key: str, value: Any, origin: str) -> Any:
         return parse_items(key, value, origin, _day)
     if not isinstance(value, dict) or not value:
         raise refusal(key, value, "is not a table with miss and output, each the price of a million tokens", origin)
+    refuse_unknown_keys(key, value, _PRICE_KEYS, origin, f"; there are {', '.join(_PRICE_KEYS)}")
     for name, amount in value.items():
-        if name not in _PRICE_KEYS:
-            near = nearest(name, _PRICE_KEYS)
-            hint = f'; did you mean "{near}"?' if near else f"; there are {', '.join(_PRICE_KEYS)}"
-            raise StartupError(f"config: unknown key {key}.{to_toml_key(name)} ({origin}){hint}")
         is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
         if not (is_number and 0 <= amount <= _HIGHEST_PRICE):
             raise refusal(f"{key}.{name}", amount, f"is not a price from 0 to {_HIGHEST_PRICE}", origin)
@@ -118,11 +121,7 @@ class PassthroughRoute:
 def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
     if not isinstance(value, dict):
         raise refusal(key, value, "is not a table with base_url and key_env", origin)
-    for name in value:
-        if name not in _ROUTE_KEYS:
-            near = nearest(name, _ROUTE_KEYS)
-            hint = f'; did you mean "{near}"?' if near else ""
-            raise StartupError(f"config: unknown key {key}.{to_toml_key(name)} ({origin}){hint}")
+    refuse_unknown_keys(key, value, _ROUTE_KEYS, origin)
     if missing := [name for name in _ROUTE_KEYS if name not in value]:
         raise StartupError(f"config: {key} has no {missing[0]} ({origin}); it needs {' and '.join(_ROUTE_KEYS)}")
     url, variable = value["base_url"], value["key_env"]

@@ -188,10 +188,10 @@ def _report_upstream(event: UpstreamChanged) -> None:
     if event.is_ready:
         _log.info("upstream %s answers again", event.upstream)
         return
-    of = "others are asked" if event.model else "others are asked first"
-    of = f"its key {event.key} is not used" if event.key else of
-    of = f"{of} for {safe_text(event.model, 60)}" if event.model else of
-    _log.warning("upstream %s: %s; %s for %.0f s", event.upstream, safe_text(event.reason), of, event.seconds)
+    effect = "others are asked" if event.model else "others are asked first"
+    effect = f"its key {event.key} is not used" if event.key else effect
+    effect = f"{effect} for {safe_text(event.model, 60)}" if event.model else effect
+    _log.warning("upstream %s: %s; %s for %.0f s", event.upstream, safe_text(event.reason), effect, event.seconds)
 
 
 def _format_received(event: Received) -> str:
