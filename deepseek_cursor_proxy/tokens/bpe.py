@@ -59,26 +59,19 @@ class BpeTokenizer:
         return total
 
     def encode(self, text: str) -> list[int]:
-        found: list[int] = []
-        for part, is_special in self._parts(text):
-            if is_special:
-                found.append(self._added[part])
-            else:
-                for word in self._words(part):
-                    found += self._merge(word)
-        return found
+        return [token for token, _ in self.spans(text)]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """The tokens of a text, each with the number of its bytes."""
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         for part, is_special in self._parts(text):
             if is_special:
-                found.append((self._added[part], len(part.encode("utf-8", "replace"))))
+                spans.append((self._added[part], len(part.encode("utf-8", "replace"))))
             else:
                 for word in self._words(part):
                     sizes: list[int] = []
-                    found += zip(self._merge(word, sizes), sizes, strict=True)
-        return found
+                    spans += zip(self._merge(word, sizes), sizes, strict=True)
+        return spans
 
     def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
         """Yield special tokens and the texts between them."""

@@ -1,7 +1,10 @@
-"""Reads DeepSeek's event stream, as it arrives, as deltas and heartbeats.
+"""Reads an event stream of DeepSeek, as it arrives, as deltas and heartbeats: EventReader, and those of chats.
 
 Most events of a chat completion differ from the one before in a piece of text only; a ChunkTemplate reads these, many
 at a time. All others are parsed. Both ways give the same, byte for byte; see repeated_chunks for the reason.
+ThinkSplitter takes the reasoning out of content that begins with <think>…</think>, piece by piece. Only a leading tag
+counts: later ones are the model's own text. Text after the closing tag is content, without the white space before it. A
+block that is never closed is reasoning to its end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +18,7 @@ from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, decode_upstream_json
 
 # After so many templates in a row that matched no event, no more are derived: the chunks of this stream never repeat.
 _MAX_UNUSED = 8
@@ -244,9 +247,9 @@ class _Splitter:
 
     def take(self) -> tuple[str, str]:
         """The reasoning and the text since the last call."""
-        found = self._reasoning, self._text
+        pieces = self._reasoning, self._text
         self._reasoning = self._text = ""
-        return found
+        return pieces
 
     def _read_start(self) -> None:
         begins = self._held.lstrip()
@@ -305,26 +308,22 @@ def _invert(sent_names: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _restore(delta: Delta, own_names: Mapping[str, str]) -> Delta:
+    """The delta with the client's names in its calls and in its chunk (or completion), which has one choice."""
     if not delta.calls:
         return delta
-    calls = tuple(replace(each, name=own_names.get(each.name, each.name)) for each in delta.calls)
-    return delta if calls == delta.calls else delta._replace(calls=calls, chunk=_restore_chunk(delta.chunk, own_names))
+    calls = tuple(replace(call, name=own_names.get(call.name, call.name)) for call in delta.calls)
+    if calls == delta.calls:
+        return delta
+    chunk = delta.chunk
+    if chunk is not None and chunk.get("choices"):
+        choice = chunk["choices"][0]
+        part = "message" if "message" in choice else "delta"
+        entries = [_restore_entry(entry, own_names) for entry in as_list(as_object(choice.get(part)).get("tool_calls"))]
+        chunk = {**chunk, "choices": [{**choice, part: {**as_object(choice.get(part)), "tool_calls": entries}}]}
+    return delta._replace(calls=calls, chunk=chunk)
 
 
-def _restore_chunk(chunk: Mapping[str, Any] | None, own_names: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """The chunk (or completion), which has one choice."""
-    if chunk is None or not chunk.get("choices"):
-        return chunk
-    choice = chunk["choices"][0]
-    part = "message" if "message" in choice else "delta"
-    message = as_object(choice.get(part))
-    calls = [_restore_call(call, own_names) for call in as_list(message.get("tool_calls"))]
-    return {**chunk, "choices": [{**choice, part: {**message, "tool_calls": calls}}]}
-
-
-def _restore_call(call: object, own_names: Mapping[str, str]) -> object:
-    function = as_object(as_object(call).get("function"))
-    name = function.get("name")
-    if not isinstance(call, dict) or not isinstance(name, str) or name not in own_names:
-        return call
-    return {**call, "function": {**function, "name": own_names[name]}}
+def _restore_entry(entry: Mapping[str, Any], own_names: Mapping[str, str]) -> Mapping[str, Any]:
+    function = as_object(entry.get("function"))
+    name = own_names.get(as_text(function.get("name")))
+    return entry if name is None else {**entry, "function": {**function, "name": name}}
