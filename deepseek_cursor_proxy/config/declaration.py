@@ -40,7 +40,7 @@ def setting(
     key              its name in file, flag and environment, if it differs from the field
     switch           its choices `on` and `off` may also be written as true, false and a flag without a value
     item             parses one entry of a list, whose entries are separated by commas
-    check            checks a value of the right kind and may write it differently; the choices are its affair then
+    check            checks a value of the right kind, choices included, and returns the value to use
     needs_restart    a reload of the configuration does not change it
     group            heading in `--help` of this setting and those that follow, up to the next heading
     """

@@ -59,7 +59,7 @@ RETIRED["response_max_bytes"] = "reasoning_cache_max_bytes holds for responses t
 class LoadedConfig(NamedTuple):
     config: ProxyConfig
     origins: Mapping[str, str]
-    # Sentences about settings of earlier versions that a source still names.
+    # Warnings about retired settings that a source still has.
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -90,7 +90,7 @@ class LoadedConfig(NamedTuple):
 
 
 class SourceValues(NamedTuple):
-    """By field: the values from any source, and the origin of every declared setting. What is wrong with the rest."""
+    """Values and origins by field, the errors of values that cannot be used, warnings about retired settings."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]

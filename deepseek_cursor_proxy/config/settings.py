@@ -39,7 +39,7 @@ def _seconds(default: float, help: str, *, at_least: float = 0.1, group: str = "
 
 
 def _amount(default: int, help: str, *, needs_restart: bool = False) -> Any:
-    """A number above 0, and of less than any machine has memory for; a float of it is still exact."""
+    """A number from 1 to 10**12: more bytes than any machine has, and exact as a float."""
     return setting(default, help, at_least=1, at_most=10**12, needs_restart=needs_restart)
 
 
@@ -353,7 +353,7 @@ class ProxyConfig:
 
     @property
     def base_urls(self) -> tuple[str, ...]:
-        """Where generations are asked for."""
+        """The base URLs that generations are sent to."""
         if not self.upstreams:
             return (self.upstream_base_url,)
         return tuple(table.base_url for table in self.upstreams.values())

@@ -1,4 +1,4 @@
-"""The tables [upstreams.NAME]: servers that generations are asked for in place of the one of `base_url`.
+"""The tables [upstreams.NAME]: servers that generations are sent to in place of `base_url`.
 
 This file parses them and says which of them serve a model; `check` refuses tables that cannot work together. Which one
 a request goes to is decided in `exchange/upstreams/upstreams.py`.
@@ -24,7 +24,7 @@ _MOST = 10**6
 
 @dataclass(frozen=True)
 class UpstreamTable:
-    """One upstream; a plain list of models or one variable may be given in place of the tables that they stand for."""
+    """One upstream. `models` may be given as a list of names, `key_env` as a single name."""
 
     base_url: str
     # One of HOSTS.

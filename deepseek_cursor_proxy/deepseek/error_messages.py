@@ -86,16 +86,13 @@ def read_refusal(status: int, raw: bytes, retry_after: int | None, name: str = _
 
 
 def name_upstream(error: ProxyError, name: str) -> None:
-    """Have an error name the upstream: our texts begin with DeepSeek, also where another host answered."""
+    """Put the name of the upstream in place of DeepSeek's, with which our error texts begin."""
     if isinstance(error, UpstreamFailed) and error.message.startswith(_DEEPSEEK):
         error.message = name + error.message.removeprefix(_DEEPSEEK)
 
 
 def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK) -> UpstreamRefused:
-    """The same refusal of a request with so many tools by the upstream of this name, with the remedy in its message.
-
-    Most of the 4xx are for the client and stay.
-    """
+    """The refusal with the remedy in its message. Most of the 4xx concern the client and stay as they are."""
     if refusal.status == 400 and is_overflow(refusal):
         return _overflow_refusal(refusal.message)
     retry_after = refusal.retry_after
@@ -136,7 +133,7 @@ _MODEL_SENTENCES = (
 
 
 def is_unknown_model(refusal: UpstreamRefused, model: str) -> bool:
-    """Whether a request was refused because the upstream does not know this model, by which it was asked."""
+    """Whether a request was refused because the upstream does not know this model."""
     if refusal.status not in (400, 404, 422):
         return False
     error = as_object((refusal.body or {}).get("error"))

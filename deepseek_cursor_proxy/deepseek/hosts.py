@@ -1,8 +1,8 @@
 """The hosts that serve DeepSeek's models, and how each differs from DeepSeek: add a host to HOSTS, nowhere else.
 
-A Host says under which name reasoning goes back (its Form) and which fields switch thinking on and off; the fake's
-`tests/fake_deepseek/dialects` says where these facts are from. What comes is read under every name, whatever the host
-(`apis.chat_api.read_reasoning`). Hosts that are not here work as DeepSeek does, with the form that their answers show
+A Host says under which name reasoning goes back (its ReasoningForm) and which fields switch thinking on and off;
+`tests/fake_deepseek/dialects` has the sources of these facts. Answers are read under every name, whatever the host
+(`apis.chat_api.read_reasoning`). Other hosts work as DeepSeek does, with the form that their answers show
 (`exchange/upstreams/host_choice.py`). This file imports nothing of the package: `GET /models` needs it.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 
-class Form(Enum):
+class ReasoningForm(Enum):
     """How a host writes reasoning in its answers, and takes it back."""
 
     CONTENT = "reasoning_content"
@@ -26,8 +26,8 @@ class Form(Enum):
     NONE = "none"
 
 
-# Whether to think, and the effort in DeepSeek's words (low, high, max): the fields that say so.
-Words = Callable[[bool, str], Mapping[str, Any]]
+# Whether to think, and DeepSeek's name of the effort (low, high, max) -> the fields of the request for both.
+ThinkingFields = Callable[[bool, str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Host:
     """One host. `options` are raw fields that the configuration adds to every request."""
 
     name: str
-    form: Form
-    words: Words
+    form: ReasoningForm
+    thinking_fields: ThinkingFields
     # Base URLs at these domains and below them are of this host.
     domains: tuple[str, ...] = ()
     # It refuses a history without `reasoning_content`, so a filler is sent where none is known.
     requires_reasoning: bool = False
-    # Its answers without reasoning mean that the model thought nothing, and not that the host leaves reasoning out.
-    is_silence_empty: bool = False
+    # An answer without reasoning means that the model did not think; other hosts may have left the reasoning out.
+    absence_means_none: bool = False
     # It takes DeepSeek's own `prefix` and `user_id`; elsewhere the latter is OpenAI's `user`.
     has_extensions: bool = False
     # It may run DeepSeek's own tools, as web search.
@@ -52,46 +52,46 @@ class Host:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-def _deepseek_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+def _deepseek_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
     # DeepSeek has refused an effort beside disabled thinking.
     return {"thinking": {"type": "enabled"}, "reasoning_effort": effort} if thinking else _OFF
 
 
-def _ark_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+def _ark_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
     # Its efforts end at high.
     return {"thinking": {"type": "enabled"}, "reasoning_effort": _up_to_high(effort)} if thinking else _OFF
 
 
-def _openrouter_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+def _openrouter_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
     return {"reasoning": {"effort": _XHIGH.get(effort, effort)} if thinking else {"enabled": False}}
 
 
-def _template_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+def _template_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
     # The template of DeepSeek V4 has the efforts high and max (vLLM's recipe).
     return {"chat_template_kwargs": {"thinking": thinking, **({"reasoning_effort": effort} if thinking else {})}}
 
 
-def _sglang_words(thinking: bool, effort: str) -> Mapping[str, Any]:
-    return {**_template_words(thinking, effort), "separate_reasoning": True}
+def _sglang_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
+    return {**_template_fields(thinking, effort), "separate_reasoning": True}
 
 
-def _siliconflow_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+def _siliconflow_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
     budget = {"thinking_budget": _BUDGETS.get(effort, _BUDGETS["high"])} if thinking else {}
     return {"enable_thinking": thinking, **budget}
 
 
-def _fireworks_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+def _fireworks_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
     # It takes `reasoning_effort` or `thinking`, not both; without the history it drops the reasoning of earlier turns.
     if not thinking:
         return {"reasoning_effort": "none"}
     return {"reasoning_effort": _XHIGH.get(effort, effort), "reasoning_history": "preserved"}
 
 
-def _together_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+def _together_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
     return {"reasoning": {"enabled": thinking}, **({"reasoning_effort": _up_to_high(effort)} if thinking else {})}
 
 
-def _no_words(thinking: bool, effort: str) -> Mapping[str, Any]:
+def _no_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
     return {}
 
 
@@ -106,28 +106,28 @@ _BUDGETS = {"low": 4096, "high": 16384, "max": 32768}
 
 DEEPSEEK = Host(
     "deepseek",
-    Form.CONTENT,
-    _deepseek_words,
+    ReasoningForm.CONTENT,
+    _deepseek_fields,
     ("deepseek.com",),
     requires_reasoning=True,
-    is_silence_empty=True,
+    absence_means_none=True,
     has_extensions=True,
     runs_server_tools=True,
 )
-# Whatever answers at a base URL that no other host has: asked in DeepSeek's words, as gateways to it expect.
-UNKNOWN = replace(DEEPSEEK, name="auto", domains=(), is_silence_empty=False, is_learning=True)
+# The host of any other base URL: it gets DeepSeek's fields, as gateways to DeepSeek expect.
+UNKNOWN = replace(DEEPSEEK, name="auto", domains=(), absence_means_none=False, is_learning=True)
 HOSTS = (
     DEEPSEEK,
-    Host("openrouter", Form.DETAILS, _openrouter_words, ("openrouter.ai",)),
+    Host("openrouter", ReasoningForm.DETAILS, _openrouter_fields, ("openrouter.ai",)),
     # `reasoning` since vLLM 0.11.2.
-    Host("vllm", Form.REASONING, _template_words),
-    Host("sglang", Form.CONTENT, _sglang_words),
-    Host("siliconflow", Form.CONTENT, _siliconflow_words, ("siliconflow.cn", "siliconflow.com")),
-    Host("fireworks", Form.CONTENT, _fireworks_words, ("fireworks.ai",)),
-    Host("ark", Form.CONTENT, _ark_words, ("volces.com", "bytepluses.com")),
-    Host("together", Form.REASONING, _together_words, ("together.ai", "together.xyz")),
+    Host("vllm", ReasoningForm.REASONING, _template_fields),
+    Host("sglang", ReasoningForm.CONTENT, _sglang_fields),
+    Host("siliconflow", ReasoningForm.CONTENT, _siliconflow_fields, ("siliconflow.cn", "siliconflow.com")),
+    Host("fireworks", ReasoningForm.CONTENT, _fireworks_fields, ("fireworks.ai",)),
+    Host("ark", ReasoningForm.CONTENT, _ark_fields, ("volces.com", "bytepluses.com")),
+    Host("together", ReasoningForm.REASONING, _together_fields, ("together.ai", "together.xyz")),
     # Nothing but OpenAI's own fields; reasoning goes back only in a form that came.
-    Host("plain", Form.NONE, _no_words, is_learning=True),
+    Host("plain", ReasoningForm.NONE, _no_fields, is_learning=True),
 )
 
 

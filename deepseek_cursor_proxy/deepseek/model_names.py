@@ -39,7 +39,7 @@ def picture_model(config: ProxyConfig) -> str | None:
 
 
 def is_served(model: str, config: ProxyConfig) -> bool:
-    """Whether an upstream serves a model; without tables [upstreams] that is for the upstream to say."""
+    """Whether an upstream serves a model; without tables [upstreams] the upstream decides."""
     return not config.upstreams or bool(serving(model, config.upstreams))
 
 

@@ -76,7 +76,7 @@ def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
         thinking = target.thinking if choice.thinking is None else choice.thinking
         return ModelChoice(target.model, choice.effort or target.effort, thinking)
     if not found.weight and any(table.models and table.sent_model(requested) for table in config.upstreams.values()):
-        # A table has the beginning of it.
+        # A table lists a prefix of it.
         return ModelChoice(requested.strip())
     return choice if found.is_alias or is_served(choice.model, config) else replace(choice, model=config.upstream_model)
 

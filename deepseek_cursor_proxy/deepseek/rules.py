@@ -55,14 +55,14 @@ def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
 
 
 def needs_beta(request: ChatRequest) -> bool:
-    """Whether a request uses what only DeepSeek's beta path has: a prefix to go on from, or strict functions."""
+    """Whether a request uses what only DeepSeek's beta path has: a prefix to continue, or strict functions."""
     has_prefix = bool(request.messages) and request.messages[-1].prefix
     # All of them are strict, or none is.
     return has_prefix or (bool(request.tools) and bool(request.tools[0]["function"].get("strict")))
 
 
 def without_beta(request: ChatRequest) -> ChatRequest:
-    """The request for an upstream that has no such path."""
+    """The request for an upstream without the beta path."""
     *others, last = request.messages
     names = ["prefix"] if last.prefix else []
     tools = request.tools

@@ -55,7 +55,7 @@ def count_of(usage: Mapping[str, Any], name: str) -> int:
 
 
 def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of the usages of earlier answers and of another one, number by number; of anything else the first."""
+    """The sum of two usages, number by number; of other values the first is kept."""
     total = dict(one)
     for name, value in other.items():
         known = total.get(name)

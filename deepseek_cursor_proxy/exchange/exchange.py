@@ -181,7 +181,7 @@ class Exchange:
             )
         if events.is_durable:
             assert self._upstream_call.prepared is not None
-            self._recorder.is_silence_empty = self._upstream_call.upstream_request.is_silence_empty
+            self._recorder.absence_means_none = self._upstream_call.upstream_request.absence_means_none
             self._recorder.record_complete(events.batch, self._upstream_call.prepared)
             if reply.is_finished:
                 self._upstream_call.end_soon()
@@ -228,7 +228,7 @@ class Exchange:
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
             if upstream_call.is_accepted and upstream_call.prepared is not None:
-                self._recorder.is_silence_empty = upstream_call.upstream_request.is_silence_empty
+                self._recorder.absence_means_none = upstream_call.upstream_request.absence_means_none
                 self._recorder.record_rest(upstream_call.prepared)
         finally:
             try:

@@ -34,7 +34,7 @@ class TurnRecorder:
         self._store = store
         self._namespace = namespace
         # Whether an answer without reasoning means that the model thought nothing; else only if upstream says so.
-        self.is_silence_empty = True
+        self.absence_means_none = True
         # The id of a forced call that DeepSeek writes as text; see forced_tools.
         self._tool_call_id = tool_call_id
         # Choices stored when they ended, and those stored with their first call.
@@ -79,7 +79,7 @@ class TurnRecorder:
 
     def _is_known(self, choice: int) -> bool:
         """Whether the reasoning of a choice is known, if only that it has none."""
-        if self.is_silence_empty or self._reply.message(choice).reasoning:
+        if self.absence_means_none or self._reply.message(choice).reasoning:
             return True
         return self._reply.has_empty_reasoning(choice)
 

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, OwnNameReader, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import explain, name_upstream
-from deepseek_cursor_proxy.deepseek.hosts import Form
+from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange import upstream_events
@@ -226,7 +226,7 @@ class UpstreamCall:
         """Bring the request into the form of the upstream's API, and its tools in order."""
         self._restored = prepared = restored
         form, find, memory = self.upstream_request, self._services.reasoning_store.find, self._services.memory
-        if form.api.host.form is Form.DETAILS:
+        if form.api.host.form is ReasoningForm.DETAILS:
             prepared = add_details(prepared, self._context.namespace, find, memory)
         if form.api.runs_server_tools:
             prepared = server_turns.complete(prepared, self._context.namespace, find, memory)

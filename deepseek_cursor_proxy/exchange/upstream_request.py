@@ -87,7 +87,7 @@ class UpstreamRequest(NamedTuple):
         return self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
 
     @property
-    def is_silence_empty(self) -> bool:
+    def absence_means_none(self) -> bool:
         """Whether an answer without reasoning means that the model thought nothing."""
         host = self.api.host
-        return host.is_silence_empty or (host.requires_reasoning and not self.request.thinking)
+        return host.absence_means_none or (host.requires_reasoning and not self.request.thinking)

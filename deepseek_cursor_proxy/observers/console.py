@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
-# Names come from the network: so many are remembered as said once.
+# Names come from the network, so that the number remembered is limited.
 _MAX_REPORTED = 1000
 # A chat with less of its prompt in the cache than this has little to lose.
 _LEAST_SHARE = 0.2
@@ -80,7 +80,7 @@ class Console:
         is_known = bool(event.key)
         if not is_known and not self._verbose:
             self._held[event.number] = []
-        # Of a caller that is not known yet, the next request says it.
+        # For a caller that is not known yet, they are reported with its next request.
         if is_known and event.request.dropped:
             self._report_dropped(event.request.dropped)
         self._print("┌", event.number, _format_received(event), _PLAIN)
@@ -161,7 +161,7 @@ class Console:
             parts = [f"picture described by {safe_text(event.model, 60)}", *tokens, f"{event.seconds:.1f} s"]
             self._write(safe_text(f"─ {' · '.join(parts)}", 1000))
             return
-        # All callers that are not known have one line, or they would use up the names.
+        # Unknown callers share one line; otherwise they would use up the names.
         name = f"picture {event.caller} {event.picture if event.caller else ''}"
         if name not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED:
             self._reported_fields.add(name)
@@ -273,7 +273,7 @@ def _has_lost_cache(event: Finished) -> bool:
     if last is None or tokens is None:
         return False
     share, prompt = last.share, tokens.prompt
-    # A prompt that is shorter than what was cached is another one.
+    # A prompt that is shorter than the cached part is a different one.
     return share >= _LEAST_SHARE and prompt >= last.cached and tokens.hit < prompt * share / 2
 
 

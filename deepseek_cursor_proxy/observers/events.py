@@ -152,7 +152,7 @@ class Sent(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Seconds of a request: in our queue, until connected, until the first delta, in all. None: it came not so far."""
+    """Seconds of a request: in our queue, until connected, until the first delta, in all. None: it never got there."""
 
     total: float
     first_delta: float | None = None
@@ -173,7 +173,7 @@ class Finished(NamedTuple):
     # The upstream that was called; none for an answer of the response cache.
     upstream: str = ""
     is_cached: bool = False
-    # The request as it was sent last, if it came so far.
+    # The request as it was last sent, if it was.
     prepared: PreparedRequest | None = None
     retries: int = 0
     # The first difference from the previous request of the chat, if any: the reason for tokens that were not cached.
@@ -192,10 +192,10 @@ class Finished(NamedTuple):
     retry_reasons: tuple[str, ...] = ()
     # The upstreams that failed, so that another was asked.
     rerouted: tuple[str, ...] = ()
-    # For whom the request is recorded, the root of the caller's digests, and the session that it named, if it did.
+    # The caller that it is recorded for, as the root of its digests, and the session that it named, if any.
     caller: bytes = b""
     recorded_in: str = ""
-    # Those of the answer's tokens, if the request asked for them.
+    # The log probabilities of the answer's tokens, if the request asked for them.
     logprobs: TokenLogprobs | None = None
 
     @property
@@ -237,7 +237,7 @@ class Refused(NamedTuple):
 
 
 class PassedThrough(NamedTuple):
-    """A request for a model of another upstream is over; the words of its end are the status, or those of an error."""
+    """A request for a model of another upstream is over; the message of its end is the status or an error."""
 
     facts: RequestFacts
     host: str

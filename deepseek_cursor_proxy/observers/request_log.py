@@ -170,7 +170,7 @@ class RequestLog:
     def _keep(self, record: RequestRecord) -> None:
         (self._ended if record.facts.key else self._unknown).append((next(self._order), record))
         if len(self._ended) == self._ended.maxlen:
-            # The ledger has what is older, and it has none of these.
+            # Older records are in the ledger, which has none of unknown callers.
             while self._unknown and self._unknown[0][0] < self._ended[0][0]:
                 self._unknown.popleft()
 
@@ -207,7 +207,7 @@ class RequestLog:
         return _running_request(progress()) if progress is not None else None
 
     def subscribe(self, on_end: EndListener, on_begin: BeginListener | None = None) -> Callable[[], None]:
-        """Have these called, on the thread of the request, which they must not hold up; returns what ends that."""
+        """Call these on the thread of each request, which they must not block; returns a function that unsubscribes."""
         with self._lock:
             self._end_listeners += (on_end,)
             self._begin_listeners += (on_begin,) if on_begin is not None else ()
@@ -310,7 +310,7 @@ _PROOF_CODES = {proof: code for code, proof in enumerate(_PROOFS)}
 
 
 def _safe_facts(facts: RequestFacts) -> RequestFacts:
-    """With names of models that are fit to print, however long those of the client are."""
+    """The facts with short and printable names of models."""
     requested = _safe_name(facts.requested_model)
     model = requested if facts.model == facts.requested_model else _safe_name(facts.model)
     if requested == facts.requested_model and model == facts.model:

@@ -75,7 +75,7 @@ class Trace:
                         "first_delta_seconds": event.timing.first_delta,
                         "total_seconds": event.timing.total,
                     }
-                    # With the first request of a key, it is not known until an upstream has accepted it.
+                    # The caller is unknown until an upstream has accepted its key.
                     fields = {"caller": event.facts.key, **_finished_fields(event)}
                     self._write({**trace, **fields, "timing": {**trace["timing"], **timing}})
             case Rerouted():

@@ -77,7 +77,7 @@ class TokenCounter:
             self._sampler = start_thread(lambda: self._sample(request, count), "token-count-learn")
 
     def close(self) -> None:
-        """Idempotent; the database is its owner's to close."""
+        """Idempotent; the owner of the database closes it."""
         with self._lock:
             self._stop.set()
             sampler = self._sampler

@@ -185,7 +185,7 @@ def _setting(each: Any, loaded: LoadedConfig) -> Mapping[str, Any]:
 
 
 def _origin(text: str) -> str:
-    """The kind of an origin as `config.loaded_config` words it; any other text is the path of the file."""
+    """The kind of an origin as `config.loaded_config` writes it; any other text is the path of the file."""
     if text == "default":
         return text
     return next((kind for kind in ("environment", "flag") if text.startswith(f"{kind} ")), "file")

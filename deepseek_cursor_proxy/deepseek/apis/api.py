@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import (
     ThinkReader,
     ThinkSplitter,
 )
-from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
 from deepseek_cursor_proxy.redaction import hide_texts
 
@@ -49,7 +49,7 @@ def chat_of(host: Host) -> UpstreamApi:
     """The chat completions API as this host has it; CHAT for DeepSeek."""
     if host == DEEPSEEK:
         return CHAT
-    read_answer = _read_think_answer if host.form is Form.THINK else chat_api.completion_deltas
+    read_answer = _read_think_answer if host.form is ReasoningForm.THINK else chat_api.completion_deltas
     # What traces and the log show of a body; the options may have keys in them.
     shown = replace(host, options=hide_texts(host.options))
     return UpstreamApi(
@@ -57,7 +57,7 @@ def chat_of(host: Host) -> UpstreamApi:
         partial(chat_api.payload, host=shown),
         partial(chat_api.encode, host=host),
         read_answer,
-        ThinkReader if host.form is Form.THINK else StreamReader,
+        ThinkReader if host.form is ReasoningForm.THINK else StreamReader,
         host,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ForeignReasoning, Message, Parts
 from deepseek_cursor_proxy.conversation.memo import Memo
-from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
@@ -44,7 +44,7 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DE
     is_short = len(request.messages) < MIN_ITEMS and not has_tools
     if is_short or adds_messages(request):
         return encode_json(payload(request, host))
-    # The first match is the placeholder: only strings and the words for thinking precede it, and JSON escapes quotes
+    # The first match is the placeholder: only strings precede it, and JSON escapes quotes
     # inside strings.
     before, name, after = encode_json(frame(request, [], 0, host)).partition(b'"messages":[')
     if has_tools:
@@ -58,7 +58,7 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DE
 
 
 def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> list[bytes]:
-    # The host by what makes its messages: its options are not part of one.
+    # Only what shapes a message: the host's options are not part of one.
     names = tuple(request.sent_names.items())
     with_items = bool(request.server_tools)
     of_host = (host.name, host.form, host.requires_reasoning)
@@ -85,7 +85,7 @@ def encode_each(
 
 
 def tools_key(request: ChatRequest) -> bytes:
-    """The same for requests whose tools are sent alike, and for no others."""
+    """A key that two requests share if, and only if, their tools are sent with the same bytes."""
     return marshal.dumps([*request.tools, *request.sent_names.items(), *request.server_tools], _MARSHAL_VERSION)
 
 
@@ -103,7 +103,7 @@ def frame(request: ChatRequest, messages: object, tools: object, host: Host = DE
     body: dict[str, Any] = {
         "model": request.model,
         "messages": messages,
-        **host.words(request.thinking, request.effort),
+        **host.thinking_fields(request.thinking, request.effort),
     }
     if request.tools or request.server_tools:
         body["tools"] = tools
@@ -190,7 +190,7 @@ def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
     """One message of the history.
 
-    Of the request it depends on `thinking`, the model, `sent_names` and on whether it has `server_tools` alone.
+    It depends on `thinking`, the model and `sent_names` of the request, and on whether it has `server_tools`.
     """
     content = message.content
     if not isinstance(content, str):
@@ -210,15 +210,15 @@ def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK
 
 
 def _reasoning_fields(message: Message, content: str | Parts, host: Host) -> dict[str, Any]:
-    """The reasoning of a turn under the name that the host takes, and nothing in place of one that is unknown."""
+    """The reasoning of a turn under the host's name for it; nothing where it is unknown."""
     reasoning = message.reasoning
-    if host.form is Form.NONE or reasoning == FILLER:
+    if host.form is ReasoningForm.NONE or reasoning == FILLER:
         return {}
-    if host.form is Form.DETAILS and message.details is not None:
+    if host.form is ReasoningForm.DETAILS and message.details is not None:
         return {"reasoning_details": json.loads(message.details)}
-    if host.form is Form.THINK:
+    if host.form is ReasoningForm.THINK:
         return {"content": f"<think>{reasoning}</think>\n\n{content}"}
-    return {"reasoning_content" if host.form is Form.CONTENT else "reasoning": reasoning}
+    return {"reasoning_content" if host.form is ReasoningForm.CONTENT else "reasoning": reasoning}
 
 
 def _assistant_fields(message: Message, content: str | Parts, request: ChatRequest, host: Host) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def _assistant_fields(message: Message, content: str | Parts, request: ChatReque
 
 
 def schema_instruction(form: object) -> str | None:
-    """The words for a JSON schema, which DeepSeek has no field for; None for another form of answer."""
+    """The prompt for a JSON schema, for which DeepSeek has no field; None for any other response_format."""
     if not isinstance(form, dict) or form.get("type") != "json_schema":
         return None
     schema = json.dumps(form.get("json_schema"), ensure_ascii=False, separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""Joins a streamed chat completion into a whole one, for a client that wants no stream of an answer that was one.
+"""Joins a streamed chat completion into a whole one, for a client that did not ask for a stream.
 
-What the API has by name is added up as everywhere (`conversation.Reply`). Of any other field of the delta, texts and
-lists are joined and of other values the last counts, so that fields we do not know survive here, too.
+`conversation.Reply` adds up the fields of the API. In other fields of the delta, texts and lists are joined and the
+last of other values is kept, so that unknown fields survive.
 """
 
 from collections.abc import Mapping

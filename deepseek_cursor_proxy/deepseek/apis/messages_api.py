@@ -42,7 +42,7 @@ Block = dict[str, Any]
 # Names of plain fields in chat completions -> in this API. A field that is not here is left out.
 _PARAMS = {"temperature": "temperature", "top_p": "top_p"}
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
-# This API wants a limit to be named: DeepSeek's own for requests without one (reference of September 2026).
+# This API requires a limit. These are DeepSeek's own for requests without one (reference of September 2026).
 _MAX_TOKENS, _MAX_TOKENS_THINKING, _MAX_TOKENS_MAX_EFFORT = 8192, 65_536, 131_072
 
 
@@ -108,7 +108,7 @@ def _forced_server_tool(choice: Mapping[str, Any], tools: Sequence[Mapping[str, 
 
 def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages after the system prompt; those of one role that follow each other are one here."""
-    # What chat completions add to a history are messages of the user, so the turns are the same.
+    # chat_api adds user messages only, so the assistant turns are the same.
     turns = (each for each in request.messages if each.role == "assistant")
     sent: list[dict[str, Any]] = []
     for fields in messages:
@@ -161,7 +161,7 @@ def _user_blocks(fields: Mapping[str, Any]) -> list[Block]:
 
 
 def _text(text: str) -> Block:
-    # Anthropic's API refuses empty text; where nothing is said, something has to stand.
+    # Anthropic's API refuses empty text.
     return {"type": "text", "text": text or FILLER}
 
 
@@ -191,7 +191,7 @@ def _turn_blocks(fields: Mapping[str, Any], turn: Message) -> list[Block]:
     if sum([item["length"] for item in items if item["type"] == "thinking"]) == len(reasoning):
         thinking = []
     else:
-        # Another reasoning than the one whose places these are.
+        # The lengths belong to another reasoning.
         items = [item for item in items if item["type"] != "thinking"]
     return [*thinking, *_item_blocks(items, reasoning, text, calls)]
 
@@ -241,7 +241,7 @@ _FINISHES = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
-    # The answer is not at its end: the client sends it back, and DeepSeek goes on.
+    # The answer is not complete: the client sends it back, and DeepSeek continues.
     "pause_turn": "pause_turn",
 }
 # For a reason that is not in the table.
@@ -335,7 +335,7 @@ class BlockReader:
             return [_piece(key, whole, "completed")]
         if opened.has_input:
             return []
-        # There is none, or it came whole with the beginning, as some gateways send it.
+        # There is no input, or the first event of the block had all of it, as some gateways send it.
         given = opened.fields.get("input") or {}
         arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
         return self._arguments(opened, arguments)
@@ -406,7 +406,7 @@ def _finish(fields: Mapping[str, Any], counted: Mapping[str, Any] | None) -> Del
     reason = fields.get("stop_reason")
     finish = _FINISHES.get(reason if isinstance(reason, str) else "end_turn", _UNKNOWN_END)
     stop = fields.get("stop_sequence")
-    # Where the hosts of chat completions that name it have it.
+    # Hosts of chat completions have it there.
     chunk = {"choices": [{"stop_reason": stop}]} if isinstance(stop, str) else None
     return Delta(finish_reason=finish, usage=counted, chunk=chunk)
 

@@ -76,7 +76,7 @@ def _frame(request: ChatRequest, items: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _input(request: ChatRequest) -> list[dict[str, Any]]:
-    # Messages of ours are no assistants.
+    # Messages that we add are never assistant messages.
     assistants = (message for message in request.messages if message.role == "assistant")
     items: list[dict[str, Any]] = []
     for fields in chat_api.messages(request):
@@ -126,7 +126,7 @@ def _assistant_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _searched_items(message: Mapping[str, Any], made: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The items of a turn for which DeepSeek ran tools, in their places; words without a place are first and last."""
+    """The items of a turn for which DeepSeek ran tools, in their places; text without a place goes first or last."""
     places = [{"type": "thinking", "length": 0}, *made, {"type": "text", "length": 0}]
     words: dict[str, Iterator[str]] = {}
     for kind, all_words, whole_at in (

@@ -53,7 +53,7 @@ def has_any(request: ChatRequest) -> bool:
 
 
 def leave_out(request: ChatRequest) -> ChatRequest:
-    """The request for an upstream that runs no such tools; BadRequest if it forces one."""
+    """The request without such tools, for an upstream that runs none; BadRequest if it forces one."""
     if is_forced(request):
         raise BadRequest(
             "tool_choice forces a tool that DeepSeek runs itself, and this upstream does not run it. Leave the choice "
@@ -76,10 +76,10 @@ def is_forced(request: ChatRequest) -> bool:
 
 
 def is_refusal(request: ChatRequest, status: int, message: str, *, is_unknown: bool) -> bool:
-    """Whether a request with such tools or items, which was answered so, is worth sending without them.
+    """Whether to send a request again without such tools and their items, after this answer.
 
-    An upstream of unknown kind may refuse them, or the path they go to, in any words; status 200 is an answer that is
-    none. A forced one stays, and its refusal as it is, unless there is no path for it: then `leave_out` says so.
+    An upstream of unknown kind may refuse them, or the path they go to, with any message (200: the body was not a
+    stream). A forced tool stays, and its refusal reaches the client, unless there is no path: then `leave_out` raises.
     """
     if status in _NO_SUCH_PATH:
         return True

@@ -38,7 +38,7 @@ def normalize_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return tool if after is before else {**tool, "function": {**function, "parameters": after}}
 
 
-# What strict mode does not know.
+# Keywords that strict mode does not support.
 _NOT_STRICT = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
@@ -76,7 +76,7 @@ def normalize(parameters: object) -> Schema:
 
 
 def _inline_reference(root: Schema) -> Schema:
-    """A root without `$ref`; one that leads nowhere, or to itself, means nothing and is left out."""
+    """A root without `$ref`; a reference that is circular, or to no schema, is left out."""
     schema, visited = root, set[str]()
     while "$ref" in schema:
         reference = schema["$ref"]
@@ -104,7 +104,7 @@ def _resolve(root: Schema, reference: str) -> Schema | None:
 
 
 def _clean(schema: Schema) -> Schema:
-    """A schema without what no validator accepts; the same object if it has nothing of that."""
+    """A schema without invalid keywords; the same object if it has none."""
     changes = {name: new for name, value in schema.items() if (new := _clean_value(name, value)) is not value}
     if not changes:
         return schema

@@ -24,7 +24,7 @@ from dataclasses import replace
 from deepseek_cursor_proxy.conversation import ChatRequest, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi, chat_of
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import begins_with_block
-from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Form, Host
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 
 # Long enough that no chat pays for the refusal with every request, short enough for a tool that is added today.
@@ -42,7 +42,9 @@ class HostChoice:
         self._forms = forms
         self._host = host
         self._default = chat_of(host)
-        self._apis: Mapping[str | None, UpstreamApi] = {form.value: chat_of(_with_form(host, form)) for form in Form}
+        self._apis: Mapping[str | None, UpstreamApi] = {
+            form.value: chat_of(_with_form(host, form)) for form in ReasoningForm
+        }
         self._now = now
         # Refused tools that DeepSeek runs itself, and until when. A dict's own operations are atomic.
         self._refused: dict[_Refusal, float] = {}
@@ -56,7 +58,7 @@ class HostChoice:
     @property
     def strict_chat_api(self) -> UpstreamApi:
         """The same in DeepSeek's own form, if the host is not known to have another."""
-        return self._apis[Form.CONTENT.value] if self._host.is_learning else self._default
+        return self._apis[ReasoningForm.CONTENT.value] if self._host.is_learning else self._default
 
     @property
     def is_learning(self) -> bool:
@@ -94,41 +96,41 @@ class HostChoice:
             return
         known, is_confirmed = self._forms.get(self._base_url), self._forms.is_confirmed(self._base_url)
         # Most answers teach nothing: they are as the last one was.
-        if known == Form.CONTENT.value and is_confirmed and not reply.is_foreign:
+        if known == ReasoningForm.CONTENT.value and is_confirmed and not reply.is_foreign:
             return
         if (form := _form_of(reply, has_thinking)) in _FIELDS:
             self._learn(form, is_sure=known not in _FIELD_NAMES or not is_confirmed)
         elif form is not None and known not in _FIELD_NAMES:
-            is_first_silence = form is Form.NONE and known is None
+            is_first_silence = form is ReasoningForm.NONE and known is None
             self._learn(form, is_sure=is_first_silence or not self._host.requires_reasoning)
 
     def record_required_reasoning(self) -> None:
         """The upstream refused a history for want of `reasoning_content`, DeepSeek's own form, and answers it so."""
         if self._host.is_learning:
-            self._learn(Form.CONTENT, is_sure=True)
+            self._learn(ReasoningForm.CONTENT, is_sure=True)
 
-    def _learn(self, form: Form, *, is_sure: bool) -> None:
+    def _learn(self, form: ReasoningForm, *, is_sure: bool) -> None:
         self._forms.learn(self._base_url, form.value, is_sure=is_sure)
 
 
 # The forms that are fields of an answer: what an upstream says, and no text of a model.
-_FIELDS = (Form.CONTENT, Form.REASONING, Form.DETAILS)
+_FIELDS = (ReasoningForm.CONTENT, ReasoningForm.REASONING, ReasoningForm.DETAILS)
 _FIELD_NAMES = tuple(form.value for form in _FIELDS)
 
 
-def _form_of(reply: Reply, has_thinking: bool) -> Form | None:
+def _form_of(reply: Reply, has_thinking: bool) -> ReasoningForm | None:
     """The form of the reasoning in an answer; None if it is no evidence of any."""
     names, message = reply.foreign_names, reply.message()
-    if Form.DETAILS.value in names:
-        return Form.DETAILS
+    if ReasoningForm.DETAILS.value in names:
+        return ReasoningForm.DETAILS
     if names and not reply.has_mixed_names:
-        return Form.THINK if names == (Form.THINK.value,) else Form.REASONING
+        return ReasoningForm.THINK if names == (ReasoningForm.THINK.value,) else ReasoningForm.REASONING
     if message.reasoning:
-        return Form.CONTENT
+        return ReasoningForm.CONTENT
     if not has_thinking or reply.has_empty_reasoning(0):
         return None
     is_text = isinstance(message.content, str)
-    return Form.THINK if is_text and begins_with_block(str(message.content)) else Form.NONE
+    return ReasoningForm.THINK if is_text and begins_with_block(str(message.content)) else ReasoningForm.NONE
 
 
 # Path, model, caller and tools of a request that was refused.
@@ -139,14 +141,14 @@ def _refusal(api: UpstreamApi, request: ChatRequest, caller: bytes) -> _Refusal:
     return api.path, request.model, caller, json.dumps(request.server_tools, sort_keys=True)
 
 
-def _with_form(host: Host, form: Form) -> Host:
+def _with_form(host: Host, form: ReasoningForm) -> Host:
     """The host with a form; only DeepSeek's own makes an upstream of unknown kind as strict and able as DeepSeek.
 
     One that has shown no reasoning gets no fillers; one that has shown it in the field of DeepSeek and sends none has
     none.
     """
-    if form is Form.NONE:
+    if form is ReasoningForm.NONE:
         return replace(host, requires_reasoning=False)
     if form is host.form:
-        return replace(host, is_silence_empty=True)
+        return replace(host, absence_means_none=True)
     return replace(host, form=form, requires_reasoning=False, runs_server_tools=False)

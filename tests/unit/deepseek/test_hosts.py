@@ -9,7 +9,7 @@ from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, chat_of
 from deepseek_cursor_proxy.deepseek.apis.chat_api import read_reasoning
-from deepseek_cursor_proxy.deepseek.hosts import Form, choose
+from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm, choose
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 
 URLS = {
@@ -24,7 +24,7 @@ URLS = {
     "https://notopenrouter.ai/v1": "auto",
     "https://openrouter.ai.example.com/v1": "auto",
 }
-WORDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+THINKING_FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "deepseek": ({"thinking": {"type": "enabled"}, "reasoning_effort": "max"}, {"thinking": {"type": "disabled"}}),
     "openrouter": ({"reasoning": {"effort": "xhigh"}}, {"reasoning": {"enabled": False}}),
     "vllm": (
@@ -54,10 +54,12 @@ class TestHosts(unittest.TestCase):
         (setting,) = (each for each in SETTINGS if each.field == "upstream_host")
         self.assertEqual(("auto", *(host.name for host in hosts.HOSTS)), setting.choices)
 
-    def test_thinking_and_effort_are_said_in_the_words_of_each_host(self) -> None:
+    def test_thinking_and_effort_have_the_fields_of_each_host(self) -> None:
         for host in hosts.HOSTS:
             with self.subTest(host.name):
-                self.assertEqual(WORDS[host.name], (host.words(True, "max"), host.words(False, "max")))
+                self.assertEqual(
+                    THINKING_FIELDS[host.name], (host.thinking_fields(True, "max"), host.thinking_fields(False, "max"))
+                )
 
     def test_deepseek_itself_has_the_plain_api(self) -> None:
         self.assertIs(CHAT, chat_of(hosts.DEEPSEEK))
@@ -66,11 +68,11 @@ class TestHosts(unittest.TestCase):
     def test_reasoning_goes_back_in_the_form_of_the_host(self) -> None:
         details = '[{"type":"reasoning.text","text":"r"}]'
         expected = {
-            Form.CONTENT: {"content": "a", "reasoning_content": "r"},
-            Form.REASONING: {"content": "a", "reasoning": "r"},
-            Form.DETAILS: {"content": "a", "reasoning_details": [{"type": "reasoning.text", "text": "r"}]},
-            Form.THINK: {"content": "<think>r</think>\n\na"},
-            Form.NONE: {"content": "a"},
+            ReasoningForm.CONTENT: {"content": "a", "reasoning_content": "r"},
+            ReasoningForm.REASONING: {"content": "a", "reasoning": "r"},
+            ReasoningForm.DETAILS: {"content": "a", "reasoning_details": [{"type": "reasoning.text", "text": "r"}]},
+            ReasoningForm.THINK: {"content": "<think>r</think>\n\na"},
+            ReasoningForm.NONE: {"content": "a"},
         }
         for form, fields in expected.items():
             with self.subTest(form):

@@ -6,7 +6,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, ForeignReasoning, Reply
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
-from deepseek_cursor_proxy.deepseek.hosts import Form
+from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.exchange.upstreams.host_choice import HostChoice
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
@@ -14,10 +14,10 @@ from tests.support.databases import DatabaseTestCase
 
 DETAIL = ({"type": "reasoning.text", "text": "r"},)
 ANSWERS = {
-    Form.CONTENT: Delta(reasoning="r", text="a"),
-    Form.REASONING: Delta(reasoning="r", text="a", foreign=ForeignReasoning("reasoning")),
-    Form.DETAILS: Delta(reasoning="r", text="a", foreign=ForeignReasoning("reasoning_details", DETAIL)),
-    Form.THINK: Delta(text="<think>r</think>a"),
+    ReasoningForm.CONTENT: Delta(reasoning="r", text="a"),
+    ReasoningForm.REASONING: Delta(reasoning="r", text="a", foreign=ForeignReasoning("reasoning")),
+    ReasoningForm.DETAILS: Delta(reasoning="r", text="a", foreign=ForeignReasoning("reasoning_details", DETAIL)),
+    ReasoningForm.THINK: Delta(text="<think>r</think>a"),
 }
 
 
@@ -34,7 +34,7 @@ class TestHostChoice(DatabaseTestCase):
 
     def test_deepseek_is_called_with_the_plain_api_and_teaches_nothing(self) -> None:
         choice = self.choice(upstream_base_url="https://api.deepseek.com")
-        choice.learn(reply(ANSWERS[Form.REASONING]))
+        choice.learn(reply(ANSWERS[ReasoningForm.REASONING]))
         self.assertIs(CHAT, choice.chat_api())
 
     def test_options_do_not_change_what_the_host_is(self) -> None:
@@ -51,7 +51,7 @@ class TestHostChoice(DatabaseTestCase):
                     default = choice.chat_api().host.form
                     choice.learn(reply(answer))
                     # A field is used at once; what may be the model's text has to come twice.
-                    is_doubtful = form is Form.THINK and name == "auto"
+                    is_doubtful = form is ReasoningForm.THINK and name == "auto"
                     self.assertIs(default if is_doubtful else form, choice.chat_api().host.form)
                     choice.learn(reply(answer))
                     self.assertIs(form, choice.chat_api().host.form)
@@ -61,16 +61,16 @@ class TestHostChoice(DatabaseTestCase):
         choice = self.choice()
         read = Delta(reasoning="r", text="a", foreign=ForeignReasoning("think"))
         for answer, form in (
-            (ANSWERS[Form.THINK], Form.CONTENT),
-            (Delta(text="a"), Form.CONTENT),
-            (ANSWERS[Form.THINK], Form.CONTENT),
-            (ANSWERS[Form.THINK], Form.THINK),
-            (Delta(text="a"), Form.THINK),
-            (read, Form.THINK),
-            (ANSWERS[Form.REASONING], Form.REASONING),
-            (ANSWERS[Form.THINK], Form.REASONING),
-            (ANSWERS[Form.THINK], Form.REASONING),
-            (ANSWERS[Form.CONTENT], Form.CONTENT),
+            (ANSWERS[ReasoningForm.THINK], ReasoningForm.CONTENT),
+            (Delta(text="a"), ReasoningForm.CONTENT),
+            (ANSWERS[ReasoningForm.THINK], ReasoningForm.CONTENT),
+            (ANSWERS[ReasoningForm.THINK], ReasoningForm.THINK),
+            (Delta(text="a"), ReasoningForm.THINK),
+            (read, ReasoningForm.THINK),
+            (ANSWERS[ReasoningForm.REASONING], ReasoningForm.REASONING),
+            (ANSWERS[ReasoningForm.THINK], ReasoningForm.REASONING),
+            (ANSWERS[ReasoningForm.THINK], ReasoningForm.REASONING),
+            (ANSWERS[ReasoningForm.CONTENT], ReasoningForm.CONTENT),
         ):
             choice.learn(reply(answer))
             self.assertIs(form, choice.chat_api().host.form)
@@ -78,12 +78,12 @@ class TestHostChoice(DatabaseTestCase):
     def test_a_confirmed_field_yields_to_another_only_when_that_comes_twice(self) -> None:
         choice = self.choice()
         for form, after in (
-            (Form.CONTENT, Form.CONTENT),
-            (Form.CONTENT, Form.CONTENT),
-            (Form.REASONING, Form.CONTENT),
-            (Form.CONTENT, Form.CONTENT),
-            (Form.REASONING, Form.CONTENT),
-            (Form.REASONING, Form.REASONING),
+            (ReasoningForm.CONTENT, ReasoningForm.CONTENT),
+            (ReasoningForm.CONTENT, ReasoningForm.CONTENT),
+            (ReasoningForm.REASONING, ReasoningForm.CONTENT),
+            (ReasoningForm.CONTENT, ReasoningForm.CONTENT),
+            (ReasoningForm.REASONING, ReasoningForm.CONTENT),
+            (ReasoningForm.REASONING, ReasoningForm.REASONING),
         ):
             choice.learn(reply(ANSWERS[form]))
             self.assertIs(after, choice.chat_api().host.form)
@@ -91,12 +91,12 @@ class TestHostChoice(DatabaseTestCase):
     def test_tags_in_an_answer_that_has_no_thoughts_teach_nothing(self) -> None:
         choice = self.choice()
         for _ in range(3):
-            choice.learn(reply(ANSWERS[Form.THINK]._replace(reasoning="")))
-            choice.learn(reply(ANSWERS[Form.THINK]), has_thinking=False)
-        self.assertIs(Form.CONTENT, choice.chat_api().host.form)
+            choice.learn(reply(ANSWERS[ReasoningForm.THINK]._replace(reasoning="")))
+            choice.learn(reply(ANSWERS[ReasoningForm.THINK]), has_thinking=False)
+        self.assertIs(ReasoningForm.CONTENT, choice.chat_api().host.form)
 
     def test_a_refusal_for_missing_reasoning_corrects_what_was_learned(self) -> None:
-        for answer in (ANSWERS[Form.THINK], Delta(text="a")):
+        for answer in (ANSWERS[ReasoningForm.THINK], Delta(text="a")):
             self.execute("DELETE FROM reasoning_forms")
             choice = self.choice()
             for _ in range(2):
@@ -107,13 +107,13 @@ class TestHostChoice(DatabaseTestCase):
 
     def test_a_host_with_a_name_keeps_its_form(self) -> None:
         choice = self.choice(upstream_host="vllm")
-        choice.learn(reply(ANSWERS[Form.DETAILS]))
-        self.assertIs(Form.REASONING, choice.chat_api().host.form)
+        choice.learn(reply(ANSWERS[ReasoningForm.DETAILS]))
+        self.assertIs(ReasoningForm.REASONING, choice.chat_api().host.form)
 
     def test_an_unknown_host_is_as_strict_as_deepseek_until_it_shows_another_form(self) -> None:
         choice = self.choice()
         self.assertTrue(choice.chat_api().host.requires_reasoning)
-        choice.learn(reply(ANSWERS[Form.REASONING]))
+        choice.learn(reply(ANSWERS[ReasoningForm.REASONING]))
         self.assertFalse(choice.chat_api().host.requires_reasoning)
 
     def test_who_gets_tools_that_deepseek_runs_itself(self) -> None:
@@ -126,7 +126,7 @@ class TestHostChoice(DatabaseTestCase):
         choice.record_refused_tools(CHAT, request, me)
         self.assertEqual([False, True], [choice.runs_server_tools(CHAT, each, me) for each in (request, other)])
         self.assertTrue(choice.runs_server_tools(CHAT, request, you))
-        choice.learn(reply(ANSWERS[Form.REASONING]))
+        choice.learn(reply(ANSWERS[ReasoningForm.REASONING]))
         self.assertFalse(choice.runs_server_tools(CHAT, other, me))
 
     def test_refused_tools_are_remembered_for_a_time_with_their_settings(self) -> None:
@@ -145,21 +145,21 @@ class TestHostChoice(DatabaseTestCase):
 
     def test_an_unreadable_form_in_the_file_is_ignored(self) -> None:
         self.execute("INSERT INTO reasoning_forms VALUES ('http://127.0.0.1:1', 'nonsense')")
-        self.assertIs(Form.CONTENT, self.choice().chat_api().host.form)
+        self.assertIs(ReasoningForm.CONTENT, self.choice().chat_api().host.form)
 
     def test_an_unknown_host_without_reasoning_gets_no_fillers_until_it_sends_some(self) -> None:
         choice = self.choice()
         before = choice.chat_api().host
-        self.assertEqual((True, False), (before.requires_reasoning, before.is_silence_empty))
+        self.assertEqual((True, False), (before.requires_reasoning, before.absence_means_none))
         silent = Delta(text="a")
         for answer, has_thinking in ((silent, False), (Delta(text="a", reasoning=""), True)):
             choice.learn(reply(answer), has_thinking=has_thinking)
             self.assertEqual(before, choice.chat_api().host, "it was not asked to think, or said that it did not")
         choice.learn(reply(silent))
         learned = choice.chat_api().host
-        self.assertEqual((False, False), (learned.requires_reasoning, learned.is_silence_empty))
-        choice.learn(reply(ANSWERS[Form.CONTENT]))
+        self.assertEqual((False, False), (learned.requires_reasoning, learned.absence_means_none))
+        choice.learn(reply(ANSWERS[ReasoningForm.CONTENT]))
         after = choice.chat_api().host
-        self.assertEqual((True, True), (after.requires_reasoning, after.is_silence_empty))
+        self.assertEqual((True, True), (after.requires_reasoning, after.absence_means_none))
         choice.learn(reply(silent))
         self.assertEqual(after, choice.chat_api().host)
