@@ -74,8 +74,8 @@ def access_key(key: str, value: Any, origin: str) -> AccessKey:
         raise StartupError(f"config: {key} has an entry that is not a text ({origin})")
     if not value.strip():
         raise StartupError(f"config: {key} has an empty entry, which would be no protection; remove it ({origin})")
-    if found := _DIGEST.fullmatch(value):
-        return AccessKey(bytes.fromhex(found[1]))
+    if digest := _DIGEST.fullmatch(value):
+        return AccessKey(bytes.fromhex(digest[1]))
     if value.lower().startswith("sha256:"):
         allowed = "64 hexadecimal digits behind sha256:"
         raise StartupError(f"config: {key} has a digest without {allowed}; `access-key` makes one ({origin})")

@@ -142,10 +142,10 @@ def switch_word(value: Any) -> Any:
 def parse_items(key: str, value: Any, origin: str, item: "EntryParser") -> tuple[Any, ...]:
     """Parse a list from TOML or Python, or a text with commas. Errors do not repeat the value: it may be a secret."""
     if isinstance(value, str):
-        value = [each.strip() for each in value.split(",")]
+        value = [entry.strip() for entry in value.split(",")]
     if not isinstance(value, (list, tuple)):
         raise StartupError(f'config: {key} is not a list such as ["one", "two"] ({origin})')
-    return tuple(item(key, each, origin) for each in value)
+    return tuple(item(key, entry, origin) for entry in value)
 
 
 _KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a line of text", Path: "a path"}
@@ -246,7 +246,7 @@ def to_toml(value: Any) -> str:
     if (entry := getattr(value, "toml", None)) is not None:
         value = entry()
     if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(to_toml(each) for each in value) + "]"
+        return "[" + ", ".join(to_toml(item) for item in value) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{to_toml_key(name)} = {to_toml(entry)}" for name, entry in value.items()) + "}"
     if isinstance(value, Path):

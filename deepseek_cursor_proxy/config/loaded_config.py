@@ -34,24 +34,24 @@ def _collect_settings() -> tuple[Setting, ...]:
     hints = get_type_hints(ProxyConfig)
     settings = []
     group = ""
-    for each in fields(ProxyConfig):
-        if "entry" in each.metadata or "constant" in each.metadata:
+    for declared in fields(ProxyConfig):
+        if "entry" in declared.metadata or "constant" in declared.metadata:
             continue
-        hint = hints[each.name]
+        hint = hints[declared.name]
         origin = get_origin(hint)
         kind = tuple if origin is tuple else get_args(hint)[0] if origin is types.UnionType else hint
-        meta = dict(each.metadata)
-        key = meta.pop("key") or each.name
+        meta = dict(declared.metadata)
+        key = meta.pop("key") or declared.name
         meta["group"] = group = meta["group"] or group
-        settings.append(Setting(field=each.name, key=key, kind=kind, default=each.default, **meta))
+        settings.append(Setting(field=declared.name, key=key, kind=kind, default=declared.default, **meta))
     return tuple(settings)
 
 
 SETTINGS = _collect_settings()
-TABLES = tuple(SettingsTable(each.name, **each.metadata) for each in fields(ProxyConfig) if "entry" in each.metadata)
+TABLES = tuple(SettingsTable(item.name, **item.metadata) for item in fields(ProxyConfig) if "entry" in item.metadata)
 DECLARATIONS: tuple[Setting | SettingsTable, ...] = (*SETTINGS, *TABLES)
 # Settings of earlier versions, with what holds now.
-RETIRED = {each.name: f"it is {to_toml(each.default)}" for each in fields(ProxyConfig) if "constant" in each.metadata}
+RETIRED = {item.name: f"it is {to_toml(item.default)}" for item in fields(ProxyConfig) if "constant" in item.metadata}
 RETIRED["max_flash_calls"] = "it is five times max_upstream_calls"
 RETIRED["response_max_bytes"] = "reasoning_cache_max_bytes holds for responses too"
 
@@ -65,28 +65,28 @@ class LoadedConfig(NamedTuple):
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "LoadedConfig":
         """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
-        found = collect(path, environment, flags)
-        if found.faults:
-            raise found.faults[0]
-        config = ProxyConfig(**found.values)
+        sources = collect(path, environment, flags)
+        if sources.faults:
+            raise sources.faults[0]
+        config = ProxyConfig(**sources.values)
         if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
             why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
-            raise refusal("base_url", config.upstream_base_url, why, found.origins["upstream_base_url"])
+            raise refusal("base_url", config.upstream_base_url, why, sources.origins["upstream_base_url"])
         upstreams.check(
             config.upstreams,
-            found.origins["upstreams"],
+            sources.origins["upstreams"],
             has_options=bool(config.host_options),
             has_access_keys=bool(config.access_keys),
             allows_plain_http=config.allow_plain_http_upstream,
         )
         if config.https_proxy == "environment":
             https_proxy.from_environment(environment)
-        return cls(config, found.origins, tuple(found.warnings))
+        return cls(config, sources.origins, tuple(sources.warnings))
 
-    def shown_value(self, each: Setting | SettingsTable) -> str:
+    def shown_value(self, declared: Setting | SettingsTable) -> str:
         """A value in TOML, without anything that is or may be a key; keys themselves are digests already."""
-        value = getattr(self.config, each.field)
-        return redact_keys(to_toml(hide_texts(value) if each.field == "host_options" else value))
+        value = getattr(self.config, declared.field)
+        return redact_keys(to_toml(hide_texts(value) if declared.field == "host_options" else value))
 
 
 class SourceValues(NamedTuple):
@@ -103,9 +103,9 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
     values: dict[str, Any] = {}
     faults: list[StartupError] = []
     warnings: list[str] = []
-    origins = {each.field: "default" for each in DECLARATIONS}
+    origins = {setting.field: "default" for setting in DECLARATIONS}
     # Older files use the field's name.
-    names = {name: each for each in DECLARATIONS for name in (each.field, each.key)}
+    names = {name: setting for setting in DECLARATIONS for name in (setting.field, setting.key)}
     try:
         settings = _read_file(path)
     except StartupError as error:
@@ -115,10 +115,10 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
             warnings.append(f"config: {name} is no longer a setting: {RETIRED[name]}; remove it ({origin})")
             continue
         try:
-            found = _find(names, name, origin)
-            _refuse_misplaced(names, found, value, origin)
-            values[found.field] = found.parse(value, origin)
-            origins[found.field] = origin
+            declared = _find(names, name, origin)
+            _refuse_misplaced(names, declared, value, origin)
+            values[declared.field] = declared.parse(value, origin)
+            origins[declared.field] = origin
         except StartupError as error:
             faults.append(error)
     return SourceValues(values, origins, faults, warnings)
@@ -145,11 +145,11 @@ def _find(names: Mapping[str, Setting | SettingsTable], name: str, origin: str) 
     raise StartupError(f'config: unknown key "{quote(name)}" ({origin}){hint}')
 
 
-def _refuse_misplaced(names: Mapping[str, object], found: Setting | SettingsTable, value: Any, origin: str) -> None:
+def _refuse_misplaced(names: Mapping[str, object], declared: Setting | SettingsTable, value: Any, origin: str) -> None:
     """Refuse a setting below a [table]: TOML reads it as part of the table, and it would do nothing."""
-    for name in value if isinstance(found, SettingsTable) and isinstance(value, dict) else ():
+    for name in value if isinstance(declared, SettingsTable) and isinstance(value, dict) else ():
         if name in names:
-            raise StartupError(f"config: {name} is below [{found.key}]; settings belong above it ({origin})")
+            raise StartupError(f"config: {name} is below [{declared.key}]; settings belong above it ({origin})")
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -182,31 +182,33 @@ def template() -> str:
         "# Flags win over environment variables, those over this file, this file over the defaults shown.",
     ]
     # Tables last, because TOML reads what follows a table as part of it.
-    for each in sorted(DECLARATIONS, key=lambda each: isinstance(each, SettingsTable)):
-        lines += ["", *(f"# {line}" for line in _lines(each))]
+    for declared in sorted(DECLARATIONS, key=lambda declared: isinstance(declared, SettingsTable)):
+        lines += ["", *(f"# {line}" for line in _lines(declared))]
     return "\n".join(lines) + "\n"
 
 
-def _lines(each: Setting | SettingsTable) -> list[str]:
-    if isinstance(each, SettingsTable):
-        return [each.help, *each.example]
-    choices = f" ({', '.join(each.choices)})" if each.choices else ""
-    return [each.help + choices, f"{each.key} = {to_toml(each.default)}"]
+def _lines(declared: Setting | SettingsTable) -> list[str]:
+    if isinstance(declared, SettingsTable):
+        return [declared.help, *declared.example]
+    choices = f" ({', '.join(declared.choices)})" if declared.choices else ""
+    return [declared.help + choices, f"{declared.key} = {to_toml(declared.default)}"]
 
 
 def settings_table() -> str:
     """The settings as a Markdown table, with a heading row before each group."""
     rows = ["| flag and key | default | meaning |", "|---|---|---|"]
-    for name, settings in groupby(DECLARATIONS, lambda each: "" if isinstance(each, SettingsTable) else each.group):
+    for name, settings in groupby(
+        DECLARATIONS, lambda declared: "" if isinstance(declared, SettingsTable) else declared.group
+    ):
         rows += [f"| **{name or 'tables of the file'}** | | |", *map(_row, settings)]
     return "\n".join(rows)
 
 
-def _row(each: Setting | SettingsTable) -> str:
-    if isinstance(each, SettingsTable):
-        return f"| `[{each.key}]` | `{{}}` | {each.help} |"
-    choices = f" ({', '.join(f'`{choice}`' for choice in each.choices)})" if each.choices else ""
-    flag = each.flag.replace("--", "--[no-]") if each.can_be_negated else each.flag
-    restart = "; needs a restart" if each.needs_restart else ""
-    text = each.help.replace("<", "&lt;")
-    return f"| `{flag}` · `{each.key}` | `{to_toml(each.default)}` | {text}{choices}{restart} |"
+def _row(declared: Setting | SettingsTable) -> str:
+    if isinstance(declared, SettingsTable):
+        return f"| `[{declared.key}]` | `{{}}` | {declared.help} |"
+    choices = f" ({', '.join(f'`{choice}`' for choice in declared.choices)})" if declared.choices else ""
+    flag = declared.flag.replace("--", "--[no-]") if declared.can_be_negated else declared.flag
+    restart = "; needs a restart" if declared.needs_restart else ""
+    text = declared.help.replace("<", "&lt;")
+    return f"| `{flag}` · `{declared.key}` | `{to_toml(declared.default)}` | {text}{choices}{restart} |"

@@ -79,10 +79,10 @@ def listed_models(tables: Mapping[str, UpstreamTable]) -> tuple[str, ...]:
 def split_name(model: str, tables: Mapping[str, UpstreamTable]) -> tuple[str, str] | None:
     """The upstream and the model of `NAME/model`; None for any other name, also one with a slash that a table lists."""
     name, slash, rest = model.partition("/")
-    found = next((each for each in tables if each.lower() == name.lower()), None) if slash and rest else None
-    if found is None or model.lower() in (each.lower() for each in listed_models(tables)):
+    upstream = next((known for known in tables if known.lower() == name.lower()), None) if slash and rest else None
+    if upstream is None or model.lower() in (known.lower() for known in listed_models(tables)):
         return None
-    return found, rest
+    return upstream, rest
 
 
 def serving(model: str, tables: Mapping[str, UpstreamTable]) -> dict[str, str]:
@@ -90,8 +90,8 @@ def serving(model: str, tables: Mapping[str, UpstreamTable]) -> dict[str, str]:
     if (split := split_name(model, tables)) is not None:
         name, rest = split
         return {name: tables[name].sent_model(rest) or rest}
-    found = {name: table.sent_model(model) for name, table in tables.items()}
-    return {name: sent for name, sent in found.items() if sent is not None}
+    sent_models = {name: table.sent_model(model) for name, table in tables.items()}
+    return {name: sent for name, sent in sent_models.items() if sent is not None}
 
 
 def upstream_table(key: str, value: Any, origin: str) -> UpstreamTable:
@@ -177,7 +177,7 @@ def _number(key: str, value: Any, origin: str) -> int:
 def _options(key: str, value: Any, origin: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise refusal(key, value, "is not a table of raw fields", origin)
-    return {name: raw_field(f"{key}.{name}", each, origin) for name, each in value.items()}
+    return {name: raw_field(f"{key}.{name}", given, origin) for name, given in value.items()}
 
 
 _PARSERS: Mapping[str, EntryParser] = {

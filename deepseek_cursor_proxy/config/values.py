@@ -69,7 +69,7 @@ _OWN_FIELDS = ("model", "messages", "tools", "tool_choice", "stream", "stream_op
 
 def _is_json(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_json(each) for name, each in value.items())
+        return all(isinstance(name, str) and _is_json(inner) for name, inner in value.items())
     if isinstance(value, list):
         return all(map(_is_json, value))
     # inf and nan are TOML, not JSON.

@@ -141,10 +141,10 @@ def is_unknown_model(refusal: UpstreamRefused, model: str) -> bool:
         return True
     name = rf"[\"'`]?{re.escape(model)}[\"'`]?"
     sentence = _MODEL_SENTENCES.format(*[name] * _MODEL_SENTENCES.count("{}"))
-    found = re.fullmatch(
+    match = re.fullmatch(
         rf"(?:{sentence})\.?(?: \(request_id: [\w-]{{1,64}}\))?", refusal.message[:2000], re.IGNORECASE
     )
-    return found is not None
+    return match is not None
 
 
 def _advice(status: int, retry_after: int | None, name: str) -> str:
@@ -188,8 +188,8 @@ def _overflow_refusal(message: str) -> UpstreamRefused:
 def _first_number(patterns: tuple[str, ...], text: str, above: int = 0) -> int | None:
     """The first number above `above` that a pattern finds, in the order of the patterns."""
     for pattern in patterns:
-        for found in re.finditer(pattern, text, re.IGNORECASE):
-            number = int(found[1].replace(",", ""))
+        for match in re.finditer(pattern, text, re.IGNORECASE):
+            number = int(match[1].replace(",", ""))
             if number > above:
                 return number
     return None

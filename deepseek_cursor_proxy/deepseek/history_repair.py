@@ -159,8 +159,8 @@ class _HistoryBuilder:
     def history(self) -> RepairedHistory:
         messages: list[Message] = []
         origins: list[int] = []
-        for each in self._entries:
-            for origin, message in self._complete(each) if isinstance(each, _Round) else [each]:
+        for entry in self._entries:
+            for origin, message in self._complete(entry) if isinstance(entry, _Round) else [entry]:
                 messages.append(message)
                 origins.append(origin)
         return RepairedHistory(

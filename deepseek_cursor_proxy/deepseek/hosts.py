@@ -146,4 +146,4 @@ def choose(name: str, base_url: str) -> Host:
     if name != "auto":
         return next(host for host in HOSTS if host.name == name)
     address = f".{urlsplit(base_url).hostname or ''}"
-    return next((host for host in HOSTS if any(address.endswith(f".{each}") for each in host.domains)), UNKNOWN)
+    return next((host for host in HOSTS if any(address.endswith(f".{domain}") for domain in host.domains)), UNKNOWN)

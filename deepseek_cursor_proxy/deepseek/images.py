@@ -48,7 +48,7 @@ def _placeholder(kind: str, name: str, url: str) -> str:
 def check(messages: Iterable[Message]) -> None:
     """Raise a BadRequest or TooLarge that names the limit if DeepSeek's vision models would refuse the images."""
     # Images of system and assistant messages become placeholders.
-    visible_parts = [part for each in messages if each.role in ("user", "tool") for part in attachments(each)]
+    visible_parts = [part for message in messages if message.role in ("user", "tool") for part in attachments(message)]
     urls = [_source(part) for part in visible_parts if part["type"] == "image_url"]
     total = 0
     for url in urls:
@@ -189,13 +189,13 @@ class PicturedHistory:
         """The messages with these descriptions where the pictures were; the same objects as for the last request."""
         placed = []
         for index, (message, digests) in enumerate(zip(self._messages, self._digests, strict=True)):
-            found = tuple([None if digest is None else texts.get(digest) for digest in digests])
-            if index < len(self._known) and self._known[index].descriptions == found:
+            descriptions = tuple([None if digest is None else texts.get(digest) for digest in digests])
+            if index < len(self._known) and self._known[index].descriptions == descriptions:
                 placed.append(self._known[index])
             else:
-                placed.append(_Placed(_place(message, digests, found), digests, found))
+                placed.append(_Placed(_place(message, digests, descriptions), digests, descriptions))
         self._lookup.store(tuple(placed), sum(len(text) for text in texts.values()))
-        return tuple(each.message for each in placed)
+        return tuple(entry.message for entry in placed)
 
 
 def _place(message: Message, digests: Sequence[bytes | None], descriptions: Sequence[str | None]) -> Message:

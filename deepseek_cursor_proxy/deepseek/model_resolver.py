@@ -49,13 +49,13 @@ def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
 
 @lru_cache(_KNOWN_NAMES)
 def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str, has_own_names: bool) -> ModelChoice:
-    found = _find(requested, dict(aliases), default)
-    if has_own_names and found.model in KNOWN_MODELS and not found.is_alias:
-        found = replace(found, model=default)
-    if has_own_names and not found.weight and "/" in requested:
+    match = _find(requested, dict(aliases), default)
+    if has_own_names and match.model in KNOWN_MODELS and not match.is_alias:
+        match = replace(match, model=default)
+    if has_own_names and not match.weight and "/" in requested:
         # A name of the host itself, with its own suffixes such as :free.
         return ModelChoice(requested.strip())
-    return ModelChoice(found.model, found.effort, found.thinking)
+    return ModelChoice(match.model, match.effort, match.thinking)
 
 
 @lru_cache(_KNOWN_NAMES)
@@ -69,16 +69,16 @@ def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
         # A name that only this upstream knows goes there as it is.
         choice = ModelChoice(inner.model, inner.effort, inner.thinking) if inner.weight else ModelChoice(name)
         return replace(choice, model=f"{upstream}/{choice.model}")
-    found = _find(requested, config.models, config.upstream_model, listed)
-    choice = ModelChoice(found.model, found.effort, found.thinking)
-    if found.is_alias and split_name(found.model, config.upstreams) is not None:
-        target = _resolve_served(found.model, config)
+    match = _find(requested, config.models, config.upstream_model, listed)
+    choice = ModelChoice(match.model, match.effort, match.thinking)
+    if match.is_alias and split_name(match.model, config.upstreams) is not None:
+        target = _resolve_served(match.model, config)
         thinking = target.thinking if choice.thinking is None else choice.thinking
         return ModelChoice(target.model, choice.effort or target.effort, thinking)
-    if not found.weight and any(table.models and table.sent_model(requested) for table in config.upstreams.values()):
+    if not match.weight and any(table.models and table.sent_model(requested) for table in config.upstreams.values()):
         # A table lists a prefix of it.
         return ModelChoice(requested.strip())
-    return choice if found.is_alias or is_served(choice.model, config) else replace(choice, model=config.upstream_model)
+    return choice if match.is_alias or is_served(choice.model, config) else replace(choice, model=config.upstream_model)
 
 
 def resolve_claude(requested: str, config: ProxyConfig) -> str:
@@ -167,7 +167,7 @@ class _Match:
 def _find(requested: str, models: Mapping[str, str], default: str, listed: tuple[str, ...] = ()) -> _Match:
     aliases = _by_lower(models)
     known = _by_lower((*KNOWN_MODELS, *listed, default))
-    found = _Match(default, (), 0)
+    match = _Match(default, (), 0)
     needed = 0
     for name, suffixes in _suffix_variants(requested.strip().lower()):
         if len(name) < needed:
@@ -179,10 +179,10 @@ def _find(requested: str, models: Mapping[str, str], default: str, listed: tuple
             return _match(known[name], suffixes, float("inf"))
         prefix = _longest_prefix(name, models)
         if prefix is None:
-            found = _match(default, suffixes, 0)
+            match = _match(default, suffixes, 0)
         else:
-            found, needed = replace(_match(models[prefix], suffixes, len(prefix)), is_alias=True), len(prefix) - 1
-    return found
+            match, needed = replace(_match(models[prefix], suffixes, len(prefix)), is_alias=True), len(prefix) - 1
+    return match
 
 
 def _match(target: str, suffixes: tuple[str, ...], weight: float) -> _Match:
@@ -198,9 +198,9 @@ def _suffix_variants(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the name, then the name with one suffix less each time, with the suffixes taken off so far."""
     suffixes: tuple[str, ...] = ()
     yield name, suffixes
-    while len(name) <= _LONGEST_NAME and (found := _SUFFIX.search(name)) and found.start():
-        suffixes += tuple(suffix for suffix in found.groups() if suffix)
-        name = name[: found.start()].rstrip()
+    while len(name) <= _LONGEST_NAME and (match := _SUFFIX.search(name)) and match.start():
+        suffixes += tuple(suffix for suffix in match.groups() if suffix)
+        name = name[: match.start()].rstrip()
         yield name, suffixes
 
 

@@ -43,15 +43,15 @@ def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
     if not request.thinking:
         return [ReasoningNeed.NONE] * len(request.messages)
     otherwise = ReasoningNeed.SOFT if request.tools or request.server_tools else ReasoningNeed.NONE
-    found: list[ReasoningNeed] = []
+    needs: list[ReasoningNeed] = []
     in_tool_loop = False
     for message in request.messages:
         if message.role == "assistant":
-            found.append(ReasoningNeed.HARD if message.tool_calls or in_tool_loop else otherwise)
+            needs.append(ReasoningNeed.HARD if message.tool_calls or in_tool_loop else otherwise)
             continue
-        found.append(ReasoningNeed.NONE)
+        needs.append(ReasoningNeed.NONE)
         in_tool_loop = message.role == "tool"
-    return found
+    return needs
 
 
 def needs_beta(request: ChatRequest) -> bool:

@@ -90,9 +90,9 @@ class TokenLogprobs:
         if delta.chunk is None or delta.choice:
             return
         choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
-        found = as_object(choice.get("logprobs"))
+        logprobs = as_object(choice.get("logprobs"))
         for name, entries in (("content", self.text), ("reasoning_content", self.reasoning)):
-            for value in as_list(found.get(name)):
+            for value in as_list(logprobs.get(name)):
                 entry = None if self._is_damaged else _entry(value)
                 if entry is None:
                     self._is_damaged = True
@@ -107,6 +107,6 @@ def _entry(value: object) -> dict[str, Any] | None:
         return None
     if data is None:
         data = list(token.encode("utf-8", "replace"))
-    if not isinstance(data, list) or not all(isinstance(each, int) and 0 <= each < 256 for each in data):
+    if not isinstance(data, list) or not all(isinstance(byte, int) and 0 <= byte < 256 for byte in data):
         return None
     return {"token": token, "logprob": logprob, "bytes": data}

@@ -59,24 +59,24 @@ def _report(trace: Mapping[str, Any]) -> Iterator[str]:
     yield _title(trace)
     if usage := as_object(trace.get("usage")):
         yield f"tokens      {format_tokens(read_usage(usage))}"
-    tries = [each for each in as_list(trace.get("restored")) if isinstance(each, dict)]
+    tries = [entry for entry in as_list(trace.get("restored")) if isinstance(entry, dict)]
     if not tries:
         yield "The request was not prepared: it failed before that."
-    moves = [each for each in as_list(trace.get("rerouted")) if isinstance(each, dict)]
-    for number, each in enumerate(tries):
+    moves = [entry for entry in as_list(trace.get("rerouted")) if isinstance(entry, dict)]
+    for number, entry in enumerate(tries):
         if number:
             yield ""
             yield from _reason_for(number, moves)
-        yield from _attempt(each)
+        yield from _attempt(entry)
 
 
 def _reason_for(number: int, moves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Why the request was prepared once more, after so many times."""
-    found = [each for each in moves if each.get("after") == number]
-    for each in found:
-        failed, reason, upstream = (safe_text(each.get(name), 120) for name in ("failed", "reason", "upstream"))
+    reasons = [move for move in moves if move.get("after") == number]
+    for move in reasons:
+        failed, reason, upstream = (safe_text(move.get(name), 120) for name in ("failed", "reason", "upstream"))
         yield f"{failed}: {reason}; {upstream} was asked:"
-    if not found:
+    if not reasons:
         yield "DeepSeek refused this for missing reasoning; once more, with fewer turns sent natively:"
 
 
@@ -84,7 +84,7 @@ def _title(trace: Mapping[str, Any]) -> str:
     request = as_object(trace.get("client_request"))
     outcome = f"{trace.get('outcome', 'unfinished')} ({trace.get('status', '-')})"
     words = (f"#{trace.get('number', '?')}", trace.get("received_at", ""), request.get("model", ""), outcome)
-    return " · ".join(safe_text(each, 120) for each in words if each)
+    return " · ".join(safe_text(word, 120) for word in words if word)
 
 
 def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
@@ -116,11 +116,11 @@ def _describe_reasoning(turn: Mapping[str, Any]) -> str:
     source, proof = str(turn.get("source")), str(turn.get("proof") or "")
     why = f"{safe_text(proof, 40)}: {PROOFS[proof]}" if proof in PROOFS else safe_text(_describe_doubt(proof), 120)
     if source == "store":
-        found = f"found by {why}"
+        origin = f"found by {why}"
     else:
-        found = _SOURCES.get(source, safe_text(source, 40)) + (f" ({why})" if why and source != "client" else "")
+        origin = _SOURCES.get(source, safe_text(source, 40)) + (f" ({why})" if why and source != "client" else "")
     empty = "; the model had thought nothing" if turn.get("is_empty") and source != "nobody" else ""
-    return f"reasoning {need}, {found}{empty}"
+    return f"reasoning {need}, {origin}{empty}"
 
 
 def _describe_doubt(proof: str) -> str:

@@ -117,7 +117,7 @@ class RequestRecord(NamedTuple):
     def strip(self) -> list[TurnMark]:
         """The assistant turns of the history, oldest first."""
         codes = array("I", self.packed_strip)
-        return [TurnMark(each >> 8, _SOURCES[each >> 4 & 15], _PROOFS[each & 15]) for each in codes]
+        return [TurnMark(code >> 8, _SOURCES[code >> 4 & 15], _PROOFS[code & 15]) for code in codes]
 
 
 class RunningRequest(NamedTuple):
@@ -214,8 +214,8 @@ class RequestLog:
 
         def unsubscribe() -> None:
             with self._lock:
-                self._end_listeners = tuple(each for each in self._end_listeners if each is not on_end)
-                self._begin_listeners = tuple(each for each in self._begin_listeners if each is not on_begin)
+                self._end_listeners = tuple(other for other in self._end_listeners if other is not on_end)
+                self._begin_listeners = tuple(other for other in self._begin_listeners if other is not on_begin)
 
         return unsubscribe
 

@@ -175,7 +175,7 @@ def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
     for text in sorted(texts, key=len, reverse=True):
         by_beginning.setdefault(text[:2], []).append(re.escape(text[2:]))
     # A token of one letter comes last: longer ones begin with it, too.
-    ordered = sorted(by_beginning.items(), key=lambda each: len(each[0]), reverse=True)
+    ordered = sorted(by_beginning.items(), key=lambda group: len(group[0]), reverse=True)
     return re.compile("|".join(f"{re.escape(two)}(?:{'|'.join(rest)})" for two, rest in ordered)) if ordered else None
 
 
@@ -188,12 +188,12 @@ def _byte_ids(vocabulary: Mapping[str, int]) -> list[int]:
 
 def _merges(vocabulary: Mapping[str, int], merges: Sequence[Any], shift: int) -> dict[int, int]:
     """Map each pair (left << shift | right) to its merge (rank << shift | merged token)."""
-    found: dict[int, int] = {}
+    ranks: dict[int, int] = {}
     for rank, merge in enumerate(merges):
         left, right = merge.split(" ") if isinstance(merge, str) else merge
         pair = vocabulary[left] << shift | vocabulary[right]
-        found.setdefault(pair, rank << shift | vocabulary[left + right])
-    return found
+        ranks.setdefault(pair, rank << shift | vocabulary[left + right])
+    return ranks
 
 
 def _letters() -> list[str]:
@@ -233,9 +233,9 @@ class Splitter:
 
     def pieces(self, text: str) -> list[str]:
         pattern = self._ascii if text.isascii() else self._basic if _is_basic(text) else self._full
-        found = pattern.findall(text)
-        if sum(map(len, found)) == len(text):
-            return found
+        matches = pattern.findall(text)
+        if sum(map(len, matches)) == len(text):
+            return matches
         cut: list[str] = []
         end = 0
         for match in pattern.finditer(text):
@@ -251,28 +251,28 @@ def _is_basic(text: str) -> bool:
 
 def _compile(pattern: str, last: int) -> re.Pattern[str]:
     try:
-        found = re.compile(_translate(pattern, last))
+        compiled = re.compile(_translate(pattern, last))
     except re.error as error:
         raise UnsupportedTokenizer(f"the pattern {pattern!r} ({error})") from None
-    if found.groups or found.fullmatch(""):
+    if compiled.groups or compiled.fullmatch(""):
         raise UnsupportedTokenizer(f"the pattern {pattern!r} (it has groups, or matches nothing at all)")
-    return found
+    return compiled
 
 
 def _translate(pattern: str, last: int) -> str:
     """The pattern for texts with no character beyond `last`."""
     written: list[str] = []
     is_in_class = False
-    for found in _PIECE.finditer(pattern):
-        if found["unknown"] or (found["opening"] and is_in_class):
-            raise UnsupportedTokenizer(f"{found[0]!r} in the pattern {pattern!r}")
-        if found["name"]:
-            written.append(_spell(_category(found["name"], last), is_in_class))
-        elif found["escaped"]:
-            written.append(_escape(found["escaped"], is_in_class, pattern))
+    for piece in _PIECE.finditer(pattern):
+        if piece["unknown"] or (piece["opening"] and is_in_class):
+            raise UnsupportedTokenizer(f"{piece[0]!r} in the pattern {pattern!r}")
+        if piece["name"]:
+            written.append(_spell(_category(piece["name"], last), is_in_class))
+        elif piece["escaped"]:
+            written.append(_escape(piece["escaped"], is_in_class, pattern))
         else:
-            is_in_class = bool(found["opening"]) or (is_in_class and not found["closing"])
-            written.append(found[0])
+            is_in_class = bool(piece["opening"]) or (is_in_class and not piece["closing"])
+            written.append(piece[0])
     return "".join(written)
 
 
@@ -295,20 +295,20 @@ def _category(name: str, last: int) -> str:
     runs = _runs(name)
     if not runs:
         raise UnsupportedTokenizer(f"the class \\p{{{name}}}")
-    found = "".join(f"{_literal(run[0])}-{_literal(min(run[-1], last))}" for run in runs if run[0] <= last)
+    ranges = "".join(f"{_literal(run[0])}-{_literal(min(run[-1], last))}" for run in runs if run[0] <= last)
     # A class must not be empty, so it gets a character that no such text has.
-    return found or chr(last + 1)
+    return ranges or chr(last + 1)
 
 
 @cache
 def _runs(name: str) -> tuple[range, ...]:
-    found = []
+    runs = []
     for codes in (_PLANES, _MORE_MARKS):
         for is_in, run in groupby(codes, lambda code: unicodedata.category(chr(code)).startswith(name)):
             first, *others = run
             if is_in:
-                found.append(range(first, first + len(others) + 1))
-    return tuple(found)
+                runs.append(range(first, first + len(others) + 1))
+    return tuple(runs)
 
 
 def _literal(code: int) -> str:

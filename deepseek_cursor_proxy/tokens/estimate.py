@@ -70,15 +70,15 @@ def _server_items(server_items: str, count: Callable[[str], float]) -> float:
     return total + _PER_ENCRYPTED_CHARACTER * sum(map(len, encrypted))
 
 
-def _without_encrypted(value: Any, found: list[str]) -> Any:
-    """A value without its encrypted texts, which are added to `found`."""
+def _without_encrypted(value: Any, encrypted: list[str]) -> Any:
+    """A value without its encrypted texts, which are added to `encrypted`."""
     if isinstance(value, list):
-        return [_without_encrypted(each, found) for each in value]
+        return [_without_encrypted(item, encrypted) for item in value]
     if not isinstance(value, dict):
         return value
-    found += [text for name, text in value.items() if name.startswith("encrypted_") and isinstance(text, str)]
+    encrypted += [text for name, text in value.items() if name.startswith("encrypted_") and isinstance(text, str)]
     kept = {name: inner for name, inner in value.items() if not name.startswith("encrypted_")}
-    return {name: _without_encrypted(inner, found) for name, inner in kept.items()}
+    return {name: _without_encrypted(inner, encrypted) for name, inner in kept.items()}
 
 
 def _reasoning(message: Message, need: rules.ReasoningNeed, count: Callable[[str], float]) -> float:
@@ -111,7 +111,7 @@ def _tools(request: ChatRequest, count: Callable[[str], float]) -> float:
     if not (request.tools or request.server_tools) or request.tool_choice == "none":
         return 0
     described = [tool["function"] for tool in request.tools] + list(request.server_tools)
-    return _ABOUT_TOOLS + sum(_PER_TOOL + count(_to_json(each)) for each in described)
+    return _ABOUT_TOOLS + sum(_PER_TOOL + count(_to_json(description)) for description in described)
 
 
 def _to_json(value: object) -> str:

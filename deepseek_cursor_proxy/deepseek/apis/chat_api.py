@@ -155,18 +155,18 @@ def plain_text(content: str | Parts) -> str:
 def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]]:
     """The history for the body, with images where this model can see them."""
     if not _has_tool_images(request):
-        return [message_fields(each, request, host) for each in request.messages]
+        return [message_fields(message, request, host) for message in request.messages]
     sent = []
     # Only user messages may hold images, so those that tools returned go into a user message of ours right after the
     # results: in every later request as well, so that DeepSeek's prefix cache hits.
     pending: list[Mapping[str, Any]] = []
-    for each in request.messages:
-        if each.role != "tool" and pending:
+    for message in request.messages:
+        if message.role != "tool" and pending:
             sent.append(_image_message(pending))
             pending = []
-        if each.role == "tool":
-            pending += attachments(each)
-        sent.append(message_fields(each, request, host))
+        if message.role == "tool":
+            pending += attachments(message)
+        sent.append(message_fields(message, request, host))
     return [*sent, _image_message(pending)] if pending else sent
 
 
@@ -178,7 +178,7 @@ def adds_messages(request: ChatRequest) -> bool:
 
 def _has_tool_images(request: ChatRequest) -> bool:
     return can_see_images(request.model) and any(
-        each.role == "tool" and not isinstance(each.content, str) for each in request.messages
+        message.role == "tool" and not isinstance(message.content, str) for message in request.messages
     )
 
 
@@ -281,7 +281,7 @@ def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
     calls = AnswerCalls()
     deltas = [calls.repair(delta, "message") for delta in _body_deltas(body, "message")]
     choices = as_list(body.get("choices"))
-    if not choices or not all(isinstance(as_object(each).get("message"), dict) for each in choices):
+    if not choices or not all(isinstance(as_object(choice).get("message"), dict) for choice in choices):
         # A choice without a message would reach the client as an empty success.
         raise UpstreamFailed("DeepSeek's answer has no choices, or one without a message.")
     return deltas
@@ -392,8 +392,8 @@ def _piece(position: int, call: object) -> CallPiece | None:
 
 def _parts_text(content: object) -> str | None:
     """The text of content that a host sends as parts; None if there is none."""
-    parts = [each.get("text") if isinstance(each, dict) else each for each in as_list(content)]
-    texts = [each for each in parts if isinstance(each, str)]
+    parts = [part.get("text") if isinstance(part, dict) else part for part in as_list(content)]
+    texts = [part for part in parts if isinstance(part, str)]
     return "".join(texts) if texts else None
 
 
@@ -423,7 +423,7 @@ def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Foreig
 
     The first of the names that has text counts: most hosts that send two send the same text twice.
     """
-    details = tuple(each for each in as_list(fields.get("reasoning_details")) if isinstance(each, dict))
+    details = tuple(detail for detail in as_list(fields.get("reasoning_details")) if isinstance(detail, dict))
     own, other = as_text(fields.get("reasoning_content")), as_text(fields.get("reasoning"))
     text = own or other or details_text(details)
     known = {name: value for name, value in fields.items() if name not in ("reasoning", "reasoning_details")}
@@ -434,4 +434,4 @@ def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Foreig
 
 
 def details_text(details: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(as_text(each.get("text")) or as_text(each.get("summary")) for each in details)
+    return "".join(as_text(detail.get("text")) or as_text(detail.get("summary")) for detail in details)

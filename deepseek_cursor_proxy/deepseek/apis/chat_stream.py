@@ -293,7 +293,7 @@ class OwnNameReader(EventReader):
     def read(self, data: bytes) -> ParsedEvents:
         events = self._reader.read(data)
         own_names = self._own_names
-        events.batch = [_restore(each, own_names) if isinstance(each, Delta) else each for each in events.batch]
+        events.batch = [_restore(item, own_names) if isinstance(item, Delta) else item for item in events.batch]
         return events
 
 

@@ -81,11 +81,11 @@ class _Completion:
 
     def _whole_content(self, text: Any) -> Any:
         """The text, or the blocks if there are some, with text between them in blocks of its own."""
-        if all(isinstance(each, str) for each in self._content):
+        if all(isinstance(piece, str) for piece in self._content):
             return text
         blocks: list[Any] = []
-        for each in self._content:
-            blocks += [{"type": "text", "text": each}] if isinstance(each, str) else each
+        for piece in self._content:
+            blocks += [{"type": "text", "text": piece}] if isinstance(piece, str) else piece
         return blocks
 
 

@@ -77,7 +77,8 @@ def _max_tokens(request: ChatRequest) -> int:
 
 
 def _system(request: ChatRequest, prompts: Sequence[Mapping[str, Any]]) -> str:
-    texts = [*(each["content"] for each in prompts), chat_api.schema_instruction(request.params.get("response_format"))]
+    instruction = chat_api.schema_instruction(request.params.get("response_format"))
+    texts = [*(prompt["content"] for prompt in prompts), instruction]
     return "\n\n".join(filter(None, texts))
 
 
@@ -109,7 +110,7 @@ def _forced_server_tool(choice: Mapping[str, Any], tools: Sequence[Mapping[str, 
 def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages after the system prompt; those of one role that follow each other are one here."""
     # chat_api adds user messages only, so the assistant turns are the same.
-    turns = (each for each in request.messages if each.role == "assistant")
+    turns = (message for message in request.messages if message.role == "assistant")
     sent: list[dict[str, Any]] = []
     for fields in messages:
         is_turn = fields["role"] == "assistant"
@@ -120,7 +121,7 @@ def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> li
             sent[-1]["content"] += [block for block in blocks if block != _thinking(FILLER)]
         else:
             sent.append({"role": role, "content": blocks})
-    return [_pair_searches(each, is_last=each is sent[-1]) if each["role"] == "assistant" else each for each in sent]
+    return [_pair_searches(turn, is_last=turn is sent[-1]) if turn["role"] == "assistant" else turn for turn in sent]
 
 
 def _pair_searches(turn: dict[str, Any], *, is_last: bool) -> dict[str, Any]:
@@ -290,7 +291,7 @@ class BlockReader:
         if kind == "text":
             begins = [Delta(server=ServerDelta(begins_text=True))] if self._has_text else []
             self._has_text = True
-            citations = tuple(each for each in as_list(fields.get("citations")) if isinstance(each, dict))
+            citations = tuple(citation for citation in as_list(fields.get("citations")) if isinstance(citation, dict))
             return [*begins, *_text_deltas(fields.get("text")), *_citations(citations)]
         if kind == "tool_use":
             opened.call = self._calls
@@ -417,16 +418,16 @@ def _failure(body: Mapping[str, Any]) -> UpstreamFailed:
     return chat_api.failure(body, "insufficient_system_resource" if is_busy else None)
 
 
-def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
+def usage(figures: object, searches: int = 0) -> dict[str, Any] | None:
     """Usage under its names in chat completions, where cached tokens are part of the prompt.
 
     The searches count where DeepSeek has not counted its tools.
     """
-    if not isinstance(found, dict):
+    if not isinstance(figures, dict):
         return None
-    cached = count_of(found, "cache_read_input_tokens")
-    missed = count_of(found, "input_tokens") + count_of(found, "cache_creation_input_tokens")
-    output = count_of(found, "output_tokens")
+    cached = count_of(figures, "cache_read_input_tokens")
+    missed = count_of(figures, "input_tokens") + count_of(figures, "cache_creation_input_tokens")
+    output = count_of(figures, "output_tokens")
     counted: dict[str, Any] = {
         "prompt_tokens": cached + missed,
         "completion_tokens": output,
@@ -435,7 +436,7 @@ def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
         "prompt_cache_hit_tokens": cached,
         "prompt_cache_miss_tokens": missed,
     }
-    runs = {name: count for name, count in as_object(found.get("server_tool_use")).items() if isinstance(count, int)}
+    runs = {name: count for name, count in as_object(figures.get("server_tool_use")).items() if isinstance(count, int)}
     if not runs and searches:
         runs = {"web_search_requests": searches}
     return {**counted, "server_tool_use": runs} if runs else counted

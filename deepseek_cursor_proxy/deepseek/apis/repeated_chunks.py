@@ -112,4 +112,4 @@ def split_run(delta: Delta) -> list[Delta]:
     """One delta for each chunk of a run; any other delta alone."""
     if delta.run is None:
         return [delta]
-    return [delta.run.template.fill(unquote(each.decode())) for each in delta.run.strings]
+    return [delta.run.template.fill(unquote(string.decode())) for string in delta.run.strings]

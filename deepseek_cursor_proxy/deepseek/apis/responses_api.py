@@ -274,7 +274,7 @@ class ItemReader:
     def cite(self, key: ItemKey, annotations: Sequence[object], *, is_whole: bool = False) -> list[Delta]:
         if is_whole:
             annotations = annotations[self._cited.get(key, 0) :]
-        citations = tuple(each for each in annotations if isinstance(each, dict))
+        citations = tuple(annotation for annotation in annotations if isinstance(annotation, dict))
         self._cited[key] = self._cited.get(key, 0) + len(annotations)
         return [Delta(server=ServerDelta(citations=citations))] if citations else []
 
@@ -340,29 +340,29 @@ def _piece(key: ItemKey, item: Mapping[str, Any], step: str) -> list[Delta]:
     return [Delta(server=ServerDelta((ServerPiece(key, item, step),)))]
 
 
-def _with_logprobs(deltas: list[Delta], found: object) -> list[Delta]:
+def _with_logprobs(deltas: list[Delta], entries: object) -> list[Delta]:
     """Deltas of a text with its log probabilities in `chunk`, where chat completions have them."""
-    if not (isinstance(found, list) and found):
+    if not (isinstance(entries, list) and entries):
         return deltas
-    return [delta._replace(chunk={"choices": [{"logprobs": {"content": found}}]}) for delta in deltas]
+    return [delta._replace(chunk={"choices": [{"logprobs": {"content": entries}}]}) for delta in deltas]
 
 
-def usage(found: object, searches: int = 0) -> dict[str, Any] | None:
+def usage(figures: object, searches: int = 0) -> dict[str, Any] | None:
     """Usage under its names in chat completions; with the searches, as Messages have them, if there were any."""
-    if not isinstance(found, dict):
+    if not isinstance(figures, dict):
         return None
-    details = as_object(found.get("input_tokens_details"))
-    prompt, cached = found.get("input_tokens"), details.get("cached_tokens")
-    missed = max(0, count_of(found, "input_tokens") - count_of(details, "cached_tokens"))
+    details = as_object(figures.get("input_tokens_details"))
+    prompt, cached = figures.get("input_tokens"), details.get("cached_tokens")
+    missed = max(0, count_of(figures, "input_tokens") - count_of(details, "cached_tokens"))
     counted = {
         "prompt_tokens": prompt,
-        "completion_tokens": found.get("output_tokens"),
-        "total_tokens": found.get("total_tokens"),
+        "completion_tokens": figures.get("output_tokens"),
+        "total_tokens": figures.get("total_tokens"),
         "prompt_tokens_details": {"cached_tokens": cached} if isinstance(cached, int) else None,
-        "completion_tokens_details": as_object(found.get("output_tokens_details")) or None,
+        "completion_tokens_details": as_object(figures.get("output_tokens_details")) or None,
         "prompt_cache_hit_tokens": cached,
         "prompt_cache_miss_tokens": missed if isinstance(prompt, int) and isinstance(cached, int) else None,
-        "server_tool_use": found.get("server_tool_use") or ({"web_search_requests": searches} if searches else None),
+        "server_tool_use": figures.get("server_tool_use") or ({"web_search_requests": searches} if searches else None),
     }
     return {name: value for name, value in counted.items() if isinstance(value, (int, dict))}
 

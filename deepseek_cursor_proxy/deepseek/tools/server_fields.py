@@ -43,7 +43,7 @@ def _is_block(part: object) -> bool:
 
 def text_of(blocks: Sequence[Any]) -> str:
     """The text of content that has such blocks."""
-    return "".join(each["text"] for each in blocks if _is_text(each))
+    return "".join(block["text"] for block in blocks if _is_text(block))
 
 
 def _is_text(part: Any) -> bool:
@@ -52,7 +52,7 @@ def _is_text(part: Any) -> bool:
 
 def plain_blocks(blocks: Sequence[object]) -> list[object]:
     """Content without such blocks: its text as one block, then the others."""
-    others = [each for each in blocks if not _is_block(each) and not _is_text(each)]
+    others = [block for block in blocks if not _is_block(block) and not _is_text(block)]
     return [{"type": "text", "text": text_of(blocks)}, *others]
 
 
@@ -83,7 +83,7 @@ class FieldFinder:
 
     def mark(self, deltas: Sequence[Delta], body: Mapping[str, Any]) -> list[Delta]:
         """The deltas that were read from a chunk or completion."""
-        choices = [each for each in as_list(body.get("choices")) if isinstance(each, dict)]
+        choices = [entry for entry in as_list(body.get("choices")) if isinstance(entry, dict)]
         if len(choices) != len(deltas):
             return list(deltas)
         messages = [as_object(choice.get(self._part)) for choice in choices]

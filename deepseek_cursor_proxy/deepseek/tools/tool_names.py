@@ -53,11 +53,11 @@ def unique_names(
 ) -> dict[Key, str]:
     """A unique name for each key; of two that prefer the same, neither gets it, but hashed ones."""
     uses = Counter([*preferred.values(), *reserved])
-    names: dict[Key, str] = {each: name for each, name in preferred.items() if uses[name] == 1}
+    names: dict[Key, str] = {key: name for key, name in preferred.items() if uses[name] == 1}
     used = {*reserved, *names.values()}
-    for each in sorted(preferred.keys() - names.keys()):
-        names[each] = next(name for name in (hashed(each, attempt) for attempt in count()) if name not in used)
-        used.add(names[each])
+    for key in sorted(preferred.keys() - names.keys()):
+        names[key] = next(name for name in (hashed(key, attempt) for attempt in count()) if name not in used)
+        used.add(names[key])
     return names
 
 

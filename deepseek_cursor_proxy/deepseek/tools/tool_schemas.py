@@ -97,10 +97,10 @@ def _inline_reference(root: Schema) -> Schema:
 def _resolve(root: Schema, reference: str) -> Schema | None:
     """The schema at a JSON pointer such as `#/$defs/Arguments`; None if there is none."""
     start, *path = unquote(reference).split("/")
-    found: Any = root if start == "#" and path else None
+    target: Any = root if start == "#" and path else None
     for step in path:
-        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else None
+        target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+    return target if isinstance(target, dict) else None
 
 
 def _clean(schema: Schema) -> Schema:
@@ -134,7 +134,7 @@ def _clean_map(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _clean_list(schemas: list[Any]) -> list[Any]:
-    cleaned = [_clean_place(each) for each in schemas]
+    cleaned = [_clean_place(schema) for schema in schemas]
     return schemas if all(new is old for new, old in zip(cleaned, schemas, strict=True)) else cleaned
 
 
