@@ -221,8 +221,10 @@ class _Reader:
     def _read_reasoning(self, item: Json, param: str) -> None:
         self._continue_turn(item, begins=bool(self._turn.messages))
         parts = optional(item, "content", list, "a list", f"{param}.content") or []
-        paths = [f"{param}.content[{index}]" for index in range(len(parts))]
-        texts = [optional_string(object_at(part, at), "text", at) for part, at in zip(parts, paths, strict=True)]
+        texts: list[str | None] = []
+        for index, part in enumerate(parts):
+            at = f"{param}.content[{index}]"
+            texts.append(optional_string(object_at(part, at), "text", at))
         if readable := [text for text in texts if text is not None]:
             self._turn.thoughts.append("\n".join(readable))
 
