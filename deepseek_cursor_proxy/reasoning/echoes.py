@@ -39,8 +39,13 @@ class FoundTurns(NamedTuple):
 
 
 def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
-    """The keys by the words of an answer; none for one without reasoning, which has no echo."""
+    """The keys by the words of an answer; none for one without reasoning, which has no echo.
+
+    Nor for one with nothing else: its words are those of any answer that says the same.
+    """
     if is_blank(answer.reasoning) or not isinstance(answer.content, str):
+        return ()
+    if is_blank(answer.content) and not answer.tool_calls:
         return ()
     words, lead = _words(f"{answer.reasoning}{answer.content}"), _lead(answer.content)
     leads = ("", lead) if 0 < len(lead) <= _LONGEST_LEAD else ("",)

@@ -89,7 +89,10 @@ class TurnKeys:
     def words_key(self, words: str, lead: str = "") -> bytes:
         """The key of a turn by the words of its reasoning and text; `lead` is white space before the text."""
         parts = self._parts
-        calls = [field for call in parts.calls for field in (text_bytes(call.name), arguments(call))]
+        # With their ids: another turn may have called the same after the same words.
+        calls = [
+            field for call in parts.calls for field in (text_bytes(call.id), text_bytes(call.name), arguments(call))
+        ]
         return digest(parts.namespace, b"words", text_bytes(words), text_bytes(lead), *calls)
 
     def record_keys(self) -> tuple[bytes, ...]:

@@ -69,6 +69,14 @@ class TestEchoes(EchoTestCase):
                     if "before" not in name:
                         self.assertEqual(said, found.request.messages[1])
 
+    def test_a_text_like_the_reasoning_of_another_turn_stays_text(self) -> None:
+        """Even before a call with the same arguments, and of an answer that was nothing but reasoning."""
+        self.store.record((U,), assistant("", CALL, reasoning="Look here."))
+        self.store.record((U,), assistant("", reasoning="Look there."))
+        other = ("call_2", "read_file", "{}")
+        self.assert_unchanged(user("Otherwise"), assistant("Look here.", other), result("call_2"), U2)
+        self.assert_unchanged(user("Otherwise"), assistant("Look there."), U2)
+
     def test_an_echo_is_found_after_the_prompt_and_older_messages_changed(self) -> None:
         self.store.record((system("You are A."), U), assistant("Hi.", reasoning=THOUGHT))
         found = self.store.find_turns(system("You are B."), user("Otherwise"), assistant(THOUGHT + "Hi."), U2)
