@@ -99,7 +99,7 @@ class KillTest(FilesCase):
         self.undo(client)
 
     def test_a_kill_at_any_write_leaves_what_setup_and_undo_can_mend(self) -> None:
-        for name, texts in list(THEIRS.items())[: width(2, len(THEIRS))]:
+        for name, texts in list(THEIRS.items())[: width(1, len(THEIRS))]:
             client = CLIENTS[name]
             for theirs in width((texts,), (texts, ())):
                 for endpoints in ((), (ENDPOINT,), (ENDPOINT, OTHER_ENDPOINT)):
