@@ -81,6 +81,8 @@ BUDGET = {
     "folders at the top": 18,
     "files at the top": 9,
     "settings": 60,
+    "files of a streamed tool turn": 104,
+    "functions of a streamed tool turn": 670,
 }
 
 
@@ -200,13 +202,17 @@ class TestBudget(unittest.TestCase):
 def figures() -> dict[str, int]:
     """The size of the package, by the names of the budget."""
     from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS
+    from tests.support.turn_trace import trace_turn
 
+    trace = trace_turn()
     return {
         "lines of code": sum(map(_count_code, modules().values())),
         "files": len(modules()),
         "folders at the top": len(list(ROOT.glob("*/__init__.py"))),
         "files at the top": len(list(ROOT.glob("*.py"))),
         "settings": len(DECLARATIONS),
+        "files of a streamed tool turn": trace.files,
+        "functions of a streamed tool turn": len(trace.functions),
     }
 
 
