@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.storage import store_size
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.store_size import StoreSize
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.server.resource_limits import raise_limits
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.sessions.service import sessions_path
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, reasoning_of
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 
 # Nodes between two updates of the progress on a terminal.
 _NODES_PER_UPDATE = 20

@@ -8,12 +8,12 @@ from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.storage.cached_answers import CacheStats
-    from deepseek_cursor_proxy.storage.response_rows import ResponseStats
+    from deepseek_cursor_proxy.storage.answers import CacheStats
+    from deepseek_cursor_proxy.storage.sqlite.response_rows import ResponseStats
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def _response_stats(store: ReasoningStore) -> "ResponseStats":
 
 def _cache_stats(store: ReasoningStore, currency: str = "") -> "CacheStats":
     """Figures of the response cache, with money in this currency; raises Unusable."""
-    from deepseek_cursor_proxy.storage.cached_answers import CachedAnswers
+    from deepseek_cursor_proxy.storage.answers import CachedAnswers
 
     with contextlib.closing(CachedAnswers(store.database)) as cache:
         return cache.stats(currency)

@@ -22,8 +22,8 @@ from deepseek_cursor_proxy.observers.events import Finished, Result
 from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, TurnOfSession, UnnamedSession
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable, fault_of
-from deepseek_cursor_proxy.storage.engine.reopener import OutageLog
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable, fault_of
+from deepseek_cursor_proxy.storage.store import OutageLog
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The tables of sessions.sqlite3. All CREATE statements of that file are here; see storage/engine/schema.
+"""The tables of sessions.sqlite3. All CREATE statements of that file are here; see storage/sqlite/schema.
 
 sessions    one row each; everything else belongs to one and goes with it
 messages    each message, prompt or list of tools once, by digest, packed
@@ -7,7 +7,7 @@ journals    up to which turn each journal is written (see `journal`)
 nodes       trajectories: the link each ends with; `head_texts` names the prompt and the tools of each
 """
 
-from deepseek_cursor_proxy.storage.engine.schema import Schema
+from deepseek_cursor_proxy.storage.sqlite.schema import Schema
 
 _SESSIONS = (
     "CREATE TABLE sessions (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, caller BLOB NOT NULL, "

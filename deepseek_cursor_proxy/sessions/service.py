@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.observers.events import Event, Finished
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
-from deepseek_cursor_proxy.storage.engine.reopener import Reopener
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.store import Reopener
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.sessions.recorder import SessionRecorder

@@ -38,8 +38,8 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     UnnamedSession,
     new_session,
 )
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import fault_of
+from deepseek_cursor_proxy.storage.faults import fault_of
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 _log = logging.getLogger(__name__)

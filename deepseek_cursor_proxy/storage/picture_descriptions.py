@@ -9,7 +9,7 @@ SQL: table `picture_descriptions`. No answer ever fails because of it: what cann
 
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table, decode_text, encode_text
+from deepseek_cursor_proxy.storage.table import Kind, Table, decode_text, encode_text
 
 # A use is worth a write only when the row would otherwise look a day older than it is.
 _USE_RESOLUTION_SECONDS = 24 * 3600

@@ -7,8 +7,8 @@ another form is confirmed; a write that fails is learned again after a restart. 
 
 import threading
 
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.table import Kind, Table
 
 # A user has a few upstreams; the table must not grow with every base URL ever tried.
 _MOST_FORMS = 256

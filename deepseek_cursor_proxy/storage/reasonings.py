@@ -2,7 +2,7 @@
 
 A cache with a promise: once `record` returns True, the reasoning survives the death of this process; and whatever is
 wrong with the file, no answer fails or waits for it. A reasoning that cannot be written is pending in memory, is found
-there, and is written when the file can be used (see `reopener`). Keys are digests; no credential, prompt or answer is
+there, and is written when the file can be used (see `store`). Keys are digests; no credential, prompt or answer is
 ever stored, only the reasoning itself.
 
 Pruning deletes the longest unused entries, by age, number and bytes, in small steps on its own thread.
@@ -18,14 +18,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from deepseek_cursor_proxy.storage import reasoning_rows
-from deepseek_cursor_proxy.storage.engine import schema
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
-from deepseek_cursor_proxy.storage.engine.group_commit import GroupCommit
-from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions, decode_text, encode_text
-from deepseek_cursor_proxy.storage.reasoning_rows import PendingReasoning, PendingReasonings, StoreStats, Timing
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.sqlite import reasoning_rows, schema
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.group_commit import GroupCommit
+from deepseek_cursor_proxy.storage.sqlite.reasoning_rows import PendingReasoning, PendingReasonings, StoreStats, Timing
+from deepseek_cursor_proxy.storage.store import OutageLog, Reopener
+from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions, decode_text, encode_text
 
 _log = logging.getLogger(__name__)
 

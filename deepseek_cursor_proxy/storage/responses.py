@@ -5,7 +5,7 @@ chain is, and deleting a response breaks nothing that continues it. Each caller 
 
 Once `put` or `update` returns, the response survives the death of this process. No answer ever fails because of the
 file: a change that cannot be written is pending in memory, within bounds, is found there, and is written when the file
-can be used (see `reopener`).
+can be used (see `store`).
 
 A response of a caller that `access` does not know yet is in memory, with those of all such callers, for some minutes or
 until others take its place; `accept` has it written.
@@ -24,11 +24,17 @@ from typing import Any, NamedTuple, Unpack
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
-from deepseek_cursor_proxy.storage import response_rows
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
-from deepseek_cursor_proxy.storage.response_rows import Change, PendingChanges, ResponseStats, Row, UnacceptedRows
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.sqlite import response_rows
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.response_rows import (
+    Change,
+    PendingChanges,
+    ResponseStats,
+    Row,
+    UnacceptedRows,
+)
+from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions
 
 _log = logging.getLogger(__name__)
 

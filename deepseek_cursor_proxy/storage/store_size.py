@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.storage.engine import schema
-from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.sqlite import schema
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 
 
 class StoreSize(NamedTuple):

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.table import Kind, Table
 
 # In prompts from this size on the layout, the least certain part of the estimate, does not matter.
 _TOKENS_OF_FULL_WEIGHT = 4000

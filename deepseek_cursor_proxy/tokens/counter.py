@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 

@@ -4,6 +4,6 @@
     report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them
     balance    what is left on an account at DeepSeek
 
-The rows and their SQL are in `storage/usage_rows`, the prices in `prices/`. `exchange/services` builds the ledger;
-`cli` and `admin` read.
+The rows and their SQL are in `storage/sqlite/usage_rows`, the prices in `prices/`. `exchange/services` builds the
+ledger; `cli` and `admin` read.
 """

@@ -19,11 +19,11 @@ from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.observers.events import Event, PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage import usage_rows
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
-from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
-from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, UsageRow
+from deepseek_cursor_proxy.storage.sqlite import usage_rows
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.usage_rows import DayGroup, DaySums, UsageRow
+from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.observers.events import Result
-from deepseek_cursor_proxy.storage import usage_rows
-from deepseek_cursor_proxy.storage.usage_rows import DayGroup, DaySums, add_sums
+from deepseek_cursor_proxy.storage.sqlite import usage_rows
+from deepseek_cursor_proxy.storage.sqlite.usage_rows import DayGroup, DaySums, add_sums
 from deepseek_cursor_proxy.usage.ledger import day_of
 
 GROUPS = ("day", "model", "key", "api", "session")

@@ -8,8 +8,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
-from deepseek_cursor_proxy.storage.response_rows import unpack
 from deepseek_cursor_proxy.storage.responses import ResponseStore
+from deepseek_cursor_proxy.storage.sqlite.response_rows import unpack
 from tests.support.generated_chains import Proxy, TwoCallers
 from tests.support.width import width
 

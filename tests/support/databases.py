@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from tests.support.polling import PATIENCE
 

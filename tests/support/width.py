@@ -27,8 +27,8 @@ _SCALED_SECONDS = {
     "deepseek_cursor_proxy.server.client_connection._RECHECK_SECONDS": 0.05,
     "deepseek_cursor_proxy.server.stream_loop._IDLE_SECONDS": 0.05,
     "deepseek_cursor_proxy.upstream.response._LINGER_SECONDS": 0.05,
-    "deepseek_cursor_proxy.storage.engine.database._BUSY_SECONDS": 0.03,
-    "deepseek_cursor_proxy.storage.engine.reopener._FIRST_DELAY_SECONDS": 0.02,
+    "deepseek_cursor_proxy.storage.sqlite.database._BUSY_SECONDS": 0.03,
+    "deepseek_cursor_proxy.storage.store._FIRST_DELAY_SECONDS": 0.02,
     "deepseek_cursor_proxy.cli.tunnel.supervisor._POLL": 0.02,
     "deepseek_cursor_proxy.cli.tunnel.supervisor._CHECK_POLL": 0.05,
 }

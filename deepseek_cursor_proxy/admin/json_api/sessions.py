@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.errors import NotFound, Overloaded
 from deepseek_cursor_proxy.json_codec import as_object
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest, Overloaded
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
-from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
 from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_day
 
 _VALID_SECONDS = 5.0

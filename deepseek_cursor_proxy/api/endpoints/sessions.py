@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.sessions import export, rendering
 from deepseek_cursor_proxy.sessions.export import node_json, prompt_json, session_json
 from deepseek_cursor_proxy.sessions.trajectory import Session, SessionOptions, message_json
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 
 _LONGEST_NAME = 200
 _MOST_TAGS = 32

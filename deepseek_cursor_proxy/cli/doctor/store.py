@@ -15,8 +15,8 @@ from pathlib import Path
 from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, warning
 from deepseek_cursor_proxy.cli.doctor.subject import Subject
 from deepseek_cursor_proxy.config.values import lacks_home
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
-from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
 
 NAME, DISK = "store", "disk"
 # A file of a gigabyte takes longer to read through; then the rest is not.

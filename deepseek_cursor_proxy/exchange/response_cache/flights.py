@@ -10,7 +10,7 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer
+from deepseek_cursor_proxy.storage.answers import CachedAnswer
 
 
 class Flight:

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.exchange.response_cache.replay import (
     is_damaged,
 )
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
+from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 
 # After so many calls that failed, those who waited no longer wait for each other: each gets an error of its own.
 _MOST_FAILURES = 2

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from deepseek_cursor_proxy.reasoning.chats.divergence import RequestOutline, nearest
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions
 
 # With more sub-agents than this under one first question, the one that was idle longest counts as new.
 _BRANCHES_PER_CHAT = 16

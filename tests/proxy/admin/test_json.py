@@ -11,7 +11,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.admin.json_api import usage
 from deepseek_cursor_proxy.admin.service import AdminService
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.usage.report import GROUPS
 from tests.fake_deepseek import Answer

@@ -22,9 +22,9 @@ from unittest import mock
 
 from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.engine import schema
-from deepseek_cursor_proxy.storage.engine.schema import STORE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.sqlite import schema
+from deepseek_cursor_proxy.storage.sqlite.schema import STORE
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.polling import eventually

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.engine.faults import Locked
+from deepseek_cursor_proxy.storage.faults import Locked
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 
 ME = b"\x00me"

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.sessions.trajectory import TurnOfSession
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 from tests.support.polling import PATIENCE, wait_until
 
 

@@ -9,7 +9,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.sessions import service
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.sessions.trajectory import SessionOptions
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 
 ME, YOU = b"m" * 32, b"y" * 32
 

@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     UnnamedSession,
     message_json,
 )
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from tests.support.systems import needs_removable_open_files
 from tests.support.traced_memory import traced_memory

@@ -1,4 +1,4 @@
-from deepseek_cursor_proxy.storage.engine import table
+from deepseek_cursor_proxy.storage import table
 from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
 from tests.support.databases import StoreTestCase
 

@@ -1,6 +1,6 @@
 from deepseek_cursor_proxy.storage import reasoning_forms
-from deepseek_cursor_proxy.storage.engine.database import Database
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreTestCase
 
 URL = "http://127.0.0.1:8000/v1"

@@ -11,10 +11,11 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
-from deepseek_cursor_proxy.storage import reasoning_rows, reasonings
-from deepseek_cursor_proxy.storage.engine import reopener, write_behind
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage import reasonings, write_behind
+from deepseek_cursor_proxy.storage import store as store_module
+from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.sqlite import reasoning_rows
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import PATIENCE, eventually, wait_until
@@ -479,7 +480,7 @@ class TestFaults(StoreTestCase):
     def test_close_writes_pending_reasonings(self) -> None:
         store = self.store(self.path)
         locker = self.lock()
-        self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600))
+        self.enterContext(mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 3600))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             store.record([((key(1),), "kept")])
             wait_until(lambda: logged.records)
@@ -490,7 +491,7 @@ class TestFaults(StoreTestCase):
     def test_close_waits_for_another_process_that_writes(self) -> None:
         store = self.store(self.path)
         locker = self.lock()
-        self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600))
+        self.enterContext(mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 3600))
         with (
             mock.patch.object(write_behind.time, "sleep", side_effect=lambda _: locker.execute("ROLLBACK")) as sleep,
             self.assertLogs("deepseek_cursor_proxy", logging.WARNING),

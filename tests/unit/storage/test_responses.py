@@ -10,11 +10,11 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.compression import compress
-from deepseek_cursor_proxy.storage import response_rows, responses
-from deepseek_cursor_proxy.storage.engine import schema, write_behind
-from deepseek_cursor_proxy.storage.engine.database import Database
+from deepseek_cursor_proxy.storage import responses, write_behind
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
+from deepseek_cursor_proxy.storage.sqlite import response_rows, schema
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreFileTestCase, StoreTestCase
 from tests.support.polling import PATIENCE, eventually
 from tests.support.systems import needs_removable_open_files
@@ -65,7 +65,7 @@ class TestPutAndGet(ResponseStoreTestCase):
     def test_a_stored_response_survives_a_killed_process(self) -> None:
         program = (
             "import os, sys\n"
-            "from deepseek_cursor_proxy.storage.engine.database import Database\n"
+            "from deepseek_cursor_proxy.storage.sqlite.database import Database\n"
             "from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse\n"
             "database = Database(sys.argv[1]); database.open()\n"
             "ResponseStore(database).put(b'm' * 32, StoredResponse({'id': 'r', 'status': 'in_progress'}, []))\n"

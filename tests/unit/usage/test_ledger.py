@@ -15,11 +15,11 @@ from unittest import mock
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
-from deepseek_cursor_proxy.storage import usage_rows
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.sqlite import usage_rows
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.usage_rows import DaySums, UsageRow
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
-from deepseek_cursor_proxy.storage.usage_rows import DaySums, UsageRow
 from deepseek_cursor_proxy.usage import ledger
 from deepseek_cursor_proxy.usage.ledger import UsageLedger, day_of
 from deepseek_cursor_proxy.usage.prices.price_list import Cost

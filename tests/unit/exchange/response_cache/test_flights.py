@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.exchange.response_cache import flights
 from deepseek_cursor_proxy.exchange.response_cache.flights import Flights, Seat
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer
+from deepseek_cursor_proxy.storage.answers import CachedAnswer
 
 ANSWER = CachedAnswer(b"packed")
 

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.exchange.response_cache.replay import (
     unpack,
 )
 from deepseek_cursor_proxy.exchange.response_cache.service import CacheLookup, CacheState, ResponseCache, cache_key
-from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers
+from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.traced_memory import traced_memory
 

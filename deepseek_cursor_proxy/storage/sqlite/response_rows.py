@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.storage.engine.write_behind import BoundedEntries, WriteBehind
+from deepseek_cursor_proxy.storage.write_behind import BoundedEntries, WriteBehind
 
 UNFINISHED = ("queued", "in_progress")
 # Exactly the condition of the partial index; SQLite uses the index for no other.

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.storage.engine.faults import Damaged, Unusable
+from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
 
 # One row per reasoning; the keys that lead to it are small rows of their own.
 _REASONINGS = (

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.engine import database, file_check, schema
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Lost, Unusable
-from deepseek_cursor_proxy.storage.engine.read_only import open_read_only
-from deepseek_cursor_proxy.storage.engine.sqlite_connection import Rows
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Unusable
+from deepseek_cursor_proxy.storage.sqlite import database, file_check, schema
+from deepseek_cursor_proxy.storage.sqlite.connection import Rows
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
 from tests.support.databases import StoreFileTestCase
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 from tests.support.threads import in_background, run_at_once

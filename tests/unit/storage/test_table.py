@@ -1,4 +1,4 @@
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table
+from deepseek_cursor_proxy.storage.table import Kind, Table
 from tests.support.databases import StoreTestCase
 from tests.support.threads import run_at_once
 

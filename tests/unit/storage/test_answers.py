@@ -1,6 +1,6 @@
-from deepseek_cursor_proxy.storage import cached_answers
-from deepseek_cursor_proxy.storage.cached_answers import CachedAnswer, CachedAnswers, CacheTotals
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage import answers
+from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers, CacheTotals
+from deepseek_cursor_proxy.storage.faults import Unusable
 from tests.support.databases import StoreTestCase
 
 ANSWER = CachedAnswer(b"packed", 12, 0.5, "USD")
@@ -65,9 +65,9 @@ class TestCachedAnswers(StoreTestCase):
         self.assertEqual(CacheTotals(3, 0, 2**63 - 1, 3.0), self.store.stats("USD").totals)
 
     def test_many_hits_are_written_while_the_proxy_runs(self) -> None:
-        for _ in range(cached_answers._COUNTS_BETWEEN_WRITES):
+        for _ in range(answers._COUNTS_BETWEEN_WRITES):
             self.store.count_hit(ANSWER)
-        self.assertEqual([(cached_answers._COUNTS_BETWEEN_WRITES,)], self.select("SELECT hits FROM cache_totals"))
+        self.assertEqual([(answers._COUNTS_BETWEEN_WRITES,)], self.select("SELECT hits FROM cache_totals"))
 
     def test_a_file_that_fails_costs_no_answer(self) -> None:
         self.database.close()

@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.engine import file_check, schema
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Unusable
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Unusable
+from deepseek_cursor_proxy.storage.sqlite import file_check, schema
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreFileTestCase
 
 OURS = schema.STORE.application_id

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Unusable, fault_of
-from deepseek_cursor_proxy.storage.engine.schema import OF_ANOTHER_PROGRAM, Schema
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Unusable, fault_of
+from deepseek_cursor_proxy.storage.sqlite.schema import OF_ANOTHER_PROGRAM, Schema
 
 # The files SQLite keeps beside a database; they move together.
 SIDE_FILES = ("-wal", "-shm", "-journal")

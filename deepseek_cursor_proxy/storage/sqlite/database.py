@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.engine import file_check, schema
-from deepseek_cursor_proxy.storage.engine.faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
-from deepseek_cursor_proxy.storage.engine.sqlite_connection import StoreConnection, connect, free_statements
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
+from deepseek_cursor_proxy.storage.sqlite import file_check, schema
+from deepseek_cursor_proxy.storage.sqlite.connection import StoreConnection, connect, free_statements
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Locked, Unusable
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Locked, Unusable
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 
 _Entry = TypeVar("_Entry")
 

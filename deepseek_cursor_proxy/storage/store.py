@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.net.threads import BackgroundTask
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import Unusable
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard
-from deepseek_cursor_proxy.storage.engine.pruner import Pruner
-from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
+from deepseek_cursor_proxy.storage.faults import FaultGuard
+from deepseek_cursor_proxy.storage.pruner import Pruner
+from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 KEYS_PER_QUERY = 900

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from deepseek_cursor_proxy.storage.engine import file_check, schema
-from deepseek_cursor_proxy.storage.engine.faults import fault_of
-from deepseek_cursor_proxy.storage.engine.sqlite_connection import StoreConnection, connect
+from deepseek_cursor_proxy.storage.faults import fault_of
+from deepseek_cursor_proxy.storage.sqlite import file_check, schema
+from deepseek_cursor_proxy.storage.sqlite.connection import StoreConnection, connect
 
 # Writers never keep a reader waiting; only another program that holds the whole file does.
 _BUSY_MILLISECONDS = 1000

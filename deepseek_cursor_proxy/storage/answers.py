@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Unpack
 
-from deepseek_cursor_proxy.storage.engine.database import Database
-from deepseek_cursor_proxy.storage.engine.table import Kind, Table, TableOptions
-from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 # What a row takes besides its answer.
 _BYTES_PER_ROW = 200

@@ -2,8 +2,8 @@ import threading
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.engine import pruner as pruner_module
-from deepseek_cursor_proxy.storage.engine.pruner import Pruner
+from deepseek_cursor_proxy.storage import pruner as pruner_module
+from deepseek_cursor_proxy.storage.pruner import Pruner
 from tests.support.polling import PATIENCE, wait_until
 
 

@@ -2,7 +2,7 @@ import logging
 import sqlite3
 import unittest
 
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 
 LOG = logging.getLogger("tests.faults")
 

@@ -2,8 +2,8 @@ import threading
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.storage.engine import group_commit
-from deepseek_cursor_proxy.storage.engine.group_commit import GroupCommit
+from deepseek_cursor_proxy.storage.sqlite import group_commit
+from deepseek_cursor_proxy.storage.sqlite.group_commit import GroupCommit
 
 
 class TestGroupCommit(unittest.TestCase):

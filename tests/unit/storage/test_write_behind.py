@@ -3,9 +3,9 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.engine.faults import FaultGuard, Unusable
-from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
-from deepseek_cursor_proxy.storage.reasoning_rows import PendingReasoning, PendingReasonings
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.sqlite.reasoning_rows import PendingReasoning, PendingReasonings
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import DatabaseTestCase
 from tests.support.threads import in_background, run_at_once
 

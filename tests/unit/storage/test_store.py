@@ -5,9 +5,9 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.engine import reopener
-from deepseek_cursor_proxy.storage.engine.faults import Unusable
-from deepseek_cursor_proxy.storage.engine.reopener import OutageLog, Reopener
+from deepseek_cursor_proxy.storage import store as store_module
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.store import OutageLog, Reopener
 from tests.support.polling import PATIENCE, wait_until
 
 LOG = logging.getLogger("tests.reopener")
@@ -15,7 +15,7 @@ LOG = logging.getLogger("tests.reopener")
 
 class TestReopener(unittest.TestCase):
     def setUp(self) -> None:
-        self.enterContext(mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.001))
+        self.enterContext(mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 0.001))
 
     def reopener(self, reopen: Callable[[], bool]) -> Reopener:
         reopener_thread = Reopener(reopen, name="reopen")
@@ -45,7 +45,7 @@ class TestReopener(unittest.TestCase):
     def test_the_delays_between_tries_grow_up_to_a_limit(self) -> None:
         reopener_thread = self.reopener(([True] + [False] * 12).pop)
         with (
-            mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 0.25),
+            mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 0.25),
             mock.patch.object(reopener_thread._closing, "wait") as wait,
         ):
             reopener_thread.wake()
@@ -56,7 +56,7 @@ class TestReopener(unittest.TestCase):
     def test_close_ends_the_reopener_during_a_delay(self) -> None:
         reopen = mock.Mock(return_value=False)
         reopener_thread = self.reopener(reopen)
-        with mock.patch.object(reopener, "_FIRST_DELAY_SECONDS", 3600):
+        with mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 3600):
             reopener_thread.wake()
             wait_until(lambda: reopen.called)
             reopener_thread.close()

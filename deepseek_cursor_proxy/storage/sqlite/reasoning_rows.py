@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.storage.engine.table import KEYS_PER_QUERY
-from deepseek_cursor_proxy.storage.engine.write_behind import WriteBehind
+from deepseek_cursor_proxy.storage.table import KEYS_PER_QUERY
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 # Different reasonings for answers in the same words to the same history: only a block that the client still shows tells
 # which one is meant. A client that asks the same all day must not make every lookup longer.
