@@ -38,9 +38,9 @@ def _config_show_path(options: dict[str, Any]) -> None:
 
 
 def _explain(options: dict[str, Any]) -> None:
-    from deepseek_cursor_proxy.observers import explain_trace
+    from deepseek_cursor_proxy.observers import trace
 
-    print(explain_trace.explain(expand_home(options["trace"])))
+    print(trace.explain(expand_home(options["trace"])))
 
 
 def _demo(options: dict[str, Any]) -> int:

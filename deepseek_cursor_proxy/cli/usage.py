@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.usage import balance
-from deepseek_cursor_proxy.usage.prices.price_list import format_amount
+from deepseek_cursor_proxy.usage.prices import format_amount
 from deepseek_cursor_proxy.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report
 
 _DEFAULT_DAYS = 30

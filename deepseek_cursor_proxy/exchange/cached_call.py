@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.exchange.upstream_events import UpstreamEvents
 from deepseek_cursor_proxy.http1.lull import BLOCKING
 from deepseek_cursor_proxy.json_codec import canonical_json, object_in
 from deepseek_cursor_proxy.storage.answers import CachedAnswer
-from deepseek_cursor_proxy.usage.prices.price_list import Cost
+from deepseek_cursor_proxy.usage.prices import Cost
 
 
 class CachedUpstreamCall(UpstreamCall):

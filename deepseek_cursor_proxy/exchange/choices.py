@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
 from deepseek_cursor_proxy.upstream.call_limit import Slot
-from deepseek_cursor_proxy.usage.prices.price_list import add_costs
+from deepseek_cursor_proxy.usage.prices import add_costs
 
 # How many batches may wait for a client that reads slowly.
 _MAX_WAITING_BATCHES = 64

@@ -38,7 +38,7 @@ from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
 from deepseek_cursor_proxy.reasoning.echoes import FoundTurns, find_turns
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
-from deepseek_cursor_proxy.usage.prices.price_list import Cost
+from deepseek_cursor_proxy.usage.prices import Cost
 
 
 class Exchange:

@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.usage.ledger import UsageLedger
-from deepseek_cursor_proxy.usage.prices.price_list import PriceList
+from deepseek_cursor_proxy.usage.prices import PriceList
 
 _log = logging.getLogger(__name__)
 

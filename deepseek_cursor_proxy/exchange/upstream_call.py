@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
     from deepseek_cursor_proxy.deepseek.usage import Tokens
     from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
-    from deepseek_cursor_proxy.usage.prices.price_list import Cost
+    from deepseek_cursor_proxy.usage.prices import Cost
 
 
 class UpstreamCall:

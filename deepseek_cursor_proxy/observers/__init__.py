@@ -3,7 +3,7 @@
     events              the events of a request, and the Observer protocol
     console             four log lines per request
     request_log         the requests in flight and the last thousand that ended, without a text of them
-    trace               one JSON file per request; explain_trace, which `explain` runs, reads it
+    trace               one JSON file per request; `explain` reads it
     standard_streams    stdout, stderr and a log that never block or stop the program
 
 A new observer is a class with `emit(event)`, added in `exchange/services` (see its field `observers`); one that needs

@@ -37,7 +37,7 @@ from deepseek_cursor_proxy.observers.events import (
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
-from deepseek_cursor_proxy.usage.prices.price_list import format_amount
+from deepseek_cursor_proxy.usage.prices import format_amount
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
 from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
-from deepseek_cursor_proxy.usage.prices.price_list import Cost
+from deepseek_cursor_proxy.usage.prices import Cost
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from deepseek_cursor_proxy.observers.events import (
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.usage.prices.price_list import Cost
+from deepseek_cursor_proxy.usage.prices import Cost
 
 _log = logging.getLogger(__name__)
 

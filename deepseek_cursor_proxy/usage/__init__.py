@@ -2,8 +2,9 @@
 
     ledger     UsageLedger: writes every request that ended into the store's file, in batches, on a thread of its own
     report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them
+    prices     what tokens cost and when: the built-in table, peak hours, the settings; the Cost of a request
     balance    what is left on an account at DeepSeek
 
-The rows and their SQL are in `storage/sqlite/usage_rows`, the prices in `prices/`. `exchange/services` builds the
-ledger; `cli` and `admin` read.
+The rows and their SQL are in `storage/sqlite/usage_rows`. `exchange/services` builds the ledger; `cli` and `admin`
+read.
 """

@@ -16,7 +16,7 @@ LATER = {
     "deepseek_cursor_proxy.conversation",
     "deepseek_cursor_proxy.upstream.client",
     "deepseek_cursor_proxy.http1.sse",
-    "deepseek_cursor_proxy.observers.explain_trace",
+    "deepseek_cursor_proxy.observers.trace",
     "deepseek_cursor_proxy.cli.tunnel.supervisor",
     "deepseek_cursor_proxy.observers.console",
     "deepseek_cursor_proxy.protocols.request.parse",

@@ -20,11 +20,11 @@ from deepseek_cursor_proxy.admin.json_api.usage import ledger_connection
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import BadRequest, NotFound
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
-from deepseek_cursor_proxy.observers.explain_trace import PROOFS
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, RunningRequest, TurnCounts
+from deepseek_cursor_proxy.observers.trace import PROOFS
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.usage_rows import UsageRow
-from deepseek_cursor_proxy.usage.prices.price_list import Cost
+from deepseek_cursor_proxy.usage.prices import Cost
 
 _PAGE, _LARGEST_PAGE = 50, 500
 _FILTERS = ("model", "key", "outcome")

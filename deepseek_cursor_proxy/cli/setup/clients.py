@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.cli.setup.endpoint import (
 )
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
-from deepseek_cursor_proxy.usage.prices import rates
+from deepseek_cursor_proxy.usage.prices import USD, find_step
 
 JsonValues = dict[tuple[str, ...], Any]
 YamlValues = Mapping[str, str | int | Sequence[str] | Mapping[str, int]]
@@ -157,7 +157,7 @@ def _opencode_model(slug: str) -> dict[str, Any]:
 
 def _cost(slug: str) -> dict[str, float]:
     """Dollars for a million tokens at peak hours: opencode has one price, and a bill below it is no bad surprise."""
-    step = rates.find_step(slug, rates.USD, datetime.now(UTC))
+    step = find_step(slug, USD, datetime.now(UTC))
     return {} if step is None else {"input": step.peak.miss, "output": step.peak.output, "cache_read": step.peak.hit}
 
 

@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import PictureDescribed, caller_digest
 from deepseek_cursor_proxy.redaction import redact_keys
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-from deepseek_cursor_proxy.usage.prices.price_list import Cost
+from deepseek_cursor_proxy.usage.prices import Cost
 
 
 class PictureDescriber(NamedTuple):

@@ -4,11 +4,11 @@ import json
 import random
 from typing import Any
 
-from deepseek_cursor_proxy.observers.explain_trace import explain
+from deepseek_cursor_proxy.observers.trace import explain
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.proxy.chats.test_trace import CALLED
 from tests.support.harness import SocketTestCase
-from tests.unit.observers.test_explain_trace import trace
+from tests.unit.observers.test_trace import trace
 
 ID = "call_00_abcdefghijklmnopqrstuv12"
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deepseek_cursor_proxy.observers import explain_trace
+from deepseek_cursor_proxy.observers import trace
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
 from tests.fake_deepseek.dialects import DIALECTS
 from tests.support.cache_client import ANSWER, APIS, CacheTestCase, body, read
@@ -84,7 +84,7 @@ class TestApis(CacheTestCase):
         self.ask(proxy, "chat")
         proxy.close()
         *_, last = sorted(self.folder.glob("*.json"))
-        self.assertIn("completed (200)", explain_trace.explain(last))
+        self.assertIn("completed (200)", trace.explain(last))
 
 
 class TestSeveralUpstreams(UpstreamsTestCase):

@@ -9,7 +9,7 @@ from deepseek_cursor_proxy.admin.statistics import Statistics
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
-from deepseek_cursor_proxy.usage.prices.price_list import Cost
+from deepseek_cursor_proxy.usage.prices import Cost
 
 
 def record(model: str = "m", result: Result = Result.COMPLETED, **more: Any) -> RequestRecord:

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.storage.sqlite.usage_rows import DaySums, UsageRow
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from deepseek_cursor_proxy.usage import ledger
 from deepseek_cursor_proxy.usage.ledger import UsageLedger, day_of
-from deepseek_cursor_proxy.usage.prices.price_list import Cost
+from deepseek_cursor_proxy.usage.prices import Cost
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import wait_until
 

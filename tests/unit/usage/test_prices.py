@@ -9,9 +9,7 @@ from typing import Any
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.usage.prices import rates
-from deepseek_cursor_proxy.usage.prices.peak_hours import HOLIDAYS, is_peak
-from deepseek_cursor_proxy.usage.prices.price_list import Cost, PriceList, add_costs, format_amount
+from deepseek_cursor_proxy.usage.prices import HOLIDAYS, STEPS, Cost, PriceList, add_costs, format_amount, is_peak
 
 # A Tuesday; 02:00 UTC is 10:00 in Beijing.
 PEAK, OFF_PEAK = datetime(2026, 11, 17, 2, tzinfo=UTC), datetime(2026, 11, 17, 12, tzinfo=UTC)
@@ -232,5 +230,5 @@ class TestAmounts(unittest.TestCase):
             self.assertEqual(expected, format_amount(value, currency))
 
     def test_the_steps_of_a_price_are_in_order(self) -> None:
-        for steps in rates.STEPS.values():
+        for steps in STEPS.values():
             self.assertEqual(sorted(step.since for step in steps), [step.since for step in steps])

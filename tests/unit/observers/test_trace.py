@@ -10,8 +10,7 @@ from typing import Any
 
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.observers.explain_trace import explain
-from deepseek_cursor_proxy.observers.trace import FORMAT
+from deepseek_cursor_proxy.observers.trace import FORMAT, explain
 
 
 def trace(**details: Any) -> dict[str, Any]:

@@ -1,27 +1,123 @@
-"""PriceList: the price of every known model by the settings, and the Cost of a request.
+"""What requests cost: DeepSeek's prices, its peak hours, and the Cost of a request. Always an estimate.
 
 A table [prices."name"] has, in the chosen currency, what a million tokens cost: `hit`, `miss`, `output`, each with a
-`peak_` of its own where the price has one. It replaces those built-in prices that it names, or describes a model that
-is not built in; a name that ends in * stands for all that begin so. Where the upstream is known to be another host than
-DeepSeek, only these tables count: the same name costs something else there. What is not known costs "unknown", which
-is None here and never 0.
+`peak_` price where there is one. It replaces the built-in prices that it names, or describes a model that is not built
+in; a name that ends in * stands for all that begin with it. For an upstream that is known to be another host than
+DeepSeek, only these tables count: the same name costs something else there. An unknown price is None, never 0.
+Pure: the moment and the settings are arguments.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.usage.prices import rates
-from deepseek_cursor_proxy.usage.prices.peak_hours import is_peak
-from deepseek_cursor_proxy.usage.prices.rates import Rates
+
+# The built-in prices are DeepSeek's own, per million tokens, by the moment they began: from its pricing pages, read in
+# October 2026, in English for USD and in Chinese for CNY. Reasoning is part of the output. When prices change, add a
+# line with the new moment and leave the old ones: a request is priced by the moment it ends. Before its first line a
+# model's price is unknown.
+USD, CNY = "USD", "CNY"
+
+
+class Rates(NamedTuple):
+    """The price of a million tokens: input that was cached, input that was not, output."""
+
+    hit: float
+    miss: float
+    output: float
+
+
+class RateStep(NamedTuple):
+    """The rates of a model in one currency from a moment on."""
+
+    since: datetime
+    off_peak: Rates
+    peak: Rates
+
+
+# DeepSeek serves and bills the older names as Flash.
+_FLASH = ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
+_PRO = ("deepseek-v4-pro",)
+
+# Peak and off-peak prices began on August 16th, off-peak weekends on the 23rd.
+_PRO_SINCE = datetime(2026, 8, 23, tzinfo=UTC)
+# With V4.1.
+_FLASH_SINCE = datetime(2026, 9, 10, 4, tzinfo=UTC)
+
+# fmt: off
+_TABLE = (
+    #       currency  since           off-peak hit, miss, output   peak
+    (_FLASH, USD,     _FLASH_SINCE,   Rates(0.003, 0.15, 0.60),    Rates(0.006, 0.30, 1.20)),
+    (_FLASH, CNY,     _FLASH_SINCE,   Rates(0.02, 1.0, 4.0),       Rates(0.04, 2.0, 8.0)),
+    (_PRO,   USD,     _PRO_SINCE,     Rates(0.022, 0.66, 1.98),    Rates(0.044, 1.32, 3.96)),
+    (_PRO,   CNY,     _PRO_SINCE,     Rates(0.15, 4.5, 13.5),      Rates(0.30, 9.0, 27.0)),
+)
+# fmt: on
+
+# By currency and model, oldest first.
+STEPS: dict[tuple[str, str], list[RateStep]] = {}
+for _models, _currency, _since, _off_peak, _peak in _TABLE:
+    for _model in _models:
+        STEPS.setdefault((_currency, _model), []).append(RateStep(_since, _off_peak, _peak))
+
+# A server-side search that succeeded. Those inside a generation are billed since the first of November, in Beijing.
+SEARCH = {USD: 0.75 / 1000, CNY: 5.0 / 1000}
+SEARCH_SINCE = datetime(2026, 10, 31, 16, tzinfo=UTC)
+
+
+def find_step(model: str, currency: str, moment: datetime) -> RateStep | None:
+    """The step that holds at that moment; None if the price is not known."""
+    steps = [step for step in STEPS.get((currency, model), ()) if step.since <= moment]
+    return steps[-1] if steps else None
+
+
+# Peak prices hold from 9 to 12 and from 14 to 18 o'clock in Beijing, Monday to Friday: 01:00-04:00 and 06:00-10:00 UTC.
+# Weekends, even those on which China works to make up for a holiday, and the public holidays of China are off-peak all
+# day. Beijing has no daylight saving time.
+_BEIJING = timezone(timedelta(hours=8))
+_PEAK_HOURS = frozenset((*range(9, 12), *range(14, 18)))
+
+# Days of rest by notices of the State Council; [prices] holidays adds what a later notice names.
+#   2026: the notice of November 4th, 2025.
+#   2027: no notice is known yet. These are the days that the law itself makes holidays, on weekdays; which further days
+#         are off around them is for the notice, usually of November, to say.
+_PERIODS = (
+    (date(2026, 1, 1), date(2026, 1, 3)),
+    (date(2026, 2, 15), date(2026, 2, 23)),
+    (date(2026, 4, 4), date(2026, 4, 6)),
+    (date(2026, 5, 1), date(2026, 5, 5)),
+    (date(2026, 6, 19), date(2026, 6, 21)),
+    (date(2026, 9, 25), date(2026, 9, 27)),
+    (date(2026, 10, 1), date(2026, 10, 7)),
+    # New Year, Spring Festival with its eve, Qingming, Dragon Boat Festival, Mid-Autumn Festival, National Day.
+    (date(2027, 1, 1), date(2027, 1, 1)),
+    (date(2027, 2, 5), date(2027, 2, 8)),
+    (date(2027, 4, 5), date(2027, 4, 5)),
+    (date(2027, 6, 9), date(2027, 6, 9)),
+    (date(2027, 9, 15), date(2027, 9, 15)),
+    (date(2027, 10, 1), date(2027, 10, 3)),
+)
+HOLIDAYS = frozenset(
+    first + timedelta(days=number) for first, last in _PERIODS for number in range((last - first).days + 1)
+)
+
+
+def is_peak(moment: datetime, more_holidays: Collection[date] = ()) -> bool:
+    """Whether the peak price holds at that moment, which has a time zone."""
+    there = moment.astimezone(_BEIJING)
+    day = there.date()
+    if there.hour not in _PEAK_HOURS or day.weekday() >= 5:
+        return False
+    return day not in HOLIDAYS and day not in more_holidays
+
 
 _MILLION = 1_000_000
 # The version of a price that the configuration names.
 OWN_PRICE = "settings"
-_SYMBOLS = {rates.USD: "$", rates.CNY: "¥"}
+_SYMBOLS = {USD: "$", CNY: "¥"}
 
 
 class Cost(NamedTuple):
@@ -82,9 +178,9 @@ class PriceList:
         """The price in an hour, counted since 1970."""
         moment = _moment(hour * 3600)
         is_at_peak = is_peak(moment, self._holidays)
-        step = rates.find_step(model, self.currency, moment) if is_deepseek else None
+        step = find_step(model, self.currency, moment) if is_deepseek else None
         built_in = None if step is None else step.peak if is_at_peak else step.off_peak
-        search = rates.SEARCH[self.currency] if is_deepseek and moment >= rates.SEARCH_SINCE else 0.0
+        search = SEARCH[self.currency] if is_deepseek and moment >= SEARCH_SINCE else 0.0
         own = self._find_own(model)
         if own is None:
             return Price(built_in, search, f"{step.since:%Y-%m-%d}") if step is not None and built_in else None
