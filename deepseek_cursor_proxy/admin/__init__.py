@@ -7,7 +7,7 @@
     app             the table of paths, who may ask (key, Host and Origin), and the headers of every reply
     static_files    the files of dashboard/
     metrics         Prometheus' text, in the format of prometheus
-    json_api/       /api
+    requests, stats, usage, sessions    the JSON of /api; .github/docs/observing.md has the shapes
     feed            /api/events: what happens, to every open dashboard
     statistics      what requests add up to
     state           whether the proxy is ready, what it uses, what it holds

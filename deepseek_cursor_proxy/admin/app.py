@@ -11,10 +11,9 @@ from dataclasses import replace
 from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.admin import metrics
+from deepseek_cursor_proxy.admin import metrics, requests, sessions, stats
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
-from deepseek_cursor_proxy.admin.json_api import requests, sessions, stats
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
 from deepseek_cursor_proxy.admin.state import ReadinessProbe
 from deepseek_cursor_proxy.admin.static_files import StaticFiles

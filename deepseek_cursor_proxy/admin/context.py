@@ -14,8 +14,8 @@ from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.admin.json_api.usage import UsageReader
     from deepseek_cursor_proxy.admin.statistics import Statistics
+    from deepseek_cursor_proxy.admin.usage import UsageReader
     from deepseek_cursor_proxy.exchange.services import Services
 
 
@@ -73,7 +73,7 @@ class AdminContext:
     @cached_property
     def usage(self) -> "UsageReader":
         """Made for the first who asks; if two do at once, each has one."""
-        from deepseek_cursor_proxy.admin.json_api.usage import UsageReader
+        from deepseek_cursor_proxy.admin.usage import UsageReader
 
         return UsageReader()
 

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.admin import requests, stats
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.json_api import requests, stats
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.lull import Lull

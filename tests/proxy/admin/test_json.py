@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.admin.json_api import usage
+from deepseek_cursor_proxy.admin import usage
 from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.json_api.usage import ledger_connection
+from deepseek_cursor_proxy.admin.usage import ledger_connection
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import BadRequest, NotFound
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing

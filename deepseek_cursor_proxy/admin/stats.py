@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.admin import requests
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.json_api import requests
 from deepseek_cursor_proxy.admin.state import measure_process
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
