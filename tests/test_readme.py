@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.cli.service import managers
 from deepseek_cursor_proxy.cli.service.managers import Launch
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, settings_table
-from deepseek_cursor_proxy.reasoning.notices import NOTICE_LINE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE_LINE
 from tests.test_architecture import DIRECTIONS
 
 ROOT = Path(__file__).parent.parent

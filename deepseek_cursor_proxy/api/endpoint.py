@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
-from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import ChoicesExchange

@@ -62,7 +62,7 @@ class ServerDelta(NamedTuple):
 
 
 class RunTemplate(Protocol):
-    """What all chunks of a run have in common; see deepseek/apis/repeated_chunks."""
+    """What all chunks of a run have in common; see deepseek/apis/chat_stream."""
 
     # Whether the string that differs is the reasoning, and not the text.
     @property

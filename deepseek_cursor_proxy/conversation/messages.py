@@ -76,7 +76,7 @@ class ChatRequest(NamedTuple):
     custom_tools: frozenset[str] = frozenset()
     # Tools of a namespace, by their names upstream: the namespace, and the name that the client knows.
     tool_namespaces: Mapping[str, tuple[str, str]] = _NOTHING
-    # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tools/tool_names).
+    # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tools/tool_definitions).
     sent_names: Mapping[str, str] = _NOTHING
     # The API that the client uses; see deepseek/tools/server_tools for its name.
     client_api: str = "chat"

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
 from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Repl
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
-from deepseek_cursor_proxy.deepseek.tools import answer_calls, forced_tools
+from deepseek_cursor_proxy.deepseek.tools import answer_calls
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
@@ -66,10 +66,10 @@ class Exchange:
         batches = self._deltas(with_lulls)
         if self._is_joined:
             # Only here: hardly any plain answer comes as a stream, and the proxy is smaller without.
-            from deepseek_cursor_proxy.deepseek.apis.joined_completion import join_stream
+            from deepseek_cursor_proxy.deepseek.apis.chat_stream import join_stream
 
             batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
-        return forced_tools.convert_stream(batches, self._request, self._tool_call_id)
+        return answer_calls.convert_stream(batches, self._request, self._tool_call_id)
 
     def _deltas(self, with_lulls: bool) -> Batches:
         try:

@@ -14,7 +14,7 @@ from itertools import zip_longest
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.tools import forced_tools
+from deepseek_cursor_proxy.deepseek.tools import answer_calls
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.json_codec import object_in, repair_object
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
@@ -35,7 +35,7 @@ class TurnRecorder:
         self._namespace = namespace
         # Whether an answer without reasoning means that the model thought nothing; else only if upstream says so.
         self.absence_means_none = True
-        # The id of a forced call that DeepSeek writes as text; see forced_tools.
+        # The id of a forced call that DeepSeek writes as text; see deepseek/tools/answer_calls.
         self._tool_call_id = tool_call_id
         # Choices stored when they ended, and those stored with their first call.
         self._ended_choices: set[int] = set()
@@ -95,7 +95,7 @@ class TurnRecorder:
             if turn.details is not None and turn.reasoning
         ]
         if self._tool_call_id:
-            converted = [forced_tools.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
+            converted = [answer_calls.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
             turns = [*turns, *filter(None, converted)]
         # Many clients send no search back.
         turns = [*turns, *[turn._replace(server_items=None) for turn in turns if turn.server_items is not None]]

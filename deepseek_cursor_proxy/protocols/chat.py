@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Heartbeat, Run, RunTemplate
-from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run, write_run
-from deepseek_cursor_proxy.deepseek.tools import server_fields
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run, write_run
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -204,7 +204,7 @@ def _edit_message(message: Mapping[str, Any], delta: Delta, unwrapper: CustomCal
 
 def _edit_blocks(blocks: list[Any], text: str) -> list[Any]:
     """Blocks of a search and of text, with the text of ours around theirs in blocks of its own."""
-    own = server_fields.text_of(blocks)
+    own = server_tools.text_of(blocks)
     before, _, after = text.partition(own) if own else (text, "", "")
     lead, trail = ([{"type": "text", "text": each}] if each else [] for each in (before, after))
     return [*lead, *blocks, *trail]

@@ -15,17 +15,16 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
-from deepseek_cursor_proxy.reasoning import notices, thinking_blocks
+from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys, identify
-from deepseek_cursor_proxy.reasoning.restore import FindTexts, look_up
-from deepseek_cursor_proxy.reasoning.store_match import StoredTexts
+from deepseek_cursor_proxy.reasoning.restore import FindTexts, StoredTexts, look_up
 
 # By index in the client's history: the message in place of one with an echo, None for one that is nothing else.
 _Edits = Mapping[int, Message | None]
 _ECHOES: Stage[Message, _Edits] = Stage("echoes", lambda message: 0)
 _BYTES_PER_EDIT = 300
 
-_NOTICE_WORDS = remove_spaces(notices.NOTICE)
+_NOTICE_WORDS = remove_spaces(thinking_blocks.NOTICE)
 # No model writes more white space before an answer.
 _LONGEST_LEAD = 8
 
@@ -161,7 +160,7 @@ def _words(text: str) -> str:
     openings = [at for opening in thinking_blocks.OPENINGS if (at := text.find(opening)) >= 0]
     if openings:
         text = text[: min(openings)] + thinking_blocks.strip_display(text[min(openings) :])
-    return remove_spaces(notices.strip(text)).replace(_NOTICE_WORDS, "")
+    return remove_spaces(thinking_blocks.strip_notices(text)).replace(_NOTICE_WORDS, "")
 
 
 def _lead(text: str) -> str:

@@ -14,8 +14,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, is_blank
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
-from deepseek_cursor_proxy.reasoning.identity import TurnKeys, is_unique_id
-from deepseek_cursor_proxy.reasoning.message_digest import digest, text_bytes
+from deepseek_cursor_proxy.reasoning.identity import TurnKeys, digest, is_unique_id, text_bytes
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
 
 # A field that does not tell which item it is, and those that clients get although DeepSeek did not send them.

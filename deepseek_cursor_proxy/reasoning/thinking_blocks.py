@@ -1,4 +1,4 @@
-"""Thinking blocks, `<details>` and `<think>`: how they are written into a text, found there again and stripped.
+"""Thinking blocks, `<details>` and `<think>`, and notices in a text: how they are written, found and stripped.
 
 What a Form writes, `find_blocks` reads back byte for byte, whatever the reasoning contains. There are two forms:
 
@@ -7,8 +7,10 @@ What a Form writes, `find_blocks` reads back byte for byte, whatever the reasoni
 
 Reasoning that goes on after the answer began has a block of its own, two line breaks after the text before it. Text
 that merely looks like a block stays: `restore` strips a block only if it shows the turn's reasoning. Blocks of earlier
-versions, which had one backslash after the `<` in both forms, are read as well. `block_writer` writes streams.
-Warning: `message_digest` strips by the same functions as `restore`, so a change here changes the keys of past turns.
+versions, which had one backslash after the `<` in both forms, are read as well. `display` writes streams.
+A notice decides nothing: it goes neither upstream nor into the digest of a turn, and NOTICE in a history means only
+that it need not be shown again.
+Warning: `identity` strips by the same functions as `restore`, so a change here changes the keys of past turns.
 """
 
 import re
@@ -16,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from deepseek_cursor_proxy.reasoning import markdown_escape, notices
+from deepseek_cursor_proxy.reasoning import markdown_escape
 
 
 class BlockWriter(Protocol):
@@ -298,7 +300,7 @@ def join_split_text(parts: Sequence[str]) -> str | None:
 
 def strip_display(text: str) -> str:
     """Strip every block and notice from a text."""
-    return notices.strip(strip_blocks(text, find_blocks(text)))
+    return strip_notices(strip_blocks(text, find_blocks(text)))
 
 
 def block_at(text: str, start: int = 0, *, is_later: bool = False, budget: _FenceBudget | None = None) -> Block | None:
@@ -329,3 +331,57 @@ def block_at(text: str, start: int = 0, *, is_later: bool = False, budget: _Fenc
             end = len(text)
         return Block(form.readings(text[inside:stop]), end, start, form=form)
     return None
+
+
+_NAME = "[deepseek-cursor-proxy]"
+NOTICE_LINE = "[deepseek-cursor-proxy] Refreshed reasoning_content history."
+NOTICE = NOTICE_LINE + "\n\n"
+
+# DeepSeek sometimes leaves its whole answer in the thinking; Cursor shows such a turn as nothing but a folded block.
+NO_ANSWER = (
+    "[deepseek-cursor-proxy] The model ended this turn without an answer; what it has to say is in its thinking."
+)
+
+_EARLY_ENDS = {
+    "insufficient_system_resource": "it ran out of capacity. Ask it to go on, perhaps in a minute",
+    "aborted": "it was interrupted. Ask it to go on",
+}
+
+
+def early_end_notice(finish_reason: str | None) -> str:
+    """The notice for an answer that ended for a reason the user should know; "" for the usual ones."""
+    why = _EARLY_ENDS.get(finish_reason or "")
+    return f"\n\n[deepseek-cursor-proxy] DeepSeek ended this answer early ({finish_reason}): {why}." if why else ""
+
+
+# Also notices of related programs, which old chats still carry. A whole line has to match, not just its beginning: a
+# model can be made to say anything, and its own words must stay.
+_LEADING = re.compile(
+    r"(?:\[(?:deepseek-cursor-proxy|cursor-deepseek)\] "
+    r"(?:Refreshed reasoning_content history\.|(?!Refreshed reasoning_content history\.)(?:Refreshed|Recovered)"
+    r"(?=[^\n]{0,200}\b(?:reasoning|reasoning_content|history|chat|context|messages)\b)[^\n]{0,200})"
+    r"|" + re.escape(NO_ANSWER) + r")[ \t]{0,2}(?:\n+|\Z)"
+)
+_TRAILING = re.compile(
+    r"(?:\n\n|\A)(?:" + "|".join(re.escape(early_end_notice(reason).lstrip()) for reason in _EARLY_ENDS) + r")\s*\Z"
+)
+
+
+def is_notice(text: str, start: int = 0) -> bool:
+    """Whether our notice is at `start`; the line breaks after it may have been trimmed."""
+    return text.startswith(NOTICE_LINE, start) and (
+        text.startswith(NOTICE, start) or text[start:].rstrip() == NOTICE_LINE
+    )
+
+
+def strip_notices(text: str, start: int = 0) -> str:
+    """The text from `start` on without the notices at its two ends."""
+    end = start
+    if text.startswith(NOTICE, start):
+        end = start + len(NOTICE)
+    elif text.startswith("[", start) and (leading := _LEADING.match(text, start)):
+        end = leading.end()
+    # The last notice is short: only the end of a long text is searched.
+    search_start = max(end, len(text) - 500)
+    trailing = _TRAILING.search(text, search_start) if text.find(_NAME, search_start) >= 0 else None
+    return text[end : trailing.start() if trailing else len(text)]

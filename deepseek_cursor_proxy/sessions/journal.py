@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.reasoning.message_digest import digest_message
+from deepseek_cursor_proxy.reasoning.identity import digest_message
 from deepseek_cursor_proxy.sessions.session_writer import encode
 from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage import private_files

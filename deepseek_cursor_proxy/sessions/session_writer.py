@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.conversation import Message, is_blank
-from deepseek_cursor_proxy.reasoning.message_digest import digest_message
+from deepseek_cursor_proxy.reasoning.identity import digest_message
 from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, merge_info, message_json, reasoning_of
 
 # Links before the first message have this parent.

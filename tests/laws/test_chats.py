@@ -22,9 +22,9 @@ from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
-from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
-from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.reasoning.restore import prepare
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from tests.fake_deepseek import FakeDeepSeek
 from tests.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from tests.fake_deepseek.dialects import DIALECTS

@@ -12,8 +12,7 @@ from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.request import responses_items
 from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.reasoning import server_turns
-from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning.message_digest import digest_message
+from deepseek_cursor_proxy.reasoning.identity import digest_message, identify
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.fake_deepseek import Answer, Call, Search

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.reasoning.chats import tool_order
+from deepseek_cursor_proxy.reasoning.chats import tracker
 from tests.support.width import width
 
 APIS = {server_tools.CHAT: CHAT, server_tools.RESPONSES: RESPONSES, server_tools.MESSAGES: MESSAGES}
@@ -55,8 +55,8 @@ def _is_known(tool: dict[str, Any], names: set[str]) -> bool:
 def read(tools: list[dict[str, Any]], api: str) -> ChatRequest:
     """The request as it is sent: parsed, tools in order."""
     request = parse({"model": "deepseek-flash", "messages": _HISTORY, "tools": tools}, ProxyConfig(), api=api)
-    server = tool_order.order_server_tools(request.server_tools, "sorted")
-    return request._replace(tools=tool_order.order(request.tools, None, "sorted"), server_tools=server)
+    server = tracker.order_server_tools(request.server_tools, "sorted")
+    return request._replace(tools=tracker.order_tools(request.tools, None, "sorted"), server_tools=server)
 
 
 _HISTORY = [{"role": "user", "content": f"question {number}"} for number in range(9)]

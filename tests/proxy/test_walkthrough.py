@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, r
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, StreamReader
 from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import response

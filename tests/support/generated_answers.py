@@ -76,7 +76,7 @@ def stream(rng: random.Random, pieces: Sequence[Piece], finish_reason: str = "st
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     usage = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}], "usage": usage})
-    # With the escapes of our own encoder repeated_chunks can read them, with others it cannot.
+    # With the escapes of our own encoder a ChunkTemplate can read them, with others it cannot.
     is_ascii = rng.random() < 0.3
     return b"".join(b"data: %b\n\n" % encoded(chunk, is_ascii) for chunk in chunks) + b"data: [DONE]\n\n"
 

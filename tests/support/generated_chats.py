@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.reasoning import identity, notices, thinking_blocks
+from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from tests.fake_deepseek import contract
 from tests.support.histories import TOOLS
@@ -216,7 +216,7 @@ class World:
         for message in chat.messages():
             words = message["content"] if isinstance(message["content"], str) else ""
             block = thinking_blocks.block_at(words)
-            visible = notices.strip(words, block.end if block else 0)
+            visible = thinking_blocks.strip_notices(words, block.end if block else 0)
             assert visible.strip() in payload_text, f"law 3: lost {visible!r}"
             for call in message.get("tool_calls", ()):
                 assert call["function"]["arguments"] in payload_text, f"law 3: lost the arguments {call}"

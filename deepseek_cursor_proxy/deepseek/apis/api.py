@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import (
     ThinkSplitter,
 )
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
-from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
+from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.redaction import hide_texts
 
 

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
-from deepseek_cursor_proxy.deepseek.tools import server_fields, tool_names, tool_schemas
+from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_definitions
 from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
@@ -125,7 +125,7 @@ def tools(request: ChatRequest) -> list[Mapping[str, Any]]:
     """The functions of a request with names and schemas that DeepSeek accepts."""
     names = request.sent_names
     renamed = [_rename(tool, names) for tool in request.tools] if names else request.tools
-    return [tool_schemas.normalize_tool(tool) for tool in renamed]
+    return [tool_definitions.normalize_tool(tool) for tool in renamed]
 
 
 def all_tools(request: ChatRequest) -> list[Mapping[str, Any]]:
@@ -205,7 +205,7 @@ def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK
     if message.role == "assistant":
         sent.update(_assistant_fields(message, content, request, host))
         if message.server_items is not None and request.server_tools:
-            sent.update(server_fields.fields_to_send(message))
+            sent.update(server_tools.fields_to_send(message))
     return sent
 
 
@@ -235,7 +235,7 @@ def _assistant_fields(message: Message, content: str | Parts, request: ChatReque
                 "id": call.id,
                 "type": "function",
                 "function": {
-                    "name": names.get(call.name) or tool_names.sent_name(call.name),
+                    "name": names.get(call.name) or tool_definitions.sent_name(call.name),
                     "arguments": call.arguments,
                 },
             }

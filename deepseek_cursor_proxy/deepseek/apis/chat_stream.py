@@ -1,23 +1,34 @@
 """Reads an event stream of DeepSeek, as it arrives, as deltas and heartbeats: EventReader, and those of chats.
 
 Most events of a chat completion differ from the one before in a piece of text only; a ChunkTemplate reads these, many
-at a time. All others are parsed. Both ways give the same, byte for byte; see repeated_chunks for the reason.
+at a time. All others are parsed. Both ways give the same, byte for byte: a template is a parsed chunk with a gap where
+its text is, used only if parsing it with another text in the gap gives the same chunk with that text. Then this holds
+for every text, because the bytes before the gap end inside a JSON string, and no text that is let in can end that
+string. A template lets in only texts that our encoder would write with the same bytes, so it changes nothing but the
+time: 27.7 microseconds for a chunk become 4.1.
+
 ThinkSplitter takes the reasoning out of content that begins with <think>…</think>, piece by piece. Only a leading tag
 counts: later ones are the model's own text. Text after the closing tag is content, without the white space before it. A
 block that is never closed is reasoning to its end.
+
+`join_stream` joins a stream into a whole completion, for a client that did not ask for a stream.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, Delta, ForeignReasoning, Heartbeat
+from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, ForeignReasoning, Heartbeat, Reply, Run
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import ChunkTemplate
+from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
 from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
-from deepseek_cursor_proxy.deepseek.tools.server_fields import FieldFinder
+from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, decode_upstream_json
 
 # After so many templates in a row that matched no event, no more are derived: the chunks of this stream never repeat.
@@ -327,3 +338,191 @@ def _restore_entry(entry: Mapping[str, Any], own_names: Mapping[str, str]) -> Ma
     function = as_object(entry.get("function"))
     name = own_names.get(as_text(function.get("name")))
     return entry if name is None else {**entry, "function": {**function, "name": name}}
+
+
+_ADDED_UP = frozenset({"role", "content", "reasoning_content", "tool_calls"})
+
+
+def join_stream(batches: Batches, *, has_server_tools: bool) -> Batches:
+    """The same answer as one delta at its end; until then a heartbeat for every batch, for a client that waits."""
+    joined = _Completion()
+    with closing(batches):
+        for batch in batches:
+            if isinstance(batch, Lull):
+                yield batch
+                continue
+            for item in batch:
+                if isinstance(item, Delta):
+                    joined.add(item)
+            yield [Heartbeat()]
+    body = joined.body()
+    deltas = completion_deltas(body)
+    yield [*(FieldFinder("message").mark(deltas, body) if has_server_tools else deltas)]
+
+
+class _Completion:
+    """Adds up the chunks of one answer with one choice. Used by one thread.
+
+    `Reply` adds up the fields of the API. In other fields of the delta, texts and lists are joined and the last of
+    other values is kept, so that unknown fields survive.
+    """
+
+    def __init__(self) -> None:
+        self._reply = Reply()
+        self._fields: dict[str, Any] = {}
+        self._choice: dict[str, Any] = {}
+        self._message: dict[str, Any] = {}
+        self._content: list[str | list[Any]] = []
+        self._has_reasoning = False
+
+    def add(self, delta: Delta) -> None:
+        self._reply.add(delta)
+        self._has_reasoning |= delta.reasoning is not None
+        chunk = delta.chunk or {}
+        self._fields |= {name: value for name, value in chunk.items() if name not in ("choices", "usage", "object")}
+        choice = as_object(next(iter(as_list(chunk.get("choices"))), None))
+        fields = as_object(choice.get("delta"))
+        content = fields.get("content")
+        if isinstance(content, list) or delta.text:
+            self._content.append(content if isinstance(content, list) else delta.text or "")
+        for name, value in choice.items():
+            if name == "logprobs" and isinstance(value, dict):
+                self._choice[name] = _merge_all(as_object(self._choice.get(name)), value)
+            elif name not in ("delta", "finish_reason"):
+                self._choice.setdefault(name, value)
+        self._message = _merge_all(
+            self._message, {name: value for name, value in fields.items() if name not in _ADDED_UP}
+        )
+
+    def body(self) -> dict[str, Any]:
+        """The completion."""
+        whole = self._reply.message()
+        message: dict[str, Any] = {"role": "assistant", "content": self._whole_content(whole.content)}
+        if self._has_reasoning:
+            message["reasoning_content"] = whole.reasoning
+        if whole.tool_calls:
+            message["tool_calls"] = [
+                {"index": at, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for at, (id, name, arguments) in enumerate(whole.tool_calls)
+            ]
+        choice = {**self._choice, "message": {**message, **self._message}, "finish_reason": self._reply.finish_reason()}
+        usage = {"usage": self._reply.usage} if self._reply.usage is not None else {}
+        return {**self._fields, "object": "chat.completion", "choices": [choice], **usage}
+
+    def _whole_content(self, text: Any) -> Any:
+        """The text, or the blocks if there are some, with text between them in blocks of its own."""
+        if all(isinstance(piece, str) for piece in self._content):
+            return text
+        blocks: list[Any] = []
+        for piece in self._content:
+            blocks += [{"type": "text", "text": piece}] if isinstance(piece, str) else piece
+        return blocks
+
+
+def _merge_all(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    return {**known, **{name: _merge(known.get(name), value) for name, value in more.items() if value is not None}}
+
+
+def _merge(known: Any, value: Any) -> Any:
+    if isinstance(known, str) and isinstance(value, str):
+        return known + value
+    return [*known, *value] if isinstance(known, list) and isinstance(value, list) else value
+
+
+# The inside of a JSON string as our encoder writes it, and not empty: empty texts are left to the parser.
+_STRING = re.compile(rb'(?!")[^"\\\x00-\x1f]*+(?:\\["\\bfnrt][^"\\\x00-\x1f]*+)*+')
+_OPENINGS = {name: re.compile(rb'"%b"\s*+:\s*+"' % name.encode()) for name in ("reasoning_content", "content")}
+# No chunk contains it by accident, and JSON writes it as it is.
+_PLACEHOLDER = "=the text="
+
+
+class ChunkTemplate:
+    """One chunk with a gap in it; immutable."""
+
+    def __init__(self, before: bytes, after: bytes, delta: Delta, field: str) -> None:
+        self._head = b"data: " + before
+        self._tail = after + b"\n\n"
+        self._delta = delta
+        self._field = field
+
+    @property
+    def is_reasoning(self) -> bool:
+        return self._field == "reasoning_content"
+
+    @classmethod
+    def derive(cls, data: bytes, delta: Delta) -> "ChunkTemplate | None":
+        """The template of an event with this data, which was read as this delta; None if it has none."""
+        is_plain = not (delta.calls or delta.finish_reason or delta.usage) and bool(delta.text) != bool(delta.reasoning)
+        if not is_plain or b"\n" in data:
+            return None
+        field = "content" if delta.text else "reasoning_content"
+        for opening in _OPENINGS[field].finditer(data):
+            string = _STRING.match(data, opening.end())
+            if string is not None:
+                template = cls(data[: string.start()], data[string.end() :], delta, field)
+                if template._is_sound(data, string.span()):
+                    return template
+        return None
+
+    def _is_sound(self, data: bytes, gap: tuple[int, int]) -> bool:
+        try:
+            parsed: object = decode_upstream_json(data[: gap[0]] + _PLACEHOLDER.encode() + data[gap[1] :])
+        except ValueError:
+            return False
+        return parsed == self._chunk(_PLACEHOLDER)
+
+    def fill(self, text: str) -> Delta:
+        """The delta of one chunk with this text."""
+        chunk = self._chunk(text)
+        if self._field == "content":
+            return self._delta._replace(text=text, chunk=chunk)
+        return self._delta._replace(reasoning=text, chunk=chunk)
+
+    def _chunk(self, text: str) -> dict[str, Any]:
+        chunk = self._delta.chunk or {}
+        choice: Mapping[str, Any] = chunk["choices"][0]
+        return {**chunk, "choices": [{**choice, "delta": {**choice["delta"], self._field: text}}]}
+
+    def read(self, data: bytes, at: int) -> tuple[Delta | None, int]:
+        """One delta for the matching events from `at` on, where one begins; and where the first other one begins."""
+        head, tail, first = self._head, self._tail, at
+        strings = []
+        while data.startswith(head, at):
+            string = _STRING.match(data, at + len(head))
+            if string is None or not data.startswith(tail, string.end()):
+                break
+            strings.append(string[0])
+            at = string.end() + len(tail)
+        try:
+            return (self._run(strings), at) if strings else (None, first)
+        except UnicodeDecodeError:
+            # The parser replaces the damaged bytes.
+            return None, first
+
+    def _run(self, strings: list[bytes]) -> Delta:
+        # Each string alone: half a character at its end is damage, which the next string must not complete.
+        whole = strings[0].decode() if len(strings) == 1 else b"\n".join(strings).decode().replace("\n", "")
+        text = unquote(whole)
+        known, run = self._delta, Run(self, strings)
+        if self._field == "content":
+            return Delta(known.choice, known.reasoning, text, (), None, None, known.chunk, run)
+        return Delta(known.choice, text, known.text, (), None, None, known.chunk, run)
+
+
+def unquote(text: str) -> str:
+    """The text of the inside of a JSON string."""
+    return str(json.loads(f'"{text}"')) if "\\" in text else text
+
+
+def write_run(run: Run, around: Sequence[bytes]) -> bytes:
+    """The chunks of a run as a client gets them, with these bytes around the text of each."""
+    if len(run.strings) == 1:
+        return run.strings[0].join(around)
+    return b"".join([string.join(around) for string in run.strings])
+
+
+def split_run(delta: Delta) -> list[Delta]:
+    """One delta for each chunk of a run; any other delta alone."""
+    if delta.run is None:
+        return [delta]
+    return [delta.run.template.fill(unquote(string.decode())) for string in delta.run.strings]

@@ -1,12 +1,9 @@
-"""Tools of a request as DeepSeek accepts them, and its calls as the client knows them.
+"""Tools: names and schemas that DeepSeek accepts, the calls in its answers, the tools that it runs itself.
 
-    tool_names       names that it accepts
-    tool_schemas     schemas that it accepts
-    server_tools     tools that it runs itself, and which of its APIs runs which
-    server_fields    what these add to a message of chat completions
-    forced_tools     turns text that means a forced tool call into the call
-    answer_calls     gives the calls of an answer what clients need of them: indexes, ids, the finish_reason
-    written_calls    makes calls of those that a model wrote into its text; call_forms: in which forms; quotations
+    tool_definitions  names and schemas of functions that it accepts
+    server_tools      the tools that it runs itself, and what these add to a message
+    answer_calls      gives each call of an answer its index and id; makes forced calls of text that means them
+    written_calls     makes calls of those that a model wrote into its text; call_forms: in which forms
 
-Other folders import all but tool_schemas, call_forms and quotations.
+Other folders import all but call_forms.
 """

@@ -1,7 +1,7 @@
 """Calls that a model wrote into its text, made calls of the answer.
 
 A server without a parser for its model's calls hands on what the model wrote, with finish_reason `stop`: an agent that
-gets such a turn stops. `call_forms` has the forms, `quotations` what is no call.
+gets such a turn stops. `call_forms` has the forms and what is no call.
 
     text         passes; line breaks at its end and what may yet become an opening marker wait for the next piece
     a block      is held until it ends. It becomes a call if it is whole, names a declared tool, and its arguments have
@@ -25,12 +25,12 @@ from deepseek_cursor_proxy.deepseek.tools.call_forms import (
     FORMS,
     OPENING,
     Block,
+    Quotes,
     State,
     decode,
     partial_size,
     read_call,
 )
-from deepseek_cursor_proxy.deepseek.tools.quotations import Quotes
 from deepseek_cursor_proxy.json_codec import as_object
 
 # Line breaks or blanks that wait for what follows; no template writes more.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.conversation.memo import json_size
-from deepseek_cursor_proxy.deepseek.tools import server_fields
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, MESSAGES
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
@@ -119,9 +119,9 @@ class MessageReader:
             raise bad_field(f"{param}.role", "a string")
         role = _ROLES.get(role, role if role in _KNOWN_ROLES else "user")
         content = message.get("content")
-        items = server_fields.read(message) if self._server_api == CHAT and role == "assistant" else None
-        if items is not None and server_fields.has_blocks(content):
-            content = server_fields.plain_blocks(content)
+        items = server_tools.read_fields(message) if self._server_api == CHAT and role == "assistant" else None
+        if items is not None and server_tools.has_blocks(content):
+            content = server_tools.plain_blocks(content)
         blocks = self._blocks(content, role, f"{param}.content")
         self.dropped += blocks.dropped
         if role == "assistant":

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules
-from deepseek_cursor_proxy.deepseek.tools import tool_names
+from deepseek_cursor_proxy.deepseek.tools import tool_definitions
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
@@ -92,7 +92,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         tuple(sorted({*_dropped(body), *options.dropped, *dropped})),
         frozenset(tool_set.custom),
         {name: inner for inner, name in tool_set.upstream_names.items()},
-        tool_names.sent_names(names),
+        tool_definitions.sent_names(names),
         api,
         tuple(tool_set.server),
         tool_set.server_choice,

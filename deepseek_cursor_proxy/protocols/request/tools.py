@@ -18,7 +18,7 @@ of the last kind as well: a call names one namespace, so its calls could not be 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_names, tool_schemas
+from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_definitions
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request.custom_tools import FIELD
 from deepseek_cursor_proxy.protocols.request.field_checks import (
@@ -170,19 +170,19 @@ class _ToolReader:
 def upstream_name(qualified: QualifiedName) -> str:
     """The upstream name of a tool inside a namespace if no other tool has it; DeepSeek has functions only.
 
-        multi_agent_v1__spawn_agent     both names, if deepseek/tools/tool_names would accept that
+        multi_agent_v1__spawn_agent     both names, if deepseek/tools/tool_definitions would accept that
         clock_v1__now_d18367a464        else, as for `now` of `clock.v1`, the beginnings of both and a hash of the whole
 
     It depends on the two names alone unless it collides, and never on the order of the tools. So a chat has the same
     bytes every time, and a call in its history has a name even if its tool is gone.
     """
     name = "__".join(qualified)
-    return name if tool_names.is_accepted(name) else _hashed_name(qualified, 0)
+    return name if tool_definitions.is_accepted(name) else _hashed_name(qualified, 0)
 
 
 def upstream_names(qualified: Iterable[QualifiedName], reserved: Collection[str]) -> dict[QualifiedName, str]:
     """A unique name for each tool; of two that collide (`a__b` with `c`, `a` with `b__c`) neither gets that name."""
-    return tool_names.unique_names({each: upstream_name(each) for each in qualified}, reserved, _hashed_name)
+    return tool_definitions.unique_names({each: upstream_name(each) for each in qualified}, reserved, _hashed_name)
 
 
 def describe_inner(description: str | None, namespace: str, about: str | None) -> str | None:
@@ -196,8 +196,8 @@ def describe_inner(description: str | None, namespace: str, about: str | None) -
 
 def _hashed_name(qualified: QualifiedName, attempt: int) -> str:
     """The beginnings of both names and a hash, another with every attempt."""
-    namespace, name = map(tool_names.clean, qualified)
-    digest = tool_names.digest([*qualified, attempt] if attempt else qualified)
+    namespace, name = map(tool_definitions.clean, qualified)
+    digest = tool_definitions.digest([*qualified, attempt] if attempt else qualified)
     return f"{namespace[:_NAMESPACE_SHARE]}__{name[:_NAME_SHARE]}_{digest}"
 
 
@@ -307,7 +307,7 @@ def _grammar(tool: Json, param: str) -> str | None:
 def _are_strict(tool_set: ToolSet) -> bool:
     """Whether all functions are strict, with schemas that DeepSeek takes so; it takes all of them so or none."""
     functions = [tool["function"] for tool in tool_set.tools]
-    return all(each.get("strict") and tool_schemas.is_strict(each.get("parameters")) for each in functions)
+    return all(each.get("strict") and tool_definitions.is_strict(each.get("parameters")) for each in functions)
 
 
 def _drop_strict(tool_set: ToolSet) -> None:

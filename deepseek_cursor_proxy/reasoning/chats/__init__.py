@@ -1,4 +1,4 @@
 """A request compared with the one before it in its chat: the order of its tools, and where it diverged.
 
-An exchange uses `tracker`, services own the `store`, observers read a `divergence`; `tool_order` is private.
+An exchange uses `tracker`, services own the `store`, observers read a `divergence`.
 """

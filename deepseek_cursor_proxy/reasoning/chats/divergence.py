@@ -13,10 +13,9 @@ import marshal
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.reasoning.chats.tool_order import name_of
 from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -107,7 +106,7 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
         leading += 1
     messages = tuple(map(_message_outline, request.messages, history.digests))
     tools = {
-        name_of(tool): hash(marshal.dumps(dict(tool), _MARSHAL_VERSION))
+        tool_name(tool): hash(marshal.dumps(dict(tool), _MARSHAL_VERSION))
         for tool in (*request.tools, *request.server_tools)
     }
     return RequestOutline(tuple([message.digest for message in messages[:leading]]), tools, messages[leading:])
@@ -194,3 +193,10 @@ def _join_names(names: Sequence[str]) -> str:
     first_names = [safe_text(name, 40) for name in names[:_MOST_NAMES]]
     more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
     return " and ".join([", ".join(first_names), *more]) if more else " and ".join(first_names)
+
+
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """The name of a function, the type of a tool that DeepSeek runs itself."""
+    function = tool.get("function")
+    name: str = tool["type"] if function is None else function["name"]
+    return name

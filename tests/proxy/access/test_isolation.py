@@ -13,8 +13,7 @@ from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.cli.demo.cursor import ClientAnswer, CursorClient
-from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from tests.fake_deepseek import Answer, Call, Raw
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS

@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.deepseek.tools.tool_names import sent_name
+from deepseek_cursor_proxy.deepseek.tools.tool_definitions import sent_name
 from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import MessagesTestCase, add_up_events, events

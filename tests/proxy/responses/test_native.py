@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.reasoning.notices import NOTICE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
 from tests.fake_deepseek.native import MISSING_REASONING_TEXT

@@ -5,8 +5,7 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.reasoning import echoes, identity
 from deepseek_cursor_proxy.reasoning.echoes import FoundTurns
-from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE
 from tests.support.histories import TOOLS, assistant, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")

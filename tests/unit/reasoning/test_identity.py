@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.notices import NOTICE
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.support.histories import assistant, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")

@@ -1,7 +1,7 @@
 import unittest
 
-from deepseek_cursor_proxy.reasoning import notices
-from deepseek_cursor_proxy.reasoning.notices import NO_ANSWER, NOTICE, NOTICE_LINE
+from deepseek_cursor_proxy.reasoning import thinking_blocks
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NO_ANSWER, NOTICE, NOTICE_LINE
 
 
 class TestNotices(unittest.TestCase):
@@ -9,14 +9,14 @@ class TestNotices(unittest.TestCase):
         self.assertEqual("[deepseek-cursor-proxy] Refreshed reasoning_content history.\n\n", NOTICE)
 
     def test_notices_are_stripped_only_where_we_write_them(self) -> None:
-        early = notices.early_end_notice("aborted")
+        early = thinking_blocks.early_end_notice("aborted")
         for left, *texts in (
             ("", "", NOTICE_LINE, NOTICE_LINE + "\n", NO_ANSWER, NO_ANSWER + "\n", early.lstrip()),
             ("Hi", NOTICE + "Hi", "Hi" + early, "Hi" + early + "\n", NOTICE + "Hi" + early, NOTICE_LINE + "\nHi"),
         ):
             for text in texts:
                 with self.subTest(text):
-                    self.assertEqual(left, notices.strip(text))
+                    self.assertEqual(left, thinking_blocks.strip_notices(text))
         for text in (
             "Hi " + NOTICE,
             "[deepseek-cursor-proxy] Hello",
@@ -33,10 +33,10 @@ class TestNotices(unittest.TestCase):
             "Hi" + early + " Said in my own words.",
         ):
             with self.subTest(text):
-                self.assertEqual(text, notices.strip(text))
+                self.assertEqual(text, thinking_blocks.strip_notices(text))
 
     def test_a_notice_before_the_start_position_is_not_stripped(self) -> None:
-        self.assertEqual("Hi", notices.strip("block" + NOTICE + "Hi", 5))
+        self.assertEqual("Hi", thinking_blocks.strip_notices("block" + NOTICE + "Hi", 5))
 
     def test_notices_of_related_proxies_are_stripped_but_do_not_count_as_ours(self) -> None:
         for line in (
@@ -44,14 +44,16 @@ class TestNotices(unittest.TestCase):
             "[deepseek-cursor-proxy] Refreshed reasoning history; older turns dropped.",
             "[cursor-deepseek] Recovered from missing reasoning_content.",
         ):
-            self.assertEqual("Hi", notices.strip(line + "\n\nHi"))
-            self.assertFalse(notices.is_notice(line + "\n\nHi"))
-        self.assertTrue(notices.is_notice(NOTICE + "Hi"))
+            self.assertEqual("Hi", thinking_blocks.strip_notices(line + "\n\nHi"))
+            self.assertFalse(thinking_blocks.is_notice(line + "\n\nHi"))
+        self.assertTrue(thinking_blocks.is_notice(NOTICE + "Hi"))
 
     def test_only_unusual_finish_reasons_have_an_explanation(self) -> None:
         for reason in ("stop", "tool_calls", "length", "content_filter", None):
-            self.assertEqual("", notices.early_end_notice(reason))
-        self.assertIn("(insufficient_system_resource)", notices.early_end_notice("insufficient_system_resource"))
+            self.assertEqual("", thinking_blocks.early_end_notice(reason))
+        self.assertIn(
+            "(insufficient_system_resource)", thinking_blocks.early_end_notice("insufficient_system_resource")
+        )
 
     def test_a_text_full_of_notice_beginnings_is_searched_in_linear_time(self) -> None:
-        self.assertEqual(1_040_000, len(notices.strip("\n\n[deepseek-cursor-proxy] " * 40_000)))
+        self.assertEqual(1_040_000, len(thinking_blocks.strip_notices("\n\n[deepseek-cursor-proxy] " * 40_000)))

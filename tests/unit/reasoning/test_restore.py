@@ -6,9 +6,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.notices import NOTICE
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, look_up, prepare, prepare_second_attempt
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.support.histories import TOOLS, assistant, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")

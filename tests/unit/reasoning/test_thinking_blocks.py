@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.conversation import CallPiece, Delta
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
 from tests.support.width import width
-from tests.unit.reasoning.test_block_writer import display
+from tests.unit.reasoning.test_display import display
 
 FORMS = (COLLAPSIBLE, PLAIN)
 NASTY = (

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from tests.support.width import width
 from tests.unit.deepseek.apis.test_repeated_chunks import TEXTS, chunk, event
 

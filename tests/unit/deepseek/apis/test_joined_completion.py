@@ -3,8 +3,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
-from deepseek_cursor_proxy.deepseek.apis.joined_completion import join_stream
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, join_stream
 from deepseek_cursor_proxy.http1.lull import BLOCKING
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import ChunkTemplate, split_run, unquote
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ChunkTemplate, split_run, unquote
 
 
 def chunk(delta: Any, **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.conversation import (
     ServerPiece,
     ToolCall,
 )
-from deepseek_cursor_proxy.deepseek.tools import forced_tools
+from deepseek_cursor_proxy.deepseek.tools import answer_calls
 from tests.support.generated_answers import parts
 from tests.support.width import width
 
@@ -45,7 +45,7 @@ PATH = forced({"type": "object", "properties": {"path": {"type": "string"}}})
 
 
 def find(text: str, chat: ChatRequest | None = None) -> tuple[str, Any] | None:
-    call = forced_tools.find_call(text, chat or request())
+    call = answer_calls.find_call(text, chat or request())
     return None if call is None else (call[0], json.loads(call[1]))
 
 
@@ -91,7 +91,7 @@ class TestFindCall(unittest.TestCase):
     def test_text_that_is_no_call_gives_none(self) -> None:
         for text in NO_CALLS:
             with self.subTest(text[:60]):
-                self.assertIsNone(forced_tools.find_call(text, request()))
+                self.assertIsNone(answer_calls.find_call(text, request()))
 
     def test_with_several_tools_a_call_as_text_must_name_its_tool(self) -> None:
         self.assertIsNone(find(CALL_TEXT, request("required")))
@@ -176,13 +176,13 @@ class TestFindCall(unittest.TestCase):
     def test_text_full_of_fences_is_searched_in_linear_time(self) -> None:
         began = time.process_time()
         for text in ("```" + "\n" * 200_000, "```\n" + "``` " * 50_000, " " * 200_000, "```\n" + "{" * 200_000):
-            self.assertIsNone(forced_tools.find_call(text, request()))
+            self.assertIsNone(answer_calls.find_call(text, request()))
         self.assertLess(time.process_time() - began, 5)
 
 
 class TestConvertStream(unittest.TestCase):
     def convert(self, *deltas: Delta | Heartbeat) -> list[Batch]:
-        return list(forced_tools.convert_stream(([each] for each in deltas), request(), "call_x"))
+        return list(answer_calls.convert_stream(([each] for each in deltas), request(), "call_x"))
 
     def test_streamed_text_of_a_call_becomes_one_call_however_it_is_cut(self) -> None:
         for seed in range(width(10, 50)):
@@ -226,15 +226,15 @@ class TestConvertStream(unittest.TestCase):
     def test_without_a_forced_tool_the_stream_is_not_touched(self) -> None:
         for choice in (None, "auto", "none"):
             batches = ([each] for each in [Delta(text=CALL_TEXT)])
-            self.assertIs(batches, forced_tools.convert_stream(batches, request(choice), "call_x"))
-            self.assertIsNone(forced_tools.convert_message(Message("assistant", CALL_TEXT), request(choice), "call_x"))
+            self.assertIs(batches, answer_calls.convert_stream(batches, request(choice), "call_x"))
+            self.assertIsNone(answer_calls.convert_message(Message("assistant", CALL_TEXT), request(choice), "call_x"))
 
     def test_a_converted_answer_is_stored_as_the_call(self) -> None:
-        message = forced_tools.convert_message(Message("assistant", CALL_TEXT, "hm"), request(), "call_x")
+        message = answer_calls.convert_message(Message("assistant", CALL_TEXT, "hm"), request(), "call_x")
         assert message is not None
         self.assertEqual(("", "hm"), (message.content, message.reasoning))
         self.assertEqual(ARGUMENTS, json.loads(message.tool_calls[0].arguments))
         with_a_call = Message("assistant", CALL_TEXT, None, (ToolCall("", "", ""),))
         searched = Message("assistant", CALL_TEXT, server_items='{"answer":[{"type":"web_search_call"}]}')
         for other in (Message("assistant", "words"), message, with_a_call, searched):
-            self.assertIsNone(forced_tools.convert_message(other, request(), "call_x"))
+            self.assertIsNone(answer_calls.convert_message(other, request(), "call_x"))

@@ -4,9 +4,9 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Message, Reply, unpack_items
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, with_server_tools
 from deepseek_cursor_proxy.deepseek.hosts import HOSTS
-from deepseek_cursor_proxy.deepseek.tools import server_fields
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.reasoning.message_digest import digest_message
+from deepseek_cursor_proxy.reasoning.identity import digest_message
 
 SEARCHES = [{"id": "ws_1", "results": [{"url": "u", "score": 0.7}]}]
 USE: dict[str, Any] = {"type": "server_tool_use", "id": "1"}
@@ -16,8 +16,8 @@ TEXT = {"type": "text", "text": "It is sunny."}
 def parse(fields: dict[str, Any]) -> Message:
     """A message as the chat reader makes it."""
     content = fields.get("content")
-    text = server_fields.text_of(content) if isinstance(content, list) else content or ""
-    return Message("assistant", text, server_items=server_fields.read(fields))
+    text = server_tools.text_of(content) if isinstance(content, list) else content or ""
+    return Message("assistant", text, server_items=server_tools.read_fields(fields))
 
 
 class TestMessages(unittest.TestCase):
@@ -30,7 +30,7 @@ class TestMessages(unittest.TestCase):
         ):
             with self.subTest(fields):
                 message = parse({"role": "assistant", "content": "It is sunny.", **fields})
-                self.assertEqual(fields, server_fields.fields_to_send(message))
+                self.assertEqual(fields, server_tools.fields_to_send(message))
 
     def test_nothing_is_read_of_a_plain_message(self) -> None:
         for fields in (
@@ -41,7 +41,7 @@ class TestMessages(unittest.TestCase):
             {"content": ["text", None, {"text": "a"}]},
         ):
             with self.subTest(fields):
-                self.assertIsNone(server_fields.read({"role": "assistant", "content": "x", **fields}))
+                self.assertIsNone(server_tools.read_fields({"role": "assistant", "content": "x", **fields}))
 
     def test_text_of_ours_before_the_answer_stays_behind(self) -> None:
         ours = {"type": "text", "text": "<details>thought"}
@@ -49,18 +49,18 @@ class TestMessages(unittest.TestCase):
         for blocks in ([ours, end, USE, TEXT], [ours, USE, end, TEXT], [USE, TEXT]):
             with self.subTest(blocks):
                 message = parse({"content": blocks})._replace(content=" It is sunny.\n")
-                self.assertEqual({"content": [USE, TEXT]}, server_fields.fields_to_send(message))
+                self.assertEqual({"content": [USE, TEXT]}, server_tools.fields_to_send(message))
 
     def test_blocks_with_another_text_than_the_message_are_not_sent(self) -> None:
         mixed = {"type": "text", "text": "</details>It is sunny."}
         for blocks, text in (([USE, TEXT], "It rains."), ([USE, mixed], "It is sunny."), ([USE], "much longer")):
             with self.subTest(blocks):
                 message = parse({"content": blocks})._replace(content=text)
-                self.assertEqual({}, server_fields.fields_to_send(message))
+                self.assertEqual({}, server_tools.fields_to_send(message))
 
     def test_many_blocks_take_no_longer_than_they_are_long(self) -> None:
         message = parse({"content": [USE, *[{"type": "text", "text": "ab"}] * 20_000]})._replace(content="b")
-        self.assertEqual({}, server_fields.fields_to_send(message))
+        self.assertEqual({}, server_tools.fields_to_send(message))
 
 
 class TestAnswers(unittest.TestCase):

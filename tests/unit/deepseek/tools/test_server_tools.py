@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.conversation import (
 )
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.reasoning.message_digest import digest_message
+from deepseek_cursor_proxy.reasoning.identity import digest_message
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 

@@ -4,7 +4,7 @@ import unittest
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.apis import chat_api, responses_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import OwnNameReader, StreamReader, restore_names
-from deepseek_cursor_proxy.deepseek.tools.tool_names import is_accepted, sent_name, sent_names
+from deepseek_cursor_proxy.deepseek.tools.tool_definitions import is_accepted, sent_name, sent_names
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.unit.protocols.request.test_tool_namespaces import LEGAL, PIECES
 

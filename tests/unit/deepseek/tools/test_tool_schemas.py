@@ -3,7 +3,7 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.tools.tool_schemas import is_strict, normalize, normalize_tool
+from deepseek_cursor_proxy.deepseek.tools.tool_definitions import is_strict, normalize, normalize_tool
 from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH
 from tests.fake_deepseek import contract
 from tests.support.width import width

@@ -3,18 +3,22 @@
 import random
 import unittest
 from collections.abc import Sequence
-from typing import Any
 
-from deepseek_cursor_proxy.reasoning.chats.tool_order import names, order
+from deepseek_cursor_proxy.reasoning.chats.divergence import tool_name
+from deepseek_cursor_proxy.reasoning.chats.tracker import Tools, order_tools
 
 
-def tools(*given: str) -> list[dict[str, Any]]:
-    return [{"type": "function", "function": {"name": name, "description": f"does {name}"}} for name in given]
+def tools(*given: str) -> Tools:
+    return tuple({"type": "function", "function": {"name": name, "description": f"does {name}"}} for name in given)
+
+
+def ordered_names(given: Tools, last_sent: Sequence[str] | None, mode: str = "sticky") -> tuple[str, ...]:
+    return tuple(map(tool_name, order_tools(given, last_sent, mode)))
 
 
 class TestOrder(unittest.TestCase):
     def assert_order(self, expected: str, given: str, last_sent: Sequence[str] | None, mode: str = "sticky") -> None:
-        self.assertEqual(tuple(expected), names(order(tools(*given), last_sent, mode)))
+        self.assertEqual(tuple(expected), ordered_names(tools(*given), last_sent, mode))
 
     def test_the_table(self) -> None:
         for expected, given, last_sent, mode, why in (
@@ -38,7 +42,7 @@ class TestOrder(unittest.TestCase):
 
     def test_a_tool_is_moved_and_never_changed(self) -> None:
         given = tools("b", "a")
-        self.assertEqual((given[1], given[0]), order(given, None, "sticky"))
+        self.assertEqual((given[1], given[0]), order_tools(given, None, "sticky"))
 
     def test_the_same_tools_in_any_order_are_the_same_bytes(self) -> None:
         """The law, over generated chats whose sets of tools change now and then."""
@@ -49,7 +53,7 @@ class TestOrder(unittest.TestCase):
             sent: tuple[str, ...] | None = None
             for _ in range(10):
                 shuffled = [tools(*rng.sample(sorted(here), len(here))) for _ in range(3)]
-                orders = {names(order(each, sent, "sticky")) for each in shuffled}
+                orders = {ordered_names(each, sent) for each in shuffled}
                 with self.subTest(seed=seed, here=here, sent=sent):
                     self.assertEqual(1, len(orders))
                     (now,) = orders

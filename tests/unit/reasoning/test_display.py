@@ -4,9 +4,8 @@ from unittest import mock
 from deepseek_cursor_proxy.conversation import Batches, CallPiece, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.block_writer import show_reasoning
-from deepseek_cursor_proxy.reasoning.notices import NO_ANSWER, early_end_notice
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN, Form
+from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NO_ANSWER, PLAIN, Form, early_end_notice
 from tests.support.width import width
 
 FORMS = (COLLAPSIBLE, PLAIN)

@@ -1,16 +1,16 @@
 """Write the reasoning of a streamed answer into its visible text, as thinking blocks before and between its paragraphs.
 
 One rule for every delta of a choice: reasoning opens a block or goes on in the open one; text, a call or the end of the
-answer closes it. How a block is written and read again is in thinking_blocks; the notices are in notices.
+answer closes it. How a block is written and read again is in thinking_blocks, with the notices.
 """
 
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis.repeated_chunks import split_run
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1.lull import Lull
-from deepseek_cursor_proxy.reasoning import notices
+from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import BlockWriter, Form
 
 
@@ -118,7 +118,7 @@ class _ChoiceDisplay:
         return writer.end() + self._form.closing
 
     def _end_notice(self, finish_reason: str) -> str:
-        if early := notices.early_end_notice(finish_reason):
+        if early := thinking_blocks.early_end_notice(finish_reason):
             return early if self._has_text else early.lstrip("\n")
         is_silent = self._has_block and not (self._has_text or self._has_calls)
-        return notices.NO_ANSWER if is_silent and finish_reason == "stop" else ""
+        return thinking_blocks.NO_ANSWER if is_silent and finish_reason == "stop" else ""

@@ -1,4 +1,13 @@
-"""The parameters of functions as JSON schemas that DeepSeek accepts.
+"""Functions as DeepSeek accepts them: their names and the JSON schemas of their parameters.
+
+Names have at most 64 letters, digits, `_` and `-`. A tool whose name DeepSeek refuses is sent under another one, in the
+tools, the tool_choice and the history, and its calls go to the client under its own:
+
+    mcp.files/read  ->  mcp_files_read_7f22c29aff      the beginning of the name and a hash of the whole
+
+A sent name depends on the name alone unless another tool of the request has it, so a chat has the same bytes every
+time, also when tools are added, and a call in its history has a name even if its tool is gone. Identity, the store and
+the writers know the client's names only; chat_stream.OwnNameReader puts them into an answer.
 
 DeepSeek refuses a whole request for one schema without `type: "object"` at its root; the Codex app (26.803) sends one
 with every request. Changed is:
@@ -13,8 +22,14 @@ All else stays, in its order, and a schema that needs no change stays the same o
 alone, so that DeepSeek's prefix cache hits. Depth is limited by json_codec.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
+from itertools import count
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 Schema = Mapping[str, Any]
@@ -148,3 +163,59 @@ def _clean_place(value: Any) -> Schema:
 def _clean_required(names: list[Any]) -> list[Any]:
     strings = list(dict.fromkeys(name for name in names if isinstance(name, str)))
     return names if len(strings) == len(names) else strings
+
+
+Key = TypeVar("Key", str, tuple[str, str])
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9_-]")
+_HASH_SHARE = 10
+# At most 64 together: 53 + 1 + 10.
+_NAME_SHARE = 53
+
+
+# Every request brings the same few names.
+@lru_cache(maxsize=1024)
+def is_accepted(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def sent_name(name: str) -> str:
+    """The name to send if no other tool has it. A call without a name stays so."""
+    return name if not name or is_accepted(name) else _hashed_name(name, 0)
+
+
+def sent_names(names: Collection[str]) -> dict[str, str]:
+    """The names to send for those of the tools of a request that DeepSeek refuses."""
+    refused = [name for name in names if not is_accepted(name)]
+    if not refused:
+        return {}
+    preferred = {name: sent_name(name) for name in sorted(refused)}
+    return unique_names(preferred, set(names).difference(refused), _hashed_name)
+
+
+def unique_names(
+    preferred: Mapping[Key, str], reserved: Collection[str], hashed: Callable[[Key, int], str]
+) -> dict[Key, str]:
+    """A unique name for each key; of two that prefer the same, neither gets it, but hashed ones."""
+    uses = Counter([*preferred.values(), *reserved])
+    names: dict[Key, str] = {key: name for key, name in preferred.items() if uses[name] == 1}
+    used = {*reserved, *names.values()}
+    for key in sorted(preferred.keys() - names.keys()):
+        names[key] = next(name for name in (hashed(key, attempt) for attempt in count()) if name not in used)
+        used.add(names[key])
+    return names
+
+
+def clean(name: str) -> str:
+    """A name with `_` in place of the characters that DeepSeek refuses."""
+    return _NOT_ALLOWED.sub("_", name)
+
+
+def digest(value: object) -> str:
+    """The hash at the end of a sent name."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:_HASH_SHARE]
+
+
+def _hashed_name(name: str, attempt: int) -> str:
+    return f"{clean(name)[:_NAME_SHARE]}_{digest([name, attempt] if attempt else name)}"
