@@ -6,7 +6,7 @@
     reply         the exchange as the Writer writes it, streamed or plain; see `reply`
 
 A new API is a Writer in `protocols`, a GenerationEndpoint in `endpoints` and a line in `routes._TABLE`. If its errors
-have another shape, change `routes._error_reply`; if its key has another header, `access._credential` and
+have another shape, change `App._refuse` in `routes`; if its key has another header, `access._credential` and
 `clients.key_setting`; if its list of messages has another name, `incremental_json._LISTS`.
 """
 
@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import incremental_json, passthrough
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
-from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
+from deepseek_cursor_proxy.api.reply import (
+    LateExchange,
+    OpenExchange,
+    Writer,
+    plain_reply,
+    stream_reply,
+    write_events,
+)
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
@@ -45,14 +52,6 @@ class ClientRequest(NamedTuple):
     body_bytes: int
 
 
-class Display(NamedTuple):
-    """Additions to the text of a chat's answer: reasoning in this form, notices on how it ended."""
-
-    form: thinking_blocks.Form | None = None
-    with_end_notices: bool = False
-
-
-_FIELDS_ONLY = Display()
 # The values of a request's header `x-cache`.
 _CACHE_WORDS = {"use": True, "skip": False}
 # Fields for this proxy alone, which other upstreams may refuse.
@@ -73,16 +72,19 @@ class Endpoint:
         namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
         report, access, sessions = self._report, self._services.access, self._services.sessions
         report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)))
+        reads_written_calls = False
         if report.path_session:
             if not sessions.knows(namespace, report.path_session):
                 raise unknown_session()
             report.session = report.path_session
+            reads_written_calls = sessions.reads_written_calls(namespace, report.path_session)
         held_key = access.held_key
         credential, is_held = held_key or caller.credential, held_key is not None
-        context = CallContext(namespace, credential, peer, is_held, None, report)
-        if report.path_session and sessions.reads_written_calls(namespace, report.path_session):
-            return context._replace(reads_written_calls=True)
-        return context
+        return CallContext(namespace, credential, peer, is_held, None, report, None, reads_written_calls)
+
+    def namespace(self, request: HttpRequest) -> bytes:
+        """The namespace of an admitted caller, for a route that calls no upstream."""
+        return self.context(self._services.access.admit(request), None).namespace
 
 
 def unknown_session() -> NotFound:
@@ -119,43 +121,46 @@ class GenerationEndpoint(Endpoint):
 
     def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         """The exchange of a call that DeepSeek accepted, or a late one; `access` records whether it accepts the key."""
-        services = self._services
-        services.access.check_call(request.caller)
-        if services.config.response_cache != "off" and self._wants_cache(request, generation.request):
-            generation = generation.with_cache()
+        services, access, config = self._services, self._services.access, self._services.config
+        access.check_call(request.caller)
+        if config.response_cache != "off" and generation.request.choices == 1:
+            # As the body says, else as the header does, else the setting.
+            wants_cache = generation.request.cache
+            if wants_cache is None:
+                wants_cache = _CACHE_WORDS.get((request.http.header("x-cache") or "").strip().lower())
+            if wants_cache or (wants_cache is None and config.response_cache == "on"):
+                generation = generation.with_cache()
         if services.upstreams.only is None:
-            request = self._check_upstreams(request, generation.request.model)
-        if services.config.pictures == "name":
+            # Why no key of the owner is spent for this caller; an upstream that needs none may be left.
+            refusal = access.spend_refusal(request.caller)
+            try:
+                services.upstreams.check(generation.request.model, refusal)
+            except (Unauthorized, Forbidden):
+                access.record_unspent(request.caller)
+                raise
+            request = request._replace(context=request.context._replace(spend_refusal=refusal))
+        if config.pictures == "name":
             return self._open(request, generation)
         # Only here: most proxies describe no pictures, and are smaller without.
-        from deepseek_cursor_proxy.api.described_exchange import open_described
+        from deepseek_cursor_proxy.exchange.pictures.picture_texts import find_texts
 
-        return open_described(request.context, generation, services, partial(self._open, request))
-
-    def _wants_cache(self, request: ClientRequest, chat: ChatRequest) -> bool:
-        """Whether the response cache may answer: as the body says, else as the header does, else the setting."""
-        if chat.choices > 1:
-            return False
-        wanted = chat.cache
-        if wanted is None and (header := request.http.header("x-cache")) is not None:
-            wanted = _CACHE_WORDS.get(header.strip().lower())
-        return self._services.config.response_cache == "on" if wanted is None else wanted
-
-    def _check_upstreams(self, request: ClientRequest, model: str) -> ClientRequest:
-        """The request with the reason not to spend the owner's keys; raises a ProxyError if no upstream is left."""
-        access = self._services.access
-        refusal = access.spend_refusal(request.caller)
-        try:
-            self._services.upstreams.check(model, refusal)
-        except (Unauthorized, Forbidden):
-            access.record_unspent(request.caller)
-            raise
-        return request._replace(context=request.context._replace(spend_refusal=refusal))
+        texts = find_texts(request.context, generation, services)
+        if texts is None:
+            return self._open(request, generation)
+        refuse = partial(self._report.refuse, "pictures")
+        late = LateExchange(texts, partial(self._open, request), refuse, config.heartbeat_interval)
+        return late.open_in_time() or late
 
     def _open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         access = self._services.access
+        exchange_type: type[Exchange | ChoicesExchange] = Exchange
+        if generation.request.choices > 1:
+            # Only here: hardly any request wants several answers, and the proxy is smaller without.
+            from deepseek_cursor_proxy.exchange import choices
+
+            exchange_type = choices.ChoicesExchange
         try:
-            exchange = _exchange_type(generation).open(request.context, generation, self._services)
+            exchange = exchange_type.open(request.context, generation, self._services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
                 access.record_refused(request.caller)
@@ -167,28 +172,32 @@ class GenerationEndpoint(Endpoint):
         return exchange
 
     def reply(
-        self, exchange: OpenExchange, chat: ChatRequest, writer: Writer, display: Display = _FIELDS_ONLY
+        self,
+        exchange: OpenExchange,
+        chat: ChatRequest,
+        writer: Writer,
+        form: thinking_blocks.Form | None = None,
+        *,
+        with_end_notices: bool = False,
     ) -> HttpReply:
-        """The answer to a client's request, streamed or plain as it wants."""
-        batches = show(exchange, chat, display, with_lulls=chat.stream)
+        """The answer to a client's request, streamed or plain as it wants; `form` and notices are as in `show`."""
+        batches = show(exchange, chat, form, with_end_notices=with_end_notices, with_lulls=chat.stream)
         if chat.stream:
             return stream_reply(exchange, write_events(exchange, batches, writer))
         return plain_reply(exchange, batches, writer, self._services.config.heartbeat_interval)
 
 
-def show(exchange: OpenExchange, chat: ChatRequest, display: Display = _FIELDS_ONLY, *, with_lulls: bool) -> Batches:
-    """The batches of an exchange as the client sees them, with the notice before the answer in their text."""
+def show(
+    exchange: OpenExchange,
+    chat: ChatRequest,
+    form: thinking_blocks.Form | None = None,
+    *,
+    with_end_notices: bool = False,
+    with_lulls: bool,
+) -> Batches:
+    """The batches of an exchange as the client sees them: with notices and, in a `form`, reasoning in their text."""
     batches = exchange.deltas(with_lulls=with_lulls)
     if (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema"):
         # A notice before JSON would break it; the log has the notice, too.
         return batches
-    return show_reasoning(batches, display.form, exchange.notice, with_end_notices=display.with_end_notices)
-
-
-def _exchange_type(generation: GenerationRequest) -> "type[Exchange | ChoicesExchange]":
-    if generation.request.choices == 1:
-        return Exchange
-    # Only here: hardly any request wants several answers, and the proxy is smaller without.
-    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
-
-    return ChoicesExchange
+    return show_reasoning(batches, form, exchange.notice, with_end_notices=with_end_notices)

@@ -6,18 +6,26 @@ client reads, and the Writer encodes it as its API does.
 A plain reply may be long in coming: DeepSeek queues a call for up to ten minutes, and tunnels cut off a silent reply.
 Blanks, which JSON allows before a value, keep it alive. The first one is sent with status 200. A later failure is
 an error inside the value where the API has one; elsewhere the reply breaks off, and clients ask again.
+
+An exchange opens before the first byte of a reply, so that a refusal is an HTTP error. Only if describing the pictures
+of its request takes longer than a client waits in silence, the reply begins before it: a LateExchange sends heartbeats
+until the descriptions are there, then opens the exchange, and a refusal is an error inside the reply.
 """
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
+from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.pictures.picture_texts import PictureTexts
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +77,7 @@ class Writer(Protocol):
 
 
 def stream_reply(exchange: OpenExchange, events: Events) -> HttpReply:
-    return _with_cache_state(HttpReply.events(_StreamedBody(exchange, events)), exchange)
+    return _with_cache_state(HttpReply.events(_AnswerBody(exchange, events)), exchange)
 
 
 def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Events:
@@ -105,9 +113,24 @@ def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_
         exchange.close()
         raise
     if is_late:
-        return _with_cache_state(HttpReply(200, _LateBody(exchange, blanks, writer), _JSON), exchange)
+        return _with_cache_state(HttpReply(200, _AnswerBody(exchange, _write_late(blanks, writer)), _JSON), exchange)
     exchange.close()
     return _with_cache_state(HttpReply(200, body, _JSON), exchange)
+
+
+def _write_late(blanks: Generator[bool, None, None], writer: Writer) -> Events:
+    """A plain answer whose client waits; the first blank is due."""
+    try:
+        with closing(blanks):
+            yield b" "
+            for _ in blanks:
+                yield b" "
+        last = writer.end()
+    except ClientGone:
+        raise
+    except Exception as error:
+        last = writer.fail(failure(error))
+    yield last
 
 
 def _with_cache_state(reply: HttpReply, exchange: OpenExchange) -> HttpReply:
@@ -154,8 +177,8 @@ def _take_all(
         batches.close()
 
 
-class _StreamedBody:
-    """A streamed answer; closing it ends the exchange, also before the first byte."""
+class _AnswerBody:
+    """An answer that is written while it is sent; closing it ends the exchange, also before the first byte."""
 
     def __init__(self, exchange: OpenExchange, events: Events) -> None:
         self._events = events
@@ -173,28 +196,78 @@ class _StreamedBody:
         self._exchange.close()
 
 
-class _LateBody:
-    """A plain answer whose client waits; its first blank is due."""
+class LateExchange:
+    """An exchange that opens when its pictures are described; `refuse` reports, once, a request that ends before.
 
-    is_finished = False
+    Used by one thread at a time; must be closed.
+    """
 
-    def __init__(self, exchange: OpenExchange, blanks: Generator[bool, None, None], writer: Writer) -> None:
-        self._blanks = blanks
-        self._writer = writer
-        self._exchange = exchange
+    def __init__(
+        self,
+        texts: "PictureTexts",
+        open_exchange: Callable[[GenerationRequest], OpenExchange],
+        refuse: Callable[[BaseException], None],
+        heartbeat_seconds: float,
+    ) -> None:
+        self._texts = texts
+        self._open = open_exchange
+        self._refuse = refuse
+        self._heartbeat_seconds = heartbeat_seconds
+        self._exchange: OpenExchange | None = None
+        self._is_closed = False
 
-    def __iter__(self) -> Iterator[bytes]:
-        yield b" "
+    def open_in_time(self) -> OpenExchange | None:
+        """The exchange if the texts are there before the first heartbeat is due; what it raises is not reported."""
         try:
-            for _ in self._blanks:
-                yield b" "
-            last = self._writer.end()
-        except ClientGone:
+            if not self._texts.wait(self._heartbeat_seconds):
+                return None
+            exchange = self._open(self._texts.generation())
+        except BaseException:
+            self._texts.close()
             raise
+        self._texts.close()
+        return exchange
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed or (self._exchange is not None and self._exchange.is_closed)
+
+    @property
+    def cache_state(self) -> str:
+        return self._exchange.cache_state if self._exchange is not None else ""
+
+    def notice(self, choice: int) -> str:
+        """Known once the answer has begun."""
+        assert self._exchange is not None
+        return self._exchange.notice(choice)
+
+    def deltas(self, *, with_lulls: bool) -> Batches:
+        try:
+            is_ready = False
+            while not is_ready:
+                yield [Heartbeat()]
+                yield BLOCKING
+                is_ready = self._texts.wait(self._heartbeat_seconds)
+            self._exchange = self._open(self._texts.generation())
+            self._texts.close()
+            yield from self._exchange.deltas(with_lulls=with_lulls)
         except Exception as error:
-            last = self._writer.fail(failure(error))
-        yield last
+            self.fail(error)
+            raise
+        finally:
+            self.close()
+
+    def fail(self, error: Exception) -> None:
+        if self._exchange is not None:
+            self._exchange.fail(error)
+        else:
+            self._refuse(error)
 
     def close(self) -> None:
-        self._blanks.close()
-        self._exchange.close()
+        """Idempotent."""
+        self._is_closed = True
+        self._texts.close()
+        if self._exchange is not None:
+            self._exchange.close()
+        else:
+            self._refuse(ClientGone())

@@ -9,6 +9,7 @@ Both get the request and the {} of the path. A path below a session's own URL is
 """
 
 import logging
+import os
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy.api.clients import key_setting
-from deepseek_cursor_proxy.api.error_reply import anthropic_error, new_request_id, openai_error
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import offered_models
 from deepseek_cursor_proxy.errors import (
@@ -25,11 +25,13 @@ from deepseek_cursor_proxy.errors import (
     MethodNotAllowed,
     NotFound,
     ProxyError,
+    Unauthorized,
     UpgradeRefused,
     UpstreamRefused,
     WrongKey,
 )
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
+from deepseek_cursor_proxy.protocols.anthropic import errors as anthropic
 from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
@@ -163,51 +165,84 @@ class App:
         self._probe = probe
 
     def __call__(self, request: HttpRequest) -> HttpReply:
-        name, report = None, None
-        session, request = _split_session(request)
+        name, report, session = None, None, ""
+        if (recorded := _RECORDED.fullmatch(request.path)) is not None:
+            session, request = recorded[1], request._replace(path=recorded[2])
         try:
             if request.method == "OPTIONS":
                 return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
-            found = _find(request.method, request.path)
-            if found is None:
-                if _is_browser_at_root(request):
-                    return self._start_page(request)
-                if self._probe is not None and request.path == self._probe.path:
-                    return HttpReply(200, self._probe.answer.encode())
-                raise NotFound(_remedy(request))
-            name, endpoint = found.route.name, found.route.endpoint
+            match = _find(request.method, request.path)
+            if match is None:
+                return self._reply_without_route(request)
+            name, endpoint, api = match.route.name, match.route.endpoint, match.route.api
             if isinstance(endpoint, str):
                 # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
                 services = self._services()
                 endpoint_class, method = _load_endpoint(endpoint)
-                report = services.open_report(found.route.api, session)
-                reply = method(endpoint_class(services, report), request, found.group)
-                reply = _with_request_id(reply, found.route.api)
+                report = services.open_report(api, session)
+                reply = method(endpoint_class(services, report), request, match.group)
+                id_header = _REQUEST_ID_HEADERS.get(api)
+                if id_header is not None and id_header not in dict(reply.headers):
+                    reply = HttpReply(reply.status, reply.body, (*reply.headers, (id_header, new_request_id())))
             else:
-                reply = endpoint(self._config, request, found.group)
-        except ProxyError as error:
-            self._report_refused(report, name or _loggable(request), error)
-            if isinstance(error, WrongKey) or (isinstance(error, UpstreamRefused) and error.status == 401):
-                error.add(key_setting(request))
-            reply = _error_reply(error, request)
+                reply = endpoint(self._config, request, match.group)
         except RecursionError:
-            nested = BadRequest("The request is nested too deeply.")
-            self._report_refused(report, name or _loggable(request), nested)
-            reply = _error_reply(nested, request)
+            reply = self._refuse(BadRequest("The request is nested too deeply."), request, name, report)
+        except ProxyError as error:
+            reply = self._refuse(error, request, name, report)
         except BaseException as error:
             # The client left, or a bug of ours, which the server answers.
-            self._report_refused(report, name or _loggable(request), error)
+            self._report_refused(error, request, name, report)
             raise
         return self._with_cors(reply)
 
-    def _start_page(self, request: HttpRequest) -> HttpReply:
-        # Only here: clients never see it.
-        from deepseek_cursor_proxy.api.endpoints import start_page
+    def _reply_without_route(self, request: HttpRequest) -> HttpReply:
+        is_read = request.method in ("GET", "HEAD")
+        if is_read and request.path == "/" and "text/html" in (request.header("accept") or ""):
+            # Only here: clients never see it.
+            from deepseek_cursor_proxy.api.endpoints import start_page
 
-        return start_page.reply(request, self._dashboard_url)
+            return start_page.reply(request, self._dashboard_url)
+        if self._probe is not None and request.path == self._probe.path:
+            return HttpReply(200, self._probe.answer.encode())
+        # The base URL of the API that the request is meant for.
+        if _speaks_messages(request):
+            remedy = "Messages are at /v1/messages: ANTHROPIC_BASE_URL is the address of this proxy without /v1."
+        elif "/responses" in request.path:
+            remedy = "Responses are at /v1/responses: the base URL of OpenAI clients ends in /v1."
+        else:
+            remedy = (
+                "Chat completions are at /v1/chat/completions: the base URL of OpenAI clients and Cursor ends in /v1."
+            )
+        raise NotFound(f"Nothing answers at this path. {remedy}")
 
-    def _report_refused(self, report: "RequestReport | None", route: str, error: BaseException) -> None:
+    def _refuse(
+        self, error: ProxyError, request: HttpRequest, route: str | None, report: "RequestReport | None"
+    ) -> HttpReply:
+        """Report the error, and reply in the shape of the API that the request is meant for."""
+        self._report_refused(error, request, route, report)
+        if isinstance(error, WrongKey) or (isinstance(error, UpstreamRefused) and error.status == 401):
+            error.add(key_setting(request))
+        request_id = new_request_id()
+        headers: Headers = ()
+        if isinstance(error, MethodNotAllowed):
+            headers = (("Allow", error.allow),)
+        elif error.retry_after is not None:
+            headers = (("Retry-After", str(error.retry_after)),)
+        if _speaks_messages(request):
+            if anthropic.is_final(error):
+                headers = (("x-should-retry", "false"), *headers)
+            body = anthropic.failure(error, request_id)
+            return HttpReply.json(body, anthropic.status(error), (("request-id", request_id), *headers))
+        if isinstance(error, Unauthorized):
+            headers += (("WWW-Authenticate", "Bearer"),)
+        return HttpReply.json(error.payload(), error.status, (("x-request-id", request_id), *headers))
+
+    def _report_refused(
+        self, error: BaseException, request: HttpRequest, route: str | None, report: "RequestReport | None"
+    ) -> None:
         """Report a request that ends with this error, unless its exchange has reported it."""
+        route = route or _loggable(request)
         try:
             (report or self._services().open_report("other")).refuse(route, error)
         except Exception:
@@ -221,6 +256,11 @@ class App:
         return HttpReply(reply.status, reply.body, (*reply.headers, *_CORS_HEADERS))
 
 
+def new_request_id() -> str:
+    """An id of a request, as clients quote it when they report a problem."""
+    return f"req_{os.urandom(12).hex()}"
+
+
 @cache
 def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
     module, class_name, method = name.split(".")
@@ -230,24 +270,6 @@ def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpRep
 
 # The header with the id that clients quote in a report, by API.
 _REQUEST_ID_HEADERS = {"chat": "x-request-id", "responses": "x-request-id", "messages": "request-id"}
-
-
-def _with_request_id(reply: HttpReply, api: str) -> HttpReply:
-    name = _REQUEST_ID_HEADERS.get(api)
-    if name is None or any(header[0] == name for header in reply.headers):
-        return reply
-    return HttpReply(reply.status, reply.body, (*reply.headers, (name, new_request_id())))
-
-
-def _error_reply(error: ProxyError, request: HttpRequest) -> HttpReply:
-    """In the shape of the API that the request is meant for, also where it has no route."""
-    return anthropic_error(error) if _speaks_messages(request) else openai_error(error)
-
-
-def _split_session(request: HttpRequest) -> tuple[str, HttpRequest]:
-    """The session in the path of a request, "" if there is none, and the request for the rest of the path."""
-    found = _RECORDED.fullmatch(request.path)
-    return (found[1], request._replace(path=found[2])) if found is not None else ("", request)
 
 
 class _Match(NamedTuple):
@@ -269,22 +291,6 @@ def _speaks_messages(request: HttpRequest) -> bool:
     return request.header("anthropic-version") is not None and not _OPENAI_PATH.match(path)
 
 
-def _remedy(request: HttpRequest) -> str:
-    """The error for a path without a route, with the base URL that its API has."""
-    if _speaks_messages(request):
-        remedy = "Messages are at /v1/messages: ANTHROPIC_BASE_URL is the address of this proxy without /v1."
-    elif "/responses" in request.path:
-        remedy = "Responses are at /v1/responses: the base URL of OpenAI clients ends in /v1."
-    else:
-        remedy = "Chat completions are at /v1/chat/completions: the base URL of OpenAI clients and Cursor ends in /v1."
-    return f"Nothing answers at this path. {remedy}"
-
-
-def _is_browser_at_root(request: HttpRequest) -> bool:
-    is_read = request.method in ("GET", "HEAD")
-    return is_read and request.path == "/" and "text/html" in (request.header("accept") or "")
-
-
 def _loggable(request: HttpRequest) -> str:
     """Method and path for the log. A long part of a path is left out: it may be a key."""
     path = re.sub(r"[^/]{20,}", "***", request.path[:1000])
@@ -299,13 +305,13 @@ def _normalize(path: str) -> str:
 @lru_cache(64)
 def _find(method: str, sent_path: str) -> _Match | None:
     path = _normalize(sent_path)
-    found = [
-        _Match(route, match[1] if match.re.groups else "") for route in ROUTES if (match := route.path.fullmatch(path))
-    ]
-    for each in found:
-        if method in each.route.methods:
-            return each
-    if found:
-        allow = ", ".join([*(method for each in found for method in each.route.methods), "OPTIONS"])
+    methods: list[str] = []
+    for route in ROUTES:
+        if (match := route.path.fullmatch(path)) is not None:
+            if method in route.methods:
+                return _Match(route, match[1] if match.re.groups else "")
+            methods += route.methods
+    if methods:
+        allow = ", ".join([*methods, "OPTIONS"])
         raise MethodNotAllowed(f"This path answers {allow}.", allow)
     return None

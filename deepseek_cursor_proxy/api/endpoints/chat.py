@@ -5,7 +5,7 @@ from time import time
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy.api import clients
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, Display, GenerationEndpoint
+from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
@@ -24,7 +24,7 @@ class ChatEndpoint(GenerationEndpoint):
         chat = parse(request.body, self._services.config, self._services.memory)
         exchange = self.open(request, GenerationRequest(chat, request.body, request.body_bytes))
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
-        return self.reply(exchange, chat, writer, Display(self._form(request), with_end_notices=True))
+        return self.reply(exchange, chat, writer, self._form(request), with_end_notices=True)
 
     def _form(self, request: ClientRequest) -> thinking_blocks.Form | None:
         """The form of thinking blocks in the text; None when the client gets `reasoning_content` alone."""

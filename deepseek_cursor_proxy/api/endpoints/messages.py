@@ -5,8 +5,8 @@ import secrets
 from time import monotonic
 
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
-from deepseek_cursor_proxy.api.error_reply import new_request_id
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
+from deepseek_cursor_proxy.api.routes import new_request_id
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES

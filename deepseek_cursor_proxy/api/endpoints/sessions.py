@@ -30,7 +30,7 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?
 
 class SessionsEndpoint(GenerationEndpoint):
     def create(self, request: HttpRequest, _: str) -> HttpReply:
-        caller = self._caller(request)
+        caller = self.namespace(request)
         raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
         with self._faults():
@@ -40,7 +40,7 @@ class SessionsEndpoint(GenerationEndpoint):
         )
 
     def list(self, request: HttpRequest, _: str) -> HttpReply:
-        caller = self._caller(request)
+        caller = self.namespace(request)
         with self._faults(with_flush=True):
             found = self._services.sessions.list(caller)
         return HttpReply.json({"sessions": [session_json(each, _base_url(request, each)) for each in found]})
@@ -50,7 +50,7 @@ class SessionsEndpoint(GenerationEndpoint):
         return HttpReply.json(session_json(found, _base_url(request, found)))
 
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
-        caller = self._caller(request)
+        caller = self.namespace(request)
         # Turns that ended before go with it.
         with self._faults():
             is_deleted = self._services.sessions.delete(caller, session)
@@ -97,11 +97,8 @@ class SessionsEndpoint(GenerationEndpoint):
         messages = [message_json(each) for each in prepared.messages]
         return HttpReply.json(prompt_json(messages, list(prepared.tools), services.counter.load_tokenizer()))
 
-    def _caller(self, request: HttpRequest) -> bytes:
-        return self.context(self._services.access.admit(request), None).namespace
-
     def _find(self, request: HttpRequest, session: str) -> Session:
-        caller = self._caller(request)
+        caller = self.namespace(request)
         with self._faults(with_flush=True):
             found = self._services.sessions.get(caller, session)
         if found is None:

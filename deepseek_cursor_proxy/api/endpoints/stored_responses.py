@@ -23,7 +23,7 @@ _CANCEL_SECONDS = 5.0
 
 class StoredEndpoint(Endpoint):
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self._namespace(request)
+        namespace = self.namespace(request)
         number = stored_items.starting_after(request.query)
         # In this order: a job that ends meanwhile is in the store by then, and one that was deleted is not.
         job = self._services.jobs.find(namespace, response_id) if number is not None else None
@@ -40,11 +40,11 @@ class StoredEndpoint(Endpoint):
         return HttpReply.events(EventsAfter(event_log.unpack(found.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
-        found = self._find(self._namespace(request), response_id)
+        found = self._find(self.namespace(request), response_id)
         return HttpReply.json(stored_items.page(found.input, request.query))
 
     def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self._namespace(request)
+        namespace = self.namespace(request)
         job = self._services.jobs.find(namespace, response_id)
         if not self._services.responses.delete(namespace, response_id):
             raise _unknown(response_id)
@@ -54,7 +54,7 @@ class StoredEndpoint(Endpoint):
         return HttpReply.json({"id": response_id, "object": "response.deleted", "deleted": True})
 
     def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self._namespace(request)
+        namespace = self.namespace(request)
         if not self._find(namespace, response_id).body["background"]:
             raise BadRequest("Only a response that is made in the background can be cancelled.", param="response_id")
         job = self._services.jobs.find(namespace, response_id)
@@ -62,9 +62,6 @@ class StoredEndpoint(Endpoint):
             self._services.jobs.cancel(job)
             job.wait(_CANCEL_SECONDS)
         return HttpReply.json(self._find(namespace, response_id).body)
-
-    def _namespace(self, request: HttpRequest) -> bytes:
-        return self.context(self._services.access.admit(request), None).namespace
 
     def _find(self, namespace: bytes, response_id: str, *, with_events: bool = False) -> StoredResponse:
         found = self._services.responses.get(namespace, response_id, with_events=with_events)

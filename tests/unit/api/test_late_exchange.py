@@ -2,7 +2,7 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.api.described_exchange import LateExchange
+from deepseek_cursor_proxy.api.reply import LateExchange
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping, UpstreamFailed
 from deepseek_cursor_proxy.http1.lull import BLOCKING
