@@ -1,23 +1,24 @@
 """One generation, from a ChatRequest to its last Delta: prepare, call DeepSeek, remember, hand on.
 
-    exchange           one answer: open, deltas, close
-    upstream_events    its first stage: DeepSeek's response as parsed events, in the order they are handed on
-    recorder           its second stage: stores each turn that is complete
+    exchange           one answer: open, deltas, close; the loop that sends until an upstream accepts
+    attempt            a request as one upstream gets it: send, read
+    plan               the attempt that follows a failed call or a broken answer
+    next_step          the table that decides it
+    targets            the upstreams and keys of a request: which is asked next, what a failure says about it
+    recorder           stores each turn that is complete
     choices            several answers (n > 1), with the same interface
     call_context       CallContext and GenerationRequest: for whom a call is made, and what is asked
-    upstream_request   a request as one upstream gets it
-    upstream_call      sends in one loop until an upstream accepts, and reads the answer
-    next_step          the table of what follows a failed call or a broken answer
-    plan               the upstreams and keys of a request; takes the step that the table names
-    cached_call        upstream_call for a request that uses the response cache
     upstreams          the servers that calls go to, in which order, and with which API
+    response_cache     identical questions, answered without a call
     pictures           descriptions, for a model that sees no pictures
     background_jobs    work without a client: Job, Jobs
     request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
-A call that fails (upstream_call) and an answer that breaks (exchange) take the same way: plan.after collects the facts,
-the table in next_step decides, and upstream_call sends what follows.
+What happens on a failure, in the order of the files above: the attempt raises the error (a 429, a refused key, an
+answer that breaks, reasoning that DeepSeek misses), the exchange hands it to the plan, the table says which call
+follows, the targets pause or turn to another key or upstream, and the exchange sends the next attempt; or the plan
+raises the error that the client gets.
 
-Other folders import all but the two stages, upstream_request, next_step, plan and cached_call.
+Other folders import exchange, choices, call_context, upstreams, pictures, background_jobs, request_report and services.
 """

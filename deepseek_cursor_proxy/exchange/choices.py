@@ -20,9 +20,9 @@ from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
-from deepseek_cursor_proxy.exchange.plan import first_limit
 from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.targets import first_limit
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.threads import start_thread

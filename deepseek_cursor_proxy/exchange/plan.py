@@ -1,299 +1,77 @@
-"""Plan: the upstreams and keys that one request may be sent to, and the step that follows each failure.
+"""Plan: the attempts of one generation, the first and those that follow failures.
 
-`after` collects the facts (retry budget, untried upstreams, ready keys, the chat's route), has `next_step` decide,
-records what the failure says about the upstream in its breaker and key pool, waits if the step has a pause, and turns
-to the next upstream or key. `upstream_call` sends.
-
-A chat that has its prefix cached where it is gets one retry there before it moves. Tools that DeepSeek runs itself are
-a reason to ask it first.
+A call that fails and an answer that breaks take the same way through `after`: the upstreams and keys that are left
+(`targets`) and the table in `next_step` say what follows, and this file returns the attempt to send next or raises the
+error that the client gets.
 """
 
-from typing import NamedTuple
-
-from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.next_step import Cause, Next, Output, Situation, cause_of, name_refusal, next_step
-from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import MODEL_SECONDS, Candidate, ChatRoute, RoutedChat
-from deepseek_cursor_proxy.observers.events import UpstreamChanged
-from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.redaction import redact_keys, safe_text
-from deepseek_cursor_proxy.upstream.call_limit import CallLimit
-from deepseek_cursor_proxy.upstream.key_pool import KeyLease
-from deepseek_cursor_proxy.upstream.retry import Pause, Retries, TemporaryFailure, temporary_failure
-
-# A key or account that is put right meanwhile is found again soon.
-_REFUSED_SECONDS = 600.0
-# A busy account without a Retry-After of its own, and the longest that one may ask for: it may be for one model only.
-_BUSY_SECONDS = 5.0
-_LONGEST_BUSY_SECONDS = 60.0
-# For clients; without a number some give up at once.
-_RETRY_AFTER_SECONDS = 5
-# A chat waits this long for the upstream that has its prefix cached.
-_MOST_PATIENT_SECONDS = 1
-
-
-class Attempt(NamedTuple):
-    """An upstream that is asked, with a key of the owner or that of the request."""
-
-    candidate: Candidate
-    lease: KeyLease | None = None
-
-    @property
-    def name(self) -> str:
-        return self.candidate.upstream.name
-
-    def cause_of(self, error: ProxyError) -> Cause | None:
-        return cause_of(error, self.candidate.model, is_owner_key=self.lease is not None)
+from deepseek_cursor_proxy.deepseek.error_messages import explain, name_upstream
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange.attempt import Attempt, AttemptContext
+from deepseek_cursor_proxy.exchange.next_step import Next, Output, name_refusal
+from deepseek_cursor_proxy.observers.events import Rerouted
 
 
 class Plan:
-    """The attempts of one request. Used by the thread that runs it; must be ended."""
+    """Used by the thread that runs the generation."""
 
-    def __init__(
-        self, context: CallContext, services: Services, candidates: list[Candidate], chat: RoutedChat | None
-    ) -> None:
-        """Turn to the first of the candidates that has a key; there is no `chat` where there is one upstream."""
-        self._context = context
-        self._services = services
-        self._chat = chat
-        # Whether there is one upstream, that of the settings.
-        self.is_only = chat is None
-        self._route = services.upstreams.route(chat.digest) if chat is not None else None
-        self.retries = Retries(services.config.retry_budget)
-        usable = [each for each in candidates if each.upstream.keys is None or not each.upstream.keys.is_empty]
-        self._untried = usable
-        # Those that may succeed after a pause, and how they failed.
-        self._waiting: list[tuple[Candidate, TemporaryFailure]] = []
-        # By name of upstream, why it failed; the last one last.
-        self.failures: dict[str, str] = {}
-        self._has_stayed = False
-        # Whether the current upstream has accepted the call.
-        self._is_accepted = False
-        self.current = self._take(usable.pop(0)) if usable else Attempt(candidates[0])
+    def __init__(self, shared: AttemptContext) -> None:
+        self._shared = shared
+        # Upstreams that failed, so that another was asked.
+        self.rerouted: list[str] = []
 
-    @property
-    def credential(self) -> str:
-        """The key that the upstream is called with: the owner's for it, or that of the request."""
-        lease = self.current.lease
-        return self._context.credential if lease is None else lease.key.credential
+    def first(self) -> Attempt:
+        return Attempt(self._shared)
 
-    @property
-    def has_owner_key(self) -> bool:
-        """Whether no client may see that key."""
-        return self._context.is_held or self.current.lease is not None
+    def after(self, attempt: Attempt, error: ProxyError, output: Output | None = None) -> Attempt:
+        """The attempt that follows a failure, its pause being over; raises the final error if none follows.
 
-    def check_key(self) -> None:
-        """Raise UpstreamFailed if there is no key for any upstream."""
-        if self.current.lease is None and self.current.candidate.upstream.keys is not None:
-            raise _no_key(self.current.candidate)
+        `output` is what the client has of an answer that broke; None if there was no answer.
+        """
+        # First, so that others can have the slot while this one pauses.
+        attempt.close()
+        targets = self._shared.targets
+        if output is None:
+            refuses_tools = attempt.is_refusal_of_tools(error)
+        else:
+            name_upstream(error, attempt.upstream.name)
+            # Of several upstreams the next one is asked instead.
+            refuses_tools = targets.is_only and attempt.is_refusal_in_answer(error)
+        has = output or Output.NOTHING
+        step = targets.after(error, has, is_transcript=attempt.is_transcript, refuses_tools=refuses_tools)
+        if step is Next.GIVE_UP:
+            final = self._final_error(attempt, error, has)
+            try:
+                raise final from None
+            finally:
+                # An error that a frame of its own traceback holds is freed by the collector only, with megabytes of a
+                # broken answer.
+                del error, final
+        if step is Next.TRANSCRIPT:
+            attempt.use_transcript()
+        elif step is Next.WITHOUT_TOOLS:
+            # If the call succeeds without them, they were the reason; after an error of a server that may be luck.
+            is_luck = isinstance(error, UpstreamRefused) and error.status in (500, 502)
+            attempt.leave_out_tools(is_reason=output is None and not is_luck)
+        elif step is not Next.RETRY:
+            failed, attempt = attempt.upstream.name, Attempt(self._shared)
+            if attempt.upstream.name != failed:
+                self.rerouted.append(failed)
+                report, reason = self._shared.report, targets.failures[failed]
+                report.emit(Rerouted(report.number, failed, reason, attempt.upstream.name))
+        return attempt
 
-    def after(
-        self,
-        error: ProxyError,
-        output: Output = Output.NOTHING,
-        *,
-        is_transcript: bool = False,
-        refuses_tools: bool = False,
-    ) -> Next:
-        """Take the step that follows a failure: its pause is over, and `current` has the upstream and key of it."""
-        failure = temporary_failure(error)
-        # Those that a new round would begin with.
-        waiting = [*self._waiting, *([(self.current.candidate, failure)] if failure is not None else [])]
-        soonest = min((each for _, each in waiting), key=lambda each: each.retry_after, default=None)
-        situation = Situation(
-            output,
-            is_transcript,
-            refuses_tools,
-            self.is_only,
-            self._is_home(failure),
-            self.retries.pause_after(failure),
-            self.current.cause_of(error),
-            self._has_other_key,
-            bool(self._untried),
-            self.retries.pause_after(soonest),
-        )
-        self._has_stayed |= situation.is_home
-        step = next_step(error, situation)
-        if step in (Next.TRANSCRIPT, Next.WITHOUT_TOOLS):
-            return step
-        if step is Next.RETRY:
-            self._wait(situation.retry_pause)
-            return step
-        self._release()
-        self._record_failure(error, situation.cause)
-        if step is Next.OTHER_KEY:
-            self._untried.insert(0, self.current.candidate)
-        elif step is Next.OTHER_UPSTREAM:
-            self._waiting = waiting
-        elif step is Next.NEW_ROUND:
-            self._wait(situation.round_pause)
-            self._untried, self._waiting = [candidate for candidate, _ in waiting], []
-        if step is not Next.GIVE_UP:
-            self.current, self._is_accepted = self._take(self._untried.pop(0)), False
-        return step
-
-    def _wait(self, pause: Pause | None) -> None:
-        assert pause is not None
-        self.retries.wait(pause, self._context.peer)
-
-    def _is_home(self, failure: TemporaryFailure | None) -> bool:
-        """Whether the upstream that has the chat's prefix is worth one retry, before another is asked."""
-        if failure is None or self._route is None or self._route.upstream != self.current.name:
-            return False
-        return failure.retry_after <= _MOST_PATIENT_SECONDS and bool(self._untried) and not self._has_stayed
-
-    @property
-    def _has_other_key(self) -> bool:
-        """Whether the current upstream is worth asking with another key of the owner."""
-        upstream, lease = self.current.candidate.upstream, self.current.lease
-        if lease is None or self._chat is None or upstream.keys is None or upstream.breaker is None:
-            return False
-        kind = self._chat.kind(self.current.candidate.model)
-        return upstream.breaker.is_ready and upstream.keys.is_ready_for(kind, besides=lease.key)
-
-    def _record_failure(self, error: ProxyError, cause: Cause | None) -> None:
-        """Record what a failure says about the current upstream, its key or its models."""
-        if cause is None or self._chat is None:
-            return
-        attempt, upstream = self.current, self.current.candidate.upstream
-        assert upstream.breaker is not None
-        self.failures.pop(attempt.name, None)
-        self.failures[attempt.name] = reason = self._words(error)
-        change = UpstreamChanged(attempt.name, False, reason)
-        if cause in (Cause.UNREACHABLE, Cause.BROKEN):
-            # An answer that cannot be read, or that does not come, may be due to what was asked.
-            is_sure = cause is Cause.UNREACHABLE and isinstance(error, (ConnectionTimeout, UpstreamFailed))
-            if upstream.breaker.record_failure(self._chat.digest, is_sure=is_sure and not self._is_accepted):
-                self._services.observers.emit(change._replace(seconds=upstream.breaker.seconds_left))
-        elif cause is Cause.MODEL_REFUSED:
-            if self._services.upstreams.record_refused_model(attempt.candidate, self._chat):
-                model = attempt.candidate.model
-                self._services.observers.emit(change._replace(seconds=MODEL_SECONDS, model=model))
-        elif attempt.lease is None or upstream.keys is None:
-            return
-        elif cause is Cause.BUSY:
-            # For seconds, which is no news.
-            seconds = min(float(error.retry_after or _BUSY_SECONDS), _LONGEST_BUSY_SECONDS)
-            upstream.keys.record_busy(attempt.lease.key, seconds)
-        elif cause.is_of_key:
-            model, key = attempt.candidate.model, attempt.lease.key
-            if upstream.keys.record_refusal(key, self._chat.kind(model), _REFUSED_SECONDS):
-                change = change._replace(seconds=_REFUSED_SECONDS, key=key.digest, model=model)
-                self._services.observers.emit(change)
-
-    def record_acceptance(self) -> None:
-        """The current upstream has accepted the call: the chat stays there."""
-        if self._chat is None:
-            return
-        self._is_accepted = True
-        (upstream, model), lease = self.current
-        if lease is not None and upstream.keys is not None:
-            upstream.keys.record_acceptance(lease.key, self._chat.kind(model))
-        if upstream.breaker is not None and upstream.breaker.record_acceptance():
-            self._services.observers.emit(UpstreamChanged(upstream.name, is_ready=True))
-        route = ChatRoute(upstream.name, lease.key.digest if lease is not None else None)
-        self._services.upstreams.record_route(self._chat.digest, route)
-
-    def end(self, *, was_complete: bool) -> None:
-        """The request is over."""
-        self._release()
-        breaker = self.current.candidate.upstream.breaker
-        if was_complete and breaker is not None:
-            breaker.record_success()
-
-    def final_error(self, error: ProxyError) -> ProxyError:
-        """The last error as the client gets it: with the upstreams asked before, and without blame for its own key."""
-        failures = [f"{name} ({reason})" for name, reason in self.failures.items()]
-        cause = self.current.cause_of(error)
-        if cause is None or self.is_only:
-            return error
-        if len(failures) > 1 and cause not in (Cause.UNREACHABLE, Cause.BROKEN, Cause.BUSY):
-            message = f"No upstream can answer: {', '.join(failures)}. Try again in a moment."
-            return UpstreamFailed(message, retry_after=_RETRY_AFTER_SECONDS)
-        if cause is Cause.KEY_REFUSED:
-            # As a 401 it would send people to look at a key that has nothing to do with it.
-            return _no_key(self.current.candidate)
-        if len(failures) > 1:
-            error.add(f"Asked before: {', '.join(failures[:-1])}.")
-        return error
-
-    def _release(self) -> None:
-        if self.current.lease is not None:
-            self.current.lease.release()
-
-    def _take(self, candidate: Candidate) -> Attempt:
-        """An attempt at an upstream that has a key, or needs none of the owner."""
-        upstream, lease = candidate.upstream, None
-        if upstream.keys is not None and self._chat is not None:
-            is_own = self._route is not None and self._route.upstream == upstream.name
-            digest = self._route.key_digest if self._route is not None and is_own else None
-            lease = upstream.keys.take(self._chat.kind(candidate.model), digest)
-        if upstream.breaker is not None:
-            upstream.breaker.begin_call()
-        return Attempt(candidate, lease)
-
-    def _words(self, error: ProxyError) -> str:
-        error = name_refusal(error)
+    def _final_error(self, attempt: Attempt, error: ProxyError, output: Output) -> ProxyError:
+        """The error that the client gets."""
+        shared, error = self._shared, name_refusal(error)
         if isinstance(error, UpstreamRefused):
-            return f"answered {error.status}"
-        # Upstream's own words may quote the key it was called with.
-        text = error.message.replace(self.credential, "***") if self.credential else error.message
-        return safe_text(redact_keys(text).partition(". ")[0].rstrip("."), 120)
-
-
-def open_plan(context: CallContext, generation: GenerationRequest, services: Services) -> Plan:
-    """The plan of a request; raises a ProxyError if no upstream is for it."""
-    if (only := services.upstreams.only) is not None:
-        return Plan(context, services, [Candidate(only, generation.request.model)], None)
-    chat, found = _find_candidates(context, generation, services)
-    return Plan(context, services, found, chat)
-
-
-def first_limit(context: CallContext, generation: GenerationRequest, services: Services) -> CallLimit:
-    """The limit of the upstream that is asked first; raises a ProxyError if none is for the request."""
-    if services.upstreams.only is not None:
-        return services.upstream.call_limits.of(generation.request.model)
-    _, found = _find_candidates(context, generation, services)
-    return services.upstreams.limit(found[0])
-
-
-def _find_candidates(
-    context: CallContext, generation: GenerationRequest, services: Services
-) -> tuple[RoutedChat, list[Candidate]]:
-    # Imported late: without tables nothing here needs OpenSSL.
-    import hashlib
-
-    request, upstreams = generation.request, services.upstreams
-    upstreams.check(request.model, context.spend_refusal)
-    messages = request.messages if generation.client_messages is None else generation.client_messages
-    history = identify(context.namespace, messages, request.conversation, services.memory)
-    digest = hashlib.sha256(history.conversation + request.model.encode("utf-8", "surrogatepass")).digest()
-    reserved = context.slot.limit if context.slot is not None else None
-    max_tokens = request.params.get("max_tokens")
-    chat = RoutedChat(digest, context.namespace, context.spend_refusal is None, reserved, max_tokens)
-    if not (request.server_tools or server_tools.is_forced(request)):
-        return chat, upstreams.candidates(request.model, chat)
-
-    def is_able(candidate: Candidate) -> bool:
-        sent = request._replace(model=candidate.model)
-        return candidate.upstream.host_choice.runs_server_tools(generation.upstream_api, sent, chat.caller)
-
-    found = upstreams.candidates(request.model, chat, is_able)
-    if server_tools.is_forced(request):
-        found = list(filter(is_able, found))
-        if not found:
-            # It raises.
-            server_tools.leave_out(request)
-    return chat, found
-
-
-def _no_key(candidate: Candidate) -> UpstreamFailed:
-    table = candidate.upstream.table
-    variables = " and ".join(table.key_env) if table is not None else ""
-    return UpstreamFailed(
-        f"The upstream {candidate.upstream.name} has no key that it accepts. The owner of this proxy has to set "
-        f"{variables or 'its key_env'} anew and start it again.",
-        code="held_key_refused",
-    )
+            if error.status == 401 and shared.context.is_held and shared.targets.current.lease is None:
+                # As a 401 it would send people to look at a key that has nothing to do with it.
+                error = UpstreamFailed(
+                    "DeepSeek does not accept the key of this proxy. Its owner has to set DEEPSEEK_API_KEY anew and "
+                    "start it again.",
+                    code="held_key_refused",
+                )
+            else:
+                error = explain(error, len(attempt.request.tools), attempt.upstream.name)
+        return shared.targets.final_error(error) if output <= Output.HEARTBEATS else error

@@ -8,7 +8,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, StreamReader
-from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
+from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
@@ -323,12 +323,12 @@ class TestEnds(SocketTestCase):
         """Neither for those that came with it, nor until it is noted that DeepSeek accepted the call."""
         proxy = self.proxy(display_reasoning=False)
         self.fake.answer(streamed({"role": "assistant", "content": ""}, {"content": "one "}, {"content": "two"}))
-        has_begun, record_sent, read = threading.Event(), UpstreamCall.record_sent, StreamReader.read
+        has_begun, record_sent, read = threading.Event(), Attempt.record_sent, StreamReader.read
         self.addCleanup(has_begun.set)
 
-        def record_later(call: UpstreamCall) -> None:
+        def record_later(attempt: Attempt) -> None:
             has_begun.wait(PATIENCE)
-            record_sent(call)
+            record_sent(attempt)
 
         def read_later(reader: StreamReader, data: bytes) -> ParsedEvents:
             if b"one" in data:
@@ -336,7 +336,7 @@ class TestEnds(SocketTestCase):
             return read(reader, data)
 
         with (
-            mock.patch.object(UpstreamCall, "record_sent", record_later),
+            mock.patch.object(Attempt, "record_sent", record_later),
             mock.patch.object(StreamReader, "read", read_later),
         ):
             sock = self.connect(proxy, chat_body(stream=True))
@@ -347,10 +347,10 @@ class TestEnds(SocketTestCase):
     def test_an_answer_of_one_event_is_stored_before_that_is_sent(self) -> None:
         """From then on the chat may go on."""
         order: list[str] = []
-        record_sent, send = UpstreamCall.record_sent, ClientConnection.send
+        record_sent, send = Attempt.record_sent, ClientConnection.send
 
-        def track(call: UpstreamCall) -> None:
-            record_sent(call)
+        def track(attempt: Attempt) -> None:
+            record_sent(attempt)
             order.append("recorded")
 
         def sent(connection: ClientConnection, data: bytes) -> None:
@@ -359,7 +359,7 @@ class TestEnds(SocketTestCase):
 
         proxy = self.proxy()
         self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))
-        with mock.patch.object(UpstreamCall, "record_sent", track), mock.patch.object(ClientConnection, "send", sent):
+        with mock.patch.object(Attempt, "record_sent", track), mock.patch.object(ClientConnection, "send", sent):
             self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
         self.assertLess(order.index("recorded"), order.index("ended"))
 

@@ -16,12 +16,12 @@ from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.images import Picture, clean_description, description_request
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.exchange import upstream_events
+from deepseek_cursor_proxy.exchange.attempt import read_whole
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Next
 from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCall
-from deepseek_cursor_proxy.exchange.plan import open_plan
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.targets import open_targets
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -83,21 +83,21 @@ class PictureDescriber(NamedTuple):
         """Add the answer to the reply; raises a ProxyError or ClientGone."""
         request = description_request(picture, self.model)
         images.check(request.messages)
-        plan = open_plan(self.context._replace(peer=peer), GenerationRequest(request, {}, 0), self.services)
+        targets = open_targets(self.context._replace(peer=peer), GenerationRequest(request, {}, 0), self.services)
         try:
-            plan.check_key()
+            targets.check_key()
             while True:
-                (upstream, model), key = plan.current.candidate, plan.credential
+                (upstream, model), key = targets.current.candidate, targets.credential
                 try:
                     self._ask_one(upstream, request._replace(model=model), reply, peer, key)
-                    return plan.record_acceptance()
+                    return targets.record_acceptance()
                 except CALL_ERRORS as error:
                     error.hide(key)
                     # It has no history to be sent as a transcript.
-                    if plan.after(error, is_transcript=True) is Next.GIVE_UP:
-                        raise plan.final_error(error) from None
+                    if targets.after(error, is_transcript=True) is Next.GIVE_UP:
+                        raise targets.final_error(error) from None
         finally:
-            plan.end(was_complete=not reply.is_empty)
+            targets.end(was_complete=not reply.is_empty)
 
     def _ask_one(self, upstream: Upstream, request: ChatRequest, reply: Reply, peer: Peer, key: str) -> None:
         client, api = self.services.upstream, upstream.api(CHAT, request)
@@ -108,7 +108,7 @@ class PictureDescriber(NamedTuple):
 
 
 def _read(response: UpstreamResponse, api: UpstreamApi, reply: Reply) -> None:
-    with closing(upstream_events.read_whole(response, api.read_answer)) as steps:
+    with closing(read_whole(response, api.read_answer)) as steps:
         for events in steps:
             for item in () if isinstance(events, Lull) else events.batch:
                 if isinstance(item, Delta):

@@ -5,14 +5,17 @@
     store    when it is complete
     end      when the exchange is over, however it ended
 
-Whether a request may use the cache, and whether an answer is worth keeping, is decided by those who call this.
+Whether a request may use the cache is decided by its endpoint. An answer is kept if it came to its own end, `stop` or
+`tool_calls`, and can be used by a client.
 """
 
 import hashlib
-from collections.abc import Sequence
+import json
 from enum import Enum
 
+from deepseek_cursor_proxy.conversation import Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.response_cache.flights import Flights, Seat
 from deepseek_cursor_proxy.exchange.response_cache.replay import (
     AnswerRecorder,
@@ -21,7 +24,9 @@ from deepseek_cursor_proxy.exchange.response_cache.replay import (
     is_damaged,
 )
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.json_codec import canonical_json, object_in
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
+from deepseek_cursor_proxy.usage.prices import Cost
 
 # After so many calls that failed, those who waited no longer wait for each other: each gets an error of its own.
 _MOST_FAILURES = 2
@@ -36,10 +41,13 @@ class CacheState(Enum):
     SHARED = "shared"
 
 
-def cache_key(parts: Sequence[bytes]) -> bytes:
-    """The digest of a question: everything that two of them must have in common, one by one."""
+def cache_key(caller: bytes, url: str, body: bytes) -> bytes:
+    """The digest of a question: caller, upstream and its API, body, whatever the order of keys in its objects.
+
+    How the answer is read is no part of it: the bytes are kept as they came, and read again.
+    """
     digest = hashlib.sha256()
-    for part in parts:
+    for part in (caller, url.encode(), canonical_json(json.loads(body)).encode()):
         digest.update(len(part).to_bytes(8))
         digest.update(part)
     return digest.digest()
@@ -52,10 +60,6 @@ class ResponseCache:
         self.store = store
         self.flights = Flights()
 
-    def open_lookup(self, peer: Peer | None, patience: float) -> "CacheLookup":
-        """The cache for one exchange; `patience` is how many seconds its client waits in silence."""
-        return CacheLookup(self, peer, patience)
-
     def close(self) -> None:
         self.store.close()
 
@@ -64,6 +68,7 @@ class CacheLookup:
     """The cache in one exchange. Used by the thread that runs it; must be ended."""
 
     def __init__(self, cache: ResponseCache, peer: Peer | None, patience: float) -> None:
+        """`patience` is how many seconds the client waits in silence."""
         self._cache = cache
         self._peer = peer
         self._patience = patience
@@ -143,12 +148,14 @@ class CacheLookup:
         self._recorder = AnswerRecorder(reader)
         return self._recorder
 
-    def store(self, figures: CachedAnswer) -> None:
-        """Store what was recorded, a whole answer, with these figures, and give it to those who wait for it."""
-        packed = self._recorder.pack() if self._recorder is not None else None
+    def store_answer(self, reply: Reply, tokens: Tokens | None, cost: Cost | None) -> None:
+        """Keep what was recorded, an answer that came to its end, if a client can use it; others may wait for it."""
+        packed = self._recorder.pack() if self._recorder is not None and _is_usable(reply) else None
         if packed is None:
             return
-        answer = figures._replace(packed=packed)
+        answer = CachedAnswer(packed, tokens.prompt + tokens.output if tokens is not None else 0)
+        if cost is not None:
+            answer = answer._replace(cost=cost.amount, currency=cost.currency)
         self._cache.store.record(self._key, answer)
         self._leave(answer)
 
@@ -161,3 +168,12 @@ class CacheLookup:
         seat, self._seat = self._seat, None
         if seat is not None:
             self._cache.flights.leave(seat, answer, has_failed=has_failed)
+
+
+def _is_usable(reply: Reply) -> bool:
+    """Whether a client can use an answer: one with text, or with calls whose arguments are objects."""
+    message = reply.message()
+    if reply.finish_reason() == "tool_calls":
+        are_whole = [bool(call.name) and object_in(call.arguments) is not None for call in message.tool_calls]
+        return bool(are_whole) and all(are_whole)
+    return reply.finish_reason() == "stop" and isinstance(message.content, str) and bool(message.content.strip())

@@ -90,10 +90,15 @@ class HostChoice:
             self._refused.clear()
         self._refused[_refusal(refused, request, caller)] = self._now() + _REFUSED_SECONDS
 
-    def learn(self, reply: Reply, *, has_thinking: bool = True) -> None:
-        """Learn the form of the reasoning in an answer with thinking or without; no effect if the host is known."""
+    def learn(self, reply: Reply, *, has_thinking: bool = True, was_transcript: bool = False) -> None:
+        """Learn the form of the reasoning in an answer with thinking or without; no effect if the host is known.
+
+        An answer to a transcript follows a refusal for want of `reasoning_content`, DeepSeek's own form.
+        """
         if not self._host.is_learning:
             return
+        if was_transcript and not self.chat_api().host.requires_reasoning:
+            self._learn(ReasoningForm.CONTENT, is_sure=True)
         known, is_confirmed = self._forms.get(self._base_url), self._forms.is_confirmed(self._base_url)
         # Most answers teach nothing: they are as the last one was.
         if known == ReasoningForm.CONTENT.value and is_confirmed and not reply.is_foreign:
@@ -103,11 +108,6 @@ class HostChoice:
         elif form is not None and known not in _FIELD_NAMES:
             is_first_silence = form is ReasoningForm.NONE and known is None
             self._learn(form, is_sure=is_first_silence or not self._host.requires_reasoning)
-
-    def record_required_reasoning(self) -> None:
-        """The upstream refused a history for want of `reasoning_content`, DeepSeek's own form, and answers it so."""
-        if self._host.is_learning:
-            self._learn(ReasoningForm.CONTENT, is_sure=True)
 
     def _learn(self, form: ReasoningForm, *, is_sure: bool) -> None:
         self._forms.learn(self._base_url, form.value, is_sure=is_sure)

@@ -8,7 +8,7 @@ where it was answered last, for the prefix cache; a new one goes to
     the first priority
     within it, by weight    decided by the digest of the chat, so that a restart changes nothing
 
-and the others follow in the same order. `plan` goes through them, `upstream/client` sends.
+and the others follow in the same order. `targets` goes through them, `upstream/client` sends.
 """
 
 import logging

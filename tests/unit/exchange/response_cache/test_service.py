@@ -3,8 +3,9 @@ import unittest
 import zlib
 from unittest import mock
 
-from deepseek_cursor_proxy.conversation import Delta, Heartbeat
+from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.response_cache import replay
 from deepseek_cursor_proxy.exchange.response_cache.replay import (
     AnswerRecorder,
@@ -25,8 +26,11 @@ STREAM = b": wait\n\n" + b"".join(CHUNK % b"%d" % at for at in range(2000)) + LA
 
 class TestKeys(unittest.TestCase):
     def test_parts_are_told_apart(self) -> None:
-        cases = [(b"a", b"b"), (b"ab",), (b"ab", b""), (b"", b"ab"), (b"b", b"a")]
-        self.assertEqual(len(cases), len({cache_key(parts) for parts in cases}))
+        cases = [(b"a", "b", b"1"), (b"ab", "", b"1"), (b"", "ab", b"1"), (b"b", "a", b"1"), (b"a", "b", b"2")]
+        self.assertEqual(len(cases), len({cache_key(*parts) for parts in cases}))
+
+    def test_the_order_of_keys_in_a_body_does_not_matter(self) -> None:
+        self.assertEqual(cache_key(b"a", "b", b'{"c": 1, "d": 2}'), cache_key(b"a", "b", b'{"d":2,"c":1}'))
 
 
 class TestReplay(unittest.TestCase):
@@ -79,13 +83,15 @@ class TestLookups(unittest.TestCase):
         self.addCleanup(self.cache.close)
 
     def lookup(self) -> CacheLookup:
-        lookup = self.cache.open_lookup(None, 0)
+        lookup = CacheLookup(self.cache, None, 0)
         self.addCleanup(lookup.end)
         return lookup
 
     def answer(self, lookup: CacheLookup, data: bytes = STREAM) -> None:
         lookup.open_reader(StreamReader()).read(data)
-        lookup.store(CachedAnswer(b"", 7))
+        reply = Reply()
+        reply.add(Delta(text="a", finish_reason="stop"))
+        lookup.store_answer(reply, Tokens(1, 2, 4), None)
 
     def test_a_miss_is_stored_and_found(self) -> None:
         first, second = self.lookup(), self.lookup()

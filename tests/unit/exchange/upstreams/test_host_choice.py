@@ -102,7 +102,7 @@ class TestHostChoice(DatabaseTestCase):
             for _ in range(2):
                 choice.learn(reply(answer))
             self.assertFalse(choice.chat_api().host.requires_reasoning)
-            choice.record_required_reasoning()
+            choice.learn(reply(Delta(text="a")), was_transcript=True)
             self.assertTrue(choice.chat_api().host.requires_reasoning)
 
     def test_a_host_with_a_name_keeps_its_form(self) -> None:

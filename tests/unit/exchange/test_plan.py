@@ -1,16 +1,17 @@
 """Which failures of a call are worth another one, and what the client gets of the others."""
 
+import gc
 import unittest
+import weakref
 from typing import Any
 
-from deepseek_cursor_proxy.errors import ProxyStopping, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.errors import ProxyError, ProxyStopping, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange.attempt import Attempt
+from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.next_step import Output
-from deepseek_cursor_proxy.exchange.upstream_call import UpstreamCall
-from deepseek_cursor_proxy.observers.events import Restored, Sent
-from deepseek_cursor_proxy.reasoning.echoes import FoundTurns
-from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.observers.events import Finished, Restored, Sent
 from tests.support.scripted_upstreams import Case, play
-from tests.unit.exchange.fakes import ME, ExchangeTestCase, FakeResponse
+from tests.unit.exchange.fakes import ExchangeTestCase, FakeResponse
 
 MISSING = "The `reasoning_content` in the thinking mode must be passed back to the API."
 # A turn whose reasoning nobody has: DeepSeek may do without it or not.
@@ -25,62 +26,77 @@ def refusal(status: int = 400, message: str = MISSING) -> UpstreamRefused:
     return UpstreamRefused(status, message, None, None)
 
 
-class TestUpstreamCall(ExchangeTestCase):
-    def call(self, *answers: FakeResponse | Exception, is_held: bool = False, **settings: Any) -> UpstreamCall:
-        self.used = self.services(*answers, **settings)
-        generation = self.generation(messages=HISTORY)
-        found = FoundTurns(generation.request, identify(ME, generation.request.messages, None), {})
-        context = self.context(is_held=is_held)
-        return UpstreamCall(self.used.open_report("chat"), context, generation, found, self.used)
+class TestPlan(ExchangeTestCase):
+    def open(self, *answers: FakeResponse | Exception, is_held: bool = False, **settings: Any) -> Exchange:
+        services, generation = self.services(*answers, **settings), self.generation(messages=HISTORY)
+        exchange = Exchange.open(self.context(is_held=is_held), generation, services)
+        self.addCleanup(exchange.close)
+        return exchange
 
-    def send(self, call: UpstreamCall) -> UpstreamCall:
-        call.send()
-        return call
+    def after(self, exchange: Exchange, error: ProxyError, output: Output) -> Attempt:
+        """What follows an answer that breaks."""
+        return exchange._plan.after(exchange._attempt, error, output)
 
     def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
-        self.send(self.call(refusal(), FakeResponse()))
+        self.open(refusal(), FakeResponse())
         self.assertEqual(2, len(self.upstream.payloads))
         self.assertNotEqual(*(payload["messages"] for payload in self.upstream.payloads))
         self.assertEqual([False, True], [each.is_second_attempt for each in self.events if isinstance(each, Restored)])
 
     def test_a_history_that_is_refused_again_is_a_failure_that_says_so(self) -> None:
         with self.assertRaises(UpstreamFailed) as caught:
-            self.send(self.call(refusal(), refusal()))
+            self.open(refusal(), refusal())
         self.assertEqual("reasoning_refused", caught.exception.code)
 
     def test_any_other_refusal_is_raised(self) -> None:
         with self.assertRaises(UpstreamRefused):
-            self.send(self.call(refusal(422, "no")))
+            self.open(refusal(422, "no"))
 
     def test_a_busy_deepseek_is_called_again(self) -> None:
-        call = self.send(self.call(refusal(503, "busy"), FakeResponse(), retry_budget=60))
-        self.assertEqual(["http_503"], call.plan.retries.reasons)
+        self.open(refusal(503, "busy"), FakeResponse(), retry_budget=60).close()
+        (finished,) = [each for each in self.events if isinstance(each, Finished)]
+        self.assertEqual(("http_503",), finished.retry_reasons)
 
     def test_the_refusal_of_the_proxys_own_key_is_no_401_of_the_client(self) -> None:
         with self.assertRaises(UpstreamFailed) as caught:
-            self.send(self.call(refusal(401, "bad key"), is_held=True))
+            self.open(refusal(401, "bad key"), is_held=True)
         self.assertEqual("held_key_refused", caught.exception.code)
 
     def test_a_failure_that_passes_is_retried_only_before_any_output(self) -> None:
-        call = self.send(self.call(FakeResponse(), FakeResponse(), retry_budget=60))
-        self.assertFalse(call.call_again(UpstreamDropped("reset"), Output.HEARTBEATS))
-        self.assertTrue(call.call_again(UpstreamDropped("reset"), Output.NOTHING))
+        exchange = self.open(FakeResponse(), retry_budget=60)
+        with self.assertRaises(UpstreamDropped):
+            self.after(exchange, UpstreamDropped("reset"), Output.HEARTBEATS)
+        self.assertIs(exchange._attempt, self.after(exchange, UpstreamDropped("reset"), Output.NOTHING))
 
     def test_a_refusal_inside_an_answer_is_repaired_only_before_any_content(self) -> None:
-        call = self.send(self.call(FakeResponse(), FakeResponse()))
-        self.assertTrue(call.call_again(UpstreamFailed(MISSING), Output.DELTAS))
-        self.assertFalse(call.call_again(UpstreamFailed(MISSING), Output.CONTENT))
-        self.assertEqual("reasoning_refused", call.final_error(UpstreamFailed(MISSING), Output.CONTENT).code)
+        exchange = self.open(FakeResponse())
+        self.assertTrue(self.after(exchange, UpstreamFailed(MISSING), Output.DELTAS).is_transcript)
+        with self.assertRaises(UpstreamFailed) as caught:
+            self.after(exchange, UpstreamFailed(MISSING), Output.CONTENT)
+        self.assertEqual("reasoning_refused", caught.exception.code)
 
     def test_a_proxy_that_stops_makes_no_call_again(self) -> None:
-        call = self.send(self.call(FakeResponse()))
-        self.assertFalse(call.call_again(ProxyStopping(), Output.NOTHING))
+        exchange = self.open(FakeResponse())
+        with self.assertRaises(ProxyStopping):
+            self.after(exchange, ProxyStopping(), Output.NOTHING)
+
+    def test_a_final_error_is_freed_without_the_collector(self) -> None:
+        """With megabytes of a broken answer in its frames it would wait for the collector to come by."""
+        exchange, error = self.open(FakeResponse()), UpstreamDropped("reset")
+        freed = weakref.ref(error)
+        gc.disable()
+        self.addCleanup(gc.enable)
+        try:
+            exchange._plan.after(exchange._attempt, error, Output.CONTENT)
+        except UpstreamDropped:
+            del error
+        self.assertIsNone(freed())
 
     def test_a_call_is_recorded_as_sent_once(self) -> None:
-        call = self.send(self.call(FakeResponse()))
+        attempt = self.open(FakeResponse())._attempt
         self.assertEqual([], [each for each in self.events if isinstance(each, Sent)])
-        call.record_sent()
-        call.record_sent()
+        attempt.record_sent()
+        attempt.record_sent()
         self.assertEqual(1, len([each for each in self.events if isinstance(each, Sent)]))
 
 

@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.exchange.upstream_events import read_stream, read_whole
+from deepseek_cursor_proxy.exchange.attempt import read_stream, read_whole
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from tests.unit.exchange.fakes import DONE, FakeResponse, Piece, event
 

@@ -1,0 +1,374 @@
+"""Attempt: a request as one upstream gets it, and the call that is made with it.
+
+    send     restore the history, encode the body, wait for a slot, send, read the head of the response
+    read     the answer as parsed events
+    close    end the call
+
+A request keeps the tools that DeepSeek runs itself, such as web search, as long as the upstream may run them. Without
+them, a request that needed another API only for their sake goes to chat completions. After a refusal `plan` changes the
+form: turns in doubt become a transcript, or refused tools are left out. For another upstream it makes a new attempt,
+because that host may want the request otherwise.
+
+The events of a stream are handed on in an order in which no delta waits for slow work:
+
+    first event alone       the first event is parsed and handed on alone: hundreds may have arrived with it
+    cheap before durable    a piece that completes an answer or a call is stored before it is handed on; its events
+                            before the completing one are handed on without that wait
+
+A BLOCKING lull precedes slow work. A Heartbeat travels in a batch of its own.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from deepseek_cursor_proxy.conversation import Delta, Heartbeat
+from deepseek_cursor_proxy.deepseek import rules
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, with_server_tools
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, OwnNameReader, ParsedEvents, restore_names
+from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
+from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
+from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.request_report import RequestReport
+from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
+from deepseek_cursor_proxy.exchange.response_cache.service import CacheLookup, cache_key
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.targets import open_targets
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.observers.events import Restored, Sent
+from deepseek_cursor_proxy.reasoning import server_turns
+from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
+from deepseek_cursor_proxy.reasoning.echoes import find_turns
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare, prepare_second_attempt
+from deepseek_cursor_proxy.upstream.call_limit import Slot
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
+
+UpstreamEvents = Generator[ParsedEvents | Lull, None, None]
+
+
+class AttemptContext:
+    """What all attempts of one generation share. Used by the thread that runs it."""
+
+    def __init__(
+        self, context: CallContext, generation: GenerationRequest, services: Services, report: RequestReport
+    ) -> None:
+        """Look up what is stored for the turns of the request, and find its upstreams; raises a ProxyError if none."""
+        self.context = context
+        self.services = services
+        self.report = report
+        self.upstream_api = generation.upstream_api
+        find, memory = services.reasoning_store.find, services.memory
+        # The client's request, with what is stored for its turns.
+        self.found = found = find_turns(context.namespace, generation.request, find, memory, generation.client_messages)
+        self.tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
+        self.targets = open_targets(context, generation._replace(request=found.request), services)
+        self.started = time.monotonic()
+        self.cache: CacheLookup | None = None
+        if generation.uses_cache:
+            self.cache = CacheLookup(services.response_cache, context.peer, services.config.heartbeat_interval)
+        # For the first call only.
+        self.slot = context.slot
+        # Waited for slots, by all calls; None as long as none was asked for.
+        self.queue_seconds: float | None = None
+
+
+class Attempt:
+    """Used by the thread that runs the generation."""
+
+    def __init__(self, shared: AttemptContext) -> None:
+        """The request as the current target gets it, without tools that this upstream does not run."""
+        self._shared = shared
+        (self.upstream, model), _ = shared.targets.current
+        request = shared.found.request
+        if model != request.model:
+            request = request._replace(model=model)
+        # Whether the settings want the native API for every request of the client's API.
+        is_native = shared.services.config.responses_upstream == "native"
+        self._is_native = is_native and request.client_api == server_tools.RESPONSES
+        # The API that the client's API, or one of these tools, asks for; not every upstream has it.
+        self._wanted_api = shared.upstream_api
+        self.api = self.upstream.api(self._wanted_api, request)
+        if rules.needs_beta(request) and (self.upstream.beta_url is None or self.api.path != CHAT.path):
+            request = rules.without_beta(request)
+        self.request = request
+        choice, caller = self.upstream.host_choice, shared.context.namespace
+        if self._has_server_parts and not choice.runs_server_tools(self._wanted_api, request, caller):
+            self._remove_server_tools()
+        # Whether the turns in doubt are sent as a transcript.
+        self.is_transcript = False
+        # Types of tools that the upstream refused.
+        self._refused_tools: tuple[str, ...] = ()
+        # API and request of the refusal, until the upstream accepts the request without these tools.
+        self._refusal: tuple[UpstreamApi, Any] | None = None
+        # The request with its reasoning, and the same as it is sent, in the form of the upstream's API.
+        self._restored: PreparedRequest | None = None
+        self.prepared: PreparedRequest | None = None
+        # There is one as soon as the upstream accepts the request, if only to break off; or it is one of the cache.
+        self.response: UpstreamResponse | ReplayedResponse | None = None
+        # The event of the accepted call, until it is emitted.
+        self._sent: Sent | None = None
+
+    @property
+    def is_cached(self) -> bool:
+        return isinstance(self.response, ReplayedResponse)
+
+    @property
+    def absence_means_none(self) -> bool:
+        """Whether an answer without reasoning means that the model thought nothing."""
+        host = self.api.host
+        return host.absence_means_none or (host.requires_reasoning and not self.request.thinking)
+
+    # The form of the request …
+
+    def _restore(self) -> None:
+        # A host that does not insist on reasoning gets the history as it is.
+        found, services = self._shared.found, self._shared.services
+        strategy = services.config.missing_reasoning_strategy if self.api.host.requires_reasoning else "placeholder"
+        self._prepare(prepare(self.request, found.history, found.stored, strategy, services.memory))
+
+    def use_transcript(self) -> None:
+        """Have the history sent as a transcript where its reasoning may be missing."""
+        assert self.prepared is not None
+        self.is_transcript = True
+        if not self.api.host.requires_reasoning:
+            # What was learned of the upstream is wrong, if it answers now.
+            chat = self.upstream.host_choice.strict_chat_api
+            self.api = with_server_tools(chat) if self.request.server_tools else chat
+        strategy = self._shared.services.config.missing_reasoning_strategy
+        self._prepare(prepare_second_attempt(self.request, self._shared.found.stored, self.prepared, strategy))
+
+    def leave_out_tools(self, *, is_reason: bool) -> None:
+        """Have the request sent without the tools that the upstream refused, perhaps because of them."""
+        assert self._restored is not None
+        self._refusal = (self.api, self.request) if is_reason else None
+        # A history may have searches where the request has no tool for more.
+        self._refused_tools = tuple(sorted({tool["type"] for tool in self.request.server_tools} or {"searches"}))
+        self._remove_server_tools()
+        self._prepare(self._restored._replace(request=server_tools.leave_out(self._restored.request)))
+
+    def _remove_server_tools(self) -> None:
+        """BadRequest if the request forces one."""
+        self.request = server_tools.leave_out(self.request)
+        if not self._is_native:
+            self._wanted_api = CHAT
+        self.api = self.upstream.api(self._wanted_api, self.request)
+
+    def _prepare(self, restored: PreparedRequest) -> None:
+        """Bring the request into the form of the upstream's API, and its tools in order."""
+        self._restored = prepared = restored
+        shared, services = self._shared, self._shared.services
+        namespace, find, memory = shared.context.namespace, services.reasoning_store.find, services.memory
+        if self.api.host.form is ReasoningForm.DETAILS:
+            prepared = add_details(prepared, namespace, find, memory)
+        if self.api.runs_server_tools:
+            prepared = server_turns.complete(prepared, namespace, find, memory)
+        prepared.check_size(max(rules.MAX_BODY_BYTES, services.config.max_request_body_bytes))
+        self.prepared = prepared = shared.tracker.order_tools(prepared)
+        number, divergence = shared.report.number, shared.tracker.divergence
+        shared.report.emit(Restored(number, prepared, self.is_transcript, self.api, divergence, self._refused_tools))
+
+    @property
+    def _has_server_parts(self) -> bool:
+        """Whether the request has tools that DeepSeek runs itself or, for another API than usual, items of them."""
+        return bool(self.request.server_tools) or not (self._wanted_api is CHAT or self._is_native)
+
+    def is_refusal_of_tools(self, error: ProxyError) -> bool:
+        """Whether the call may have failed because of tools that DeepSeek runs itself."""
+        is_refusal = isinstance(error, (UpstreamRefused, UpstreamFailed)) and not isinstance(error, UpstreamDropped)
+        if not self._has_server_parts or not is_refusal or is_overflow(error):
+            return False
+        is_unknown = self.upstream.host_choice.is_learning
+        # An answer of another kind than a stream, as a web server gives for any path.
+        status = error.status if isinstance(error, UpstreamRefused) else 200
+        return server_tools.is_refusal(self.request, status, error.message, is_unknown=is_unknown)
+
+    def is_refusal_in_answer(self, error: ProxyError) -> bool:
+        """The same for an error in place of an answer; from DeepSeek itself that is one of a tool that runs."""
+        is_unknown = self._has_server_parts and self.upstream.host_choice.is_learning
+        is_failure = is_unknown and isinstance(error, UpstreamFailed)
+        return is_failure and server_tools.mentions_tools(error.message, self.request)
+
+    # The call …
+
+    def send(self) -> None:
+        """Have the upstream accept the request: one slot, one connection, the head of one response.
+
+        With the response cache there may be an answer already, or an identical question that is about to get one.
+        """
+        shared, services = self._shared, self._shared.services
+        if self.prepared is None:
+            self._restore()
+        assert self.prepared is not None
+        body = self.api.encode(self.prepared.request, services.memory)
+        is_beta = rules.needs_beta(self.request)
+        destination = self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
+        if shared.cache is not None:
+            self.use_cached(shared.cache.find(cache_key(shared.context.namespace, destination.url, body)))
+        if shared.cache is None or not (self.is_cached or shared.cache.is_waiting):
+            slot, credential = self._acquire_slot(), shared.targets.credential
+            self.response = response = services.upstream.send(destination, body, credential, shared.context.peer, slot)
+            if shared.targets.has_owner_key:
+                response.hide(credential)
+            if self.request.stream:
+                response.raise_unless_stream()
+            self._record_acceptance(len(body))
+            shared.targets.record_acceptance()
+        if self._refusal is not None:
+            self.upstream.host_choice.record_refused_tools(*self._refusal, shared.context.namespace)
+            self._refusal = None
+
+    def use_cached(self, answer: ReplayedResponse | None) -> None:
+        """Take an answer of the response cache in place of a response, if there is one."""
+        self.response, self._sent = answer, None
+        if answer is not None:
+            # A hit is a request of its chat like any other; that it was sent is not reported.
+            self._record_acceptance(0)
+
+    def _record_acceptance(self, size: int) -> None:
+        assert self.prepared is not None
+        shared, targets = self._shared, self._shared.targets
+        payload = partial(self.api.payload, self.prepared.request)
+        seconds, name = time.monotonic() - shared.started, "" if targets.is_only else self.upstream.name
+        self._sent = Sent(shared.report.number, payload, size, seconds, targets.retries.count, name)
+
+    def _acquire_slot(self) -> Slot:
+        shared = self._shared
+        slot, shared.slot = shared.slot, None
+        limit = shared.services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
+        started = time.monotonic()
+        try:
+            if slot is not None and slot.limit is not limit:
+                # It was acquired for the upstream that was asked first.
+                slot.release()
+                slot = None
+            if slot is None:
+                (slot,) = limit.acquire(shared.context.peer)
+            return slot
+        finally:
+            shared.queue_seconds = (shared.queue_seconds or 0.0) + time.monotonic() - started
+
+    def record_sent(self) -> None:
+        """Record and report that DeepSeek accepted, before the answer ends and the client goes on. Idempotent."""
+        if self._sent is not None:
+            sent, self._sent = self._sent, None
+            self._shared.tracker.record()
+            if not self.is_cached:
+                self._shared.report.emit(sent)
+
+    def close(self, *, was_complete: bool = False) -> None:
+        """Idempotent."""
+        self.record_sent()
+        if self.response is not None:
+            self.response.close(was_complete=was_complete)
+
+    # Its answer …
+
+    def read(self, *, with_lulls: bool) -> UpstreamEvents:
+        """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
+        assert self.response is not None
+        request, cache, written = self.request, self._shared.cache, self._open_written_calls()
+        if not with_lulls or not request.stream:
+            # The first wait for DeepSeek may be long.
+            self.record_sent()
+        if isinstance(self.response, UpstreamResponse) and not request.stream:
+            return read_whole(self.response, partial(self._read_answer, written))
+        reader = self.api.open_reader()
+        if cache is not None:
+            reader = cache.open_reader(reader)
+        if written is not None:
+            reader = written.reader(reader)
+        if request.sent_names:
+            reader = OwnNameReader(reader, request.sent_names)
+        return read_stream(self.response, reader, self.record_sent, with_lulls=with_lulls)
+
+    def _read_answer(self, written: "WrittenCalls | None", body: Mapping[str, Any]) -> list[Delta]:
+        deltas = self.api.read_answer(body)
+        if written is not None:
+            deltas = [converted for delta in deltas for converted in written.convert(delta, "message")]
+        return restore_names(deltas, self.request.sent_names) if self.request.sent_names else deltas
+
+    def _open_written_calls(self) -> "WrittenCalls | None":
+        """What makes calls of those that the model writes as text; None if that does not happen here."""
+        request, choice = self.request, self.upstream.host_choice
+        if not request.tools or request.tool_choice == "none":
+            return None
+        if request.server_tools or self.api.path != CHAT.path:
+            # DeepSeek runs tools itself there, and reads what its models write.
+            return None
+        if not self._shared.context.reads_written_calls and not choice.may_write_calls:
+            return None
+        # Only here: few upstreams have no parser for calls, and the proxy is smaller without.
+        from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
+
+        return WrittenCalls(request, lambda: f"call_{secrets.token_hex(12)}", choice.record_structured_call)
+
+
+def read_stream(
+    response: UpstreamResponse | ReplayedResponse,
+    reader: EventReader,
+    record_sent: Callable[[], None],
+    *,
+    with_lulls: bool,
+) -> UpstreamEvents:
+    """The events of a streamed response up to its [DONE] or the first problem.
+
+    `record_sent` runs after the first lull, or when there is nothing to hand on yet.
+    """
+    is_first = True
+    with closing(response.stream(with_lulls=with_lulls)) as pieces:
+        for piece in pieces:
+            if not isinstance(piece, bytes):
+                if is_first:
+                    record_sent()
+                yield piece if isinstance(piece, Lull) else ParsedEvents([piece])
+                continue
+            rest = b""
+            if is_first:
+                end = piece.find(b"\n\n") + 2
+                if end >= 2:
+                    piece, rest = piece[:end], piece[end:]
+            while piece:
+                events = reader.read(piece)
+                if events.is_progress:
+                    response.note_progress()
+                elif events.batch or piece.isspace():
+                    # Nothing but comments and blank lines.
+                    response.note_keep_alive()
+                if events.is_durable:
+                    if events.early_count:
+                        yield events.take_early()
+                    yield BLOCKING
+                    record_sent()
+                yield events
+                if events.is_over:
+                    return
+                if is_first:
+                    is_first = False
+                    yield BLOCKING
+                    record_sent()
+                piece, rest = rest, b""
+
+
+def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:
+    """The one batch of a response that is not streamed, after a Heartbeat for each of DeepSeek's keep-alives."""
+    with closing(response.read_with_heartbeats()) as pieces:
+        for piece in pieces:
+            if isinstance(piece, Heartbeat):
+                yield ParsedEvents([piece])
+                continue
+            try:
+                body = decode_upstream_json(piece)
+            except ValueError:
+                raise UpstreamFailed("DeepSeek's answer is not JSON.") from None
+            if not isinstance(body, dict):
+                raise UpstreamFailed("DeepSeek's answer is not a JSON object.")
+            yield ParsedEvents([*read_answer(body)], is_durable=True)
