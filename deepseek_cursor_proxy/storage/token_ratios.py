@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.table import Kind, Table
@@ -21,7 +21,9 @@ from deepseek_cursor_proxy.storage.table import Kind, Table
 _TOKENS_OF_FULL_WEIGHT = 4000
 _LEAST_SHARE = 0.05
 _FARTHEST = math.log(2)
-# Smaller changes of the logarithm are not written, and none sooner than this after the last write.
+# Prompts of full weight, after which the mean hardly changes.
+_ENOUGH = 16.0
+# Smaller changes of the logarithm are not written once enough is known, and none sooner than this after the last write.
 _WORTH_A_WRITE = 0.01
 _SECONDS_BETWEEN_WRITES = 300.0
 # DeepSeek has a few models; an odd upstream must not fill the file.
@@ -30,11 +32,12 @@ _MOST_MODELS = 64
 
 @dataclass(frozen=True)
 class _Ratio:
-    """The mean logarithm, its weight (starting as if one estimate had been right), and the mean in the file."""
+    """The mean logarithm, its weight (starting as if one estimate had been right), and both as the file has them."""
 
     mean: float = 0.0
     count: float = 1.0
     written: float = 0.0
+    written_count: float = 1.0
     written_at: float = float("-inf")
 
 
@@ -53,6 +56,10 @@ class TokenRatios(Table):
         """The factor for an estimate; 1 for an unknown model."""
         return math.exp(self._all().get(model, _Ratio()).mean)
 
+    def has_learned(self, model: str) -> bool:
+        """Whether another prompt would hardly change the ratio."""
+        return self._all().get(model, _Ratio()).count > _ENOUGH
+
     def learn(self, model: str, estimated: float, prompt_tokens: int) -> None:
         """Add a prompt that DeepSeek counted. May write to the file, so no request may wait for it."""
         if estimated <= 0 or prompt_tokens <= 0:
@@ -66,7 +73,7 @@ class TokenRatios(Table):
             before = known.get(model, _Ratio())
             share = weight * max(_LEAST_SHARE, 1 / (before.count + 1))
             mean = before.mean + share * (logarithm - before.mean)
-            known[model] = _Ratio(mean, before.count + weight, before.written, before.written_at)
+            known[model] = replace(before, mean=mean, count=before.count + weight)
         if self._clock() - before.written_at >= _SECONDS_BETWEEN_WRITES:
             self._write(model)
 
@@ -78,7 +85,7 @@ class TokenRatios(Table):
     def _all(self) -> dict[str, _Ratio]:
         if self._ratios is None:
             rows = self._read_all(_MOST_MODELS)
-            found = {model: _Ratio(mean, count, mean) for model, mean, count in rows if abs(mean) <= _FARTHEST}
+            found = {model: _Ratio(mean, count, mean, count) for model, mean, count in rows if abs(mean) <= _FARTHEST}
             with self._lock:
                 # Another thread may have read and learned meanwhile.
                 self._ratios = self._ratios if self._ratios is not None else found
@@ -88,8 +95,9 @@ class TokenRatios(Table):
         with self._lock:
             assert self._ratios is not None
             known = self._ratios[model]
-            if abs(known.mean - known.written) < _WORTH_A_WRITE:
+            is_learning = known.written_count < min(known.count, _ENOUGH + 1)
+            if not is_learning and abs(known.mean - known.written) < _WORTH_A_WRITE:
                 return
             # Before the write, so that a file that cannot be written is not tried with every prompt.
-            self._ratios[model] = _Ratio(known.mean, known.count, known.mean, self._clock())
+            self._ratios[model] = _Ratio(known.mean, known.count, known.mean, known.count, self._clock())
         self._write_row((model,), (known.mean, known.count))

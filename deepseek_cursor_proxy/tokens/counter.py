@@ -1,10 +1,11 @@
 """TokenCounter counts the tokens of a prompt: exactly with a tokenizer file from the user, else by an estimate.
 
     count      never waits for a file: until the tokenizer is read, it returns the estimate
-    learn      compares DeepSeek's own count with the estimate, later and in a thread of its own
+    learn      compares DeepSeek's own count with the estimate, later, in a thread of its own, when the proxy is idle
 
-Estimating a prompt of 436 kB takes 25 ms, starting the thread 0.4. So `learn` samples: the first 16 prompts of each
-model, then one a minute. `storage.token_ratios` keeps the ratio between the two counts.
+Estimating a prompt of 436 kB takes 25 ms, and every other thread waits for parts of that. So `learn` takes samples: no
+long prompts; of each model 16, unless an earlier process has learned enough, then one a minute. `storage.token_ratios`
+keeps the ratio between the two counts.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.usage import count_of
-from deepseek_cursor_proxy.net.threads import start_thread
+from deepseek_cursor_proxy.net.threads import BackgroundTask, start_thread
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
@@ -33,8 +34,12 @@ _log = logging.getLogger(__name__)
 # The mean hardly changes after that.
 _FIRST_SAMPLES = 16
 _SECONDS_BETWEEN_SAMPLES = 60.0
-# By then the answer has ended.
-_SECONDS_BEFORE_SAMPLE = 0.05
+# Tokens of a prompt that is sampled; its estimate takes 7 ms. Longer prompts teach no more.
+_MOST_TOKENS = 32_000
+# The proxy is idle if it uses less CPU than this within that time. A sample that finds it busy so often is dropped.
+_IDLE_CPU_SECONDS = 0.005
+_SECONDS_TO_BE_IDLE = 0.1
+_MOST_TRIES = 50
 # Clients count the same long chat again and again. Counting a shorter text is as fast as looking it up.
 _SHORTEST_REMEMBERED = 512
 # A digest, a number and a dictionary entry. The budget below holds some 12,000 texts.
@@ -43,7 +48,7 @@ _MAX_BYTES_OF_TEXTS = 2 * 1024 * 1024
 
 
 class TokenCounter:
-    """Called by handler threads. The lock protects `_sampled` and the start and end of both threads."""
+    """Called by handler threads. The lock protects `_sampled`, `_sample` and the start of the loader."""
 
     def __init__(self, config: ProxyConfig, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Open no file."""
@@ -57,8 +62,9 @@ class TokenCounter:
         self._texts: Memo[bytes, int] = Memo(_MAX_BYTES_OF_TEXTS, lambda key, count: _BYTES_PER_TEXT)
         # By model: the number of samples and the time of the last.
         self._sampled: dict[str, tuple[int, float]] = {}
-        self._sampler: threading.Thread | None = None
-        self._stop = threading.Event()
+        # The prompt that is sampled next, or now, and DeepSeek's count.
+        self._sample: tuple[ChatRequest, int] | None = None
+        self._sampler = BackgroundTask(self._take_sample, "token-count-learn")
 
     def count(self, request: ChatRequest) -> int:
         if self._path is not None and self._is_loaded(self._path):
@@ -69,20 +75,17 @@ class TokenCounter:
         """Compare the estimate with the usage that DeepSeek reported for this request. Returns at once."""
         count = count_of(usage, "prompt_tokens") if usage is not None else 0
         # With a tokenizer there is nothing to learn, and a search adds to the prompt what it finds.
-        if not count or self._path is not None or request.server_tools:
+        if not 0 < count <= _MOST_TOKENS or self._path is not None or request.server_tools:
             return
         with self._lock:
-            if self._stop.is_set() or self._sampler is not None or not self._is_due(request.model):
+            if self._sample is not None or not self._is_due(request.model):
                 return
-            self._sampler = start_thread(lambda: self._sample(request, count), "token-count-learn")
+            self._sample = request, count
+        self._sampler.wake()
 
     def close(self) -> None:
         """Idempotent; the owner of the database closes it."""
-        with self._lock:
-            self._stop.set()
-            sampler = self._sampler
-        if sampler is not None:
-            sampler.join()
+        self._sampler.close()
         self._ratios.close()
 
     def _is_due(self, model: str) -> bool:
@@ -93,14 +96,27 @@ class TokenCounter:
         self._sampled[model] = (count + 1, now)
         return True
 
-    def _sample(self, request: ChatRequest, count: int) -> None:
-        # Starting a thread waits until the thread runs, so the thread begins by sleeping.
-        self._stop.wait(_SECONDS_BEFORE_SAMPLE)
-        try:
+    def _take_sample(self) -> None:
+        """Estimate the prompt that waits as soon as the proxy is idle."""
+        assert self._sample is not None
+        request, count = self._sample
+        is_first = self._sampled[request.model][0] == 1
+        if is_first and self._ratios.has_learned(request.model):
+            self._sampled[request.model] = (_FIRST_SAMPLES, self._clock())
+        elif self._wait_until_idle():
             self._ratios.learn(request.model, estimate_prompt(request), count)
-        finally:
-            with self._lock:
-                self._sampler = None
+        with self._lock:
+            self._sample = None
+
+    def _wait_until_idle(self) -> bool:
+        for _ in range(_MOST_TRIES):
+            before = time.process_time()
+            self._sampler.pause(_SECONDS_TO_BE_IDLE)
+            if self._sampler.is_closed:
+                return False
+            if time.process_time() - before < _IDLE_CPU_SECONDS:
+                return True
+        return False
 
     def _is_loaded(self, path: Path) -> bool:
         """Whether the tokenizer can be used. The first call starts reading it in the background."""

@@ -1,5 +1,8 @@
 """count_tokens: answered without a call to DeepSeek."""
 
+from unittest import mock
+
+from deepseek_cursor_proxy.tokens import counter as counter_module
 from tests.fake_deepseek import Answer
 from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, assistant, user
 from tests.support.polling import eventually
@@ -8,6 +11,12 @@ COUNT = f"{PATH}/count_tokens"
 
 
 class TestCounting(MessagesTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        # Samples wait for an idle process, which tests are not.
+        self.enterContext(mock.patch.object(counter_module, "_SECONDS_TO_BE_IDLE", 0.001))
+        self.enterContext(mock.patch.object(counter_module, "_IDLE_CPU_SECONDS", 1.0))
+
     def count(self, *messages: Json, path: str = COUNT, **more: object) -> int:
         reply = self.send(self.running, {"model": "claude-opus-4-5", "messages": list(messages), **more}, path=path)
         self.assertEqual((200, {"input_tokens"}), (reply.status, set(reply.value)), reply.body)
@@ -26,7 +35,7 @@ class TestCounting(MessagesTestCase):
         answer = assistant(self.complete(self.running, tools=TOOLS))
         # The usage of that answer changes what the same text counts, some moments later.
         counter = self.running.server.services().counter
-        self.assertTrue(eventually(lambda: bool(counter._sampled) and counter._sampler is None))
+        self.assertTrue(eventually(lambda: bool(counter._sampled) and counter._sample is None))
         emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in answer["content"]]
         whole = self.count(user("q"), answer, user("go on"), tools=TOOLS)
         self.assertEqual(whole, self.count(user("q"), {**answer, "content": emptied}, user("go on"), tools=TOOLS))
@@ -50,7 +59,7 @@ class TestCounting(MessagesTestCase):
         counter = self.running.server.services().counter
         for _ in range(8):
             reply = self.complete(self.running, question)["usage"]
-            self.assertTrue(eventually(lambda: counter._sampler is None))
+            self.assertTrue(eventually(lambda: counter._sample is None))
         true = reply["input_tokens"] + reply["cache_read_input_tokens"]
         after = self.count(question)
         self.assertLess(abs(after - true), abs(before - true))

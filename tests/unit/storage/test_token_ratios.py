@@ -60,10 +60,19 @@ class TestTokenRatios(StoreTestCase):
         self.learn(12_000, 1)
         self.assertGreater(self.rows()[PRO], first[PRO])
 
-    def test_a_ratio_that_hardly_changed_is_not_written(self) -> None:
-        self.learn(10_010)
+    def test_a_ratio_that_hardly_changed_is_written_until_it_is_learned(self) -> None:
+        self.learn(10_010, 16)
+        self.restart()
+        self.assertTrue(self.store.has_learned(PRO))
+        self.assertFalse(self.store.has_learned(FLASH))
+        before = self.rows()
+        self.learn(10_050, 30)
         self.store.close()
-        self.assertEqual({}, self.rows())
+        self.assertEqual(before, self.rows())
+
+    def test_short_prompts_alone_teach_little(self) -> None:
+        self.learn(110, 100, estimated=100)
+        self.assertFalse(self.store.has_learned(PRO))
 
     def test_token_ratios_on_a_failing_file_raise_nothing(self) -> None:
         self.database.close()

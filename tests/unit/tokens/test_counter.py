@@ -1,3 +1,4 @@
+import itertools
 import json
 from typing import Any
 from unittest import mock
@@ -14,14 +15,15 @@ from tests.support.histories import user
 from tests.unit.tokens.test_bpe import DOCUMENT, WIRE
 from tests.unit.tokens.test_estimate import REAL
 
-LONG = ChatRequest("flash", "deepseek-flash", tuple(user(text * 40) for text in REAL))
+LONG = ChatRequest("flash", "deepseek-flash", tuple(user(text * 20) for text in REAL))
 GUESS = estimate_prompt(LONG)
 
 
 class CounterTestCase(DatabaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.enterContext(mock.patch.object(counter_module, "_SECONDS_BEFORE_SAMPLE", 0.001))
+        self.enterContext(mock.patch.object(counter_module, "_SECONDS_TO_BE_IDLE", 0.001))
+        self.enterContext(mock.patch.object(counter_module, "_IDLE_CPU_SECONDS", 1.0))
 
     def counter(self, **settings: Any) -> TokenCounter:
         counter = TokenCounter(ProxyConfig(**settings), self.database, clock=lambda: self.now)
@@ -33,8 +35,7 @@ class TestSampling(CounterTestCase):
     def learned_count(self, counter: TokenCounter, usage: Any) -> int:
         """The count after `learn` and its thread have ended."""
         counter.learn(LONG, usage)
-        if (thread := counter._sampler) is not None:
-            thread.join(PATIENCE)
+        counter._sampler.wait(PATIENCE)
         return counter.count(LONG)
 
     def test_without_a_tokenizer_the_token_count_is_the_estimate(self) -> None:
@@ -69,6 +70,31 @@ class TestSampling(CounterTestCase):
         counter = self.counter()
         counter.close()
         self.assertEqual(GUESS, self.learned_count(counter, {"prompt_tokens": GUESS * 2}))
+
+    def test_a_process_that_starts_later_takes_one_sample_a_minute_at_once(self) -> None:
+        counter = self.counter()
+        for _ in range(16):
+            self.learned_count(counter, {"prompt_tokens": GUESS})
+        counter.close()
+        counter = self.counter()
+        for _ in range(3):
+            self.assertEqual(GUESS, self.learned_count(counter, {"prompt_tokens": GUESS * 2}))
+        self.now += 61
+        self.assertGreater(self.learned_count(counter, {"prompt_tokens": GUESS * 2}), GUESS)
+
+    def test_long_prompts_are_not_sampled(self) -> None:
+        counter = self.counter()
+        self.assertEqual(GUESS, self.learned_count(counter, {"prompt_tokens": 32_001}))
+        self.assertEqual({}, counter._sampled)
+
+    def test_a_sample_waits_until_the_proxy_is_idle_and_is_dropped_if_that_takes_long(self) -> None:
+        counter, times = self.counter(), [0.0, 0.2, 1.0, 1.2, 2.0, 2.001]
+        usage = {"prompt_tokens": GUESS * 2}
+        with mock.patch.object(counter_module, "_IDLE_CPU_SECONDS", 0.005):
+            with mock.patch.object(counter_module.time, "process_time", side_effect=itertools.count()):
+                self.assertEqual(GUESS, self.learned_count(counter, usage))
+            with mock.patch.object(counter_module.time, "process_time", side_effect=times):
+                self.assertGreater(self.learned_count(counter, usage), GUESS)
 
     def test_another_token_counter_starts_with_the_stored_ratio(self) -> None:
         counter = self.counter()
