@@ -21,8 +21,8 @@ from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
-from deepseek_cursor_proxy.protocols.request import anthropic_blocks
 from deepseek_cursor_proxy.protocols.request import parse as chat_request
+from deepseek_cursor_proxy.protocols.request.content import has_server_blocks
 from deepseek_cursor_proxy.protocols.request.field_checks import (
     Json,
     bad_field,
@@ -209,7 +209,7 @@ def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
     if not isinstance(blocks, list):
         return message
     opened = {at: text for at, block in enumerate(blocks) if (text := _open_signature(block, opener)) is not None}
-    if with_blocks and anthropic_blocks.has_server_blocks(blocks):
+    if with_blocks and has_server_blocks(blocks):
         if not opened:
             return message
         unsealed = [_thinking(opened[at]) if at in opened else block for at, block in enumerate(blocks)]

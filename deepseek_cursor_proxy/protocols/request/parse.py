@@ -4,14 +4,15 @@ A field of the wrong type raises a BadRequest that names it; null counts as abse
 the shape of a body by the name of the model, so every endpoint accepts chat messages, Anthropic blocks in them (with a
 `system` field), and items of the Responses API.
 
-To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS, and to deepseek/responses_api._PARAMS
-if its Responses API has it. One that needs translation: add it to _TRANSLATED_FIELDS and to conversation.ChatRequest,
-read it in `parse`, send it in deepseek/chat_api.payload and responses_api.payload. A field in
-responses/envelope._RESPONSE_FIELDS or anthropic/request._IGNORED_FIELDS never gets here: take it out of that list.
+To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS, and to _PARAMS in
+deepseek/apis/responses_api.py if its Responses API has it. One that needs translation: add it to _TRANSLATED_FIELDS and
+to conversation.ChatRequest, read it in `parse`, send it in `payload` of deepseek/apis/chat_api.py and of
+deepseek/apis/responses_api.py. A field in _RESPONSE_FIELDS of responses/envelope or in _IGNORED_FIELDS of
+anthropic/request never gets here: take it out of that list.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
@@ -22,7 +23,7 @@ from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_res
 from deepseek_cursor_proxy.deepseek.tools import tool_definitions
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
-from deepseek_cursor_proxy.protocols.request import anthropic_blocks, responses_items, thinking_mode, tools
+from deepseek_cursor_proxy.protocols.request import content, responses_items, tools
 from deepseek_cursor_proxy.protocols.request import messages as chat_messages
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_custom_calls
 from deepseek_cursor_proxy.protocols.request.field_checks import (
@@ -54,26 +55,24 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
     server_api = api if config.server_tools == "pass" else None
     tool_set = tools.read(body, declared, keep_strict=has_beta, server_api=server_api)
-    history = _read_history(body, source, tool_set, memory)
-    names = tool_set.names()
+    messages, history_dropped = _read_history(body, source, tool_set, memory)
+    custom, known = tool_set.custom, tool_set.names
     messages = tuple(
-        [
-            wrap_custom_calls(message, tool_set.custom, names) if message.tool_calls else message
-            for message in history.messages
-        ]
+        [wrap_custom_calls(message, custom, known) if message.tool_calls else message for message in messages]
     )
-    dropped = [*tool_set.dropped, *history.dropped]
+    dropped = {*tool_set.dropped, *history_dropped}
     # Only DeepSeek's beta path accepts it, on the last message.
     misplaced = messages[:-1] if has_beta else messages
     if True in [message.prefix for message in misplaced]:
         messages = (*(message._replace(prefix=False) for message in misplaced), *messages[len(misplaced) :])
-        dropped.append("prefix")
+        dropped.add("prefix")
     target = _model_for(messages, model.model, config)
-    options = thinking_mode.read(body)
+    options = read_thinking(body)
     thinking = config.thinking == "enabled" if model.thinking is None else model.thinking
     thinking = thinking if options.thinking is None else options.thinking
-    # The client's id of the chat: Cursor's, else the prompt_cache_key.
-    conversation = _cursor_conversation(body) or optional(body, "prompt_cache_key", str, "a string") or None
+    metadata = optional(body, "metadata", dict, "an object") or {}
+    cursor_chat = optional_string(metadata, "cursorConversationId", "metadata")
+    prompt_cache_key = optional(body, "prompt_cache_key", str, "a string") if not cursor_chat else None
     # In the order of the fields: with names it takes three times as long.
     return ChatRequest(
         requested_model,
@@ -88,11 +87,12 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         # An unknown effort, perhaps of a newer client, counts as none.
         rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
         _params(body),
-        conversation,
-        tuple(sorted({*_dropped(body), *options.dropped, *dropped})),
+        # The client's id of the chat.
+        cursor_chat or prompt_cache_key or None,
+        tuple(sorted(dropped.union(_dropped(body, is_cursor_chat=cursor_chat is not None), options.dropped))),
         frozenset(tool_set.custom),
         {name: inner for inner, name in tool_set.upstream_names.items()},
-        tool_definitions.sent_names(names),
+        tool_definitions.sent_names(tool_set.names),
         api,
         tuple(tool_set.server),
         tool_set.server_choice,
@@ -103,9 +103,11 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
 
 def _has_beta(config: ProxyConfig) -> bool:
     """Whether an upstream may have DeepSeek's beta path."""
-    tables = config.upstreams.values()
-    pairs = [(each.host, each.base_url) for each in tables] or [(config.upstream_host, config.upstream_base_url)]
-    return any(hosts.beta_url(hosts.choose(host, url), url) is not None for host, url in pairs)
+    pairs = [(table.host, table.base_url) for table in config.upstreams.values()]
+    for host, url in pairs or [(config.upstream_host, config.upstream_base_url)]:
+        if hosts.beta_url(hosts.choose(host, url), url) is not None:
+            return True
+    return False
 
 
 # Plain fields: a check for each, and its words for the error …
@@ -157,8 +159,11 @@ _TRANSLATED_FIELDS = (
     "model messages stream stream_options tools tool_choice functions function_call max_completion_tokens user "
     "n input instructions system max_output_tokens text prompt_cache_key cache nomyo"
 )
+THINKING_FIELDS = frozenset(
+    {"thinking", "enable_thinking", "chat_template_kwargs", "extra_body", "reasoning", "reasoning_effort"}
+)
 _PARAMS = frozenset({*_FORWARDED_FIELDS, "max_completion_tokens", "max_output_tokens", "text", "user"})
-_KNOWN_FIELDS = frozenset({*_FORWARDED_FIELDS, *_TRANSLATED_FIELDS.split(), *thinking_mode.NAMES})
+_KNOWN_FIELDS = frozenset({*_FORWARDED_FIELDS, *_TRANSLATED_FIELDS.split(), *THINKING_FIELDS})
 _NEVER_DROPPED = _KNOWN_FIELDS - {"input", "text", "user", "user_id"}
 
 
@@ -192,25 +197,23 @@ def _params(body: Json) -> dict[str, Any]:
     return params
 
 
-def _dropped(body: Json) -> tuple[str, ...]:
+def _dropped(body: Json, *, is_cursor_chat: bool) -> list[str]:
     """The fields of the body that DeepSeek will not get."""
     if _NEVER_DROPPED.issuperset(body):
-        return ()
+        return []
     dropped = [name for name in body if name not in _KNOWN_FIELDS]
-    if _cursor_conversation(body) is not None:
+    if is_cursor_chat:
         dropped.remove("metadata")
     if body.get("messages") and body.get("input") is not None:
         # Of two histories in one body, `messages` wins.
         dropped.append("input")
     dropped += [f"text.{inner}" for inner in body.get("text") or {} if inner != "format"]
     dropped += [name for name in ("user", "user_id") if body.get(name) and not _USER_ID.fullmatch(body[name])]
-    return tuple(dropped)
+    return dropped
 
 
 def _includes_usage(body: Json) -> bool | None:
-    options = optional(body, "stream_options", dict, "an object")
-    if options is None:
-        return None
+    options = optional(body, "stream_options", dict, "an object") or {}
     return optional(options, "include_usage", bool, "true or false", "stream_options.include_usage")
 
 
@@ -259,7 +262,7 @@ def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, m
         history = chat_messages.read(source.values, memory, tool_set.server_api if is_read else None)
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
-        system = anthropic_blocks.read(body.get("system"), "system", "system").content
+        system = content.read_blocks(body.get("system"), "system", "system").content
         leading = [_system_message(text) for text in (instructions, system) if text]
         history = ParsedHistory((*leading, *history.messages), history.dropped)
     if not history.messages:
@@ -295,11 +298,6 @@ def _system_message(content: str | Parts) -> Message:
     return known
 
 
-def _cursor_conversation(body: Json) -> str | None:
-    metadata = optional(body, "metadata", dict, "an object")
-    return None if metadata is None else optional_string(metadata, "cursorConversationId", "metadata")
-
-
 def _text_format(body: Json) -> Json | None:
     """The Responses API's `text.format` as response_format, in which the schema is nested once more."""
     text = optional(body, "text", dict, "an object") or {}
@@ -312,3 +310,85 @@ def _text_format(body: Json) -> Json | None:
     if kind == "json_schema":
         return {"type": kind, "json_schema": {name: value for name, value in form.items() if name != "type"}}
     return None if kind in (None, "text") else {"type": kind}
+
+
+# Whether the model should think, and with which effort, in the fields of several hosts. The first that is present
+# decides:
+#
+#     thinking                {"type": "enabled" | "disabled"}, DeepSeek's own; also true or false
+#     enable_thinking         Qwen's hosts
+#     chat_template_kwargs    thinking or enable_thinking, as vLLM and SGLang take them
+#     extra_body              any of these in it, from clients that do not unpack it as OpenAI's SDK does
+#     reasoning.enabled       OpenRouter's
+#     an effort of "none"     reasoning_effort, or reasoning.effort
+#
+# Without any of them, or in an adaptive mode, the name of the model decides, then the setting.
+
+_THINKING_TYPES = {"enabled": True, "disabled": False}
+_ADAPTIVE = ("adaptive", "auto")
+
+
+class ThinkingOptions(NamedTuple):
+    """The options of a request, None if absent; `effort` is in the client's words, `dropped` names unknown values."""
+
+    thinking: bool | None = None
+    effort: str | None = None
+    dropped: tuple[str, ...] = ()
+
+
+_NO_OPTIONS = ThinkingOptions()
+
+
+def read_thinking(body: Json) -> ThinkingOptions:
+    if THINKING_FIELDS.isdisjoint(body):
+        return _NO_OPTIONS
+    extra = optional(body, "extra_body", dict, "an object") or {}
+    sources = ((body, ""), (extra, "extra_body."))
+    switches: list[bool | None] = []
+    for source, at in sources:
+        switches += (_thinking_type(source, at), _flag(source, "enable_thinking", at))
+        template = optional(source, "chat_template_kwargs", dict, "an object", f"{at}chat_template_kwargs") or {}
+        switches += (_flag(template, name, f"{at}chat_template_kwargs.") for name in ("thinking", "enable_thinking"))
+    reasoning = optional(body, "reasoning", dict, "an object") or {}
+    switches.append(_flag(reasoning, "enabled", "reasoning."))
+    efforts: list[str | None] = []
+    for source, at in sources:
+        efforts.append(optional(source, "reasoning_effort", str, "a string", f"{at}reasoning_effort"))
+        for name, inner in (("reasoning", "effort"), ("chat_template_kwargs", "reasoning_effort")):
+            efforts.append(optional_string(optional(source, name, dict, "an object") or {}, inner, at + name))
+    thinking = next((switch for switch in switches if switch is not None), None)
+    effort = next((effort for effort in efforts if effort is not None), None)
+    if thinking is None and effort == "none":
+        thinking = False
+    return ThinkingOptions(thinking, effort, tuple(_unknown_options(body, extra, effort)))
+
+
+def _thinking_type(source: Json, at: str) -> bool | None:
+    thinking = source.get("thinking")
+    if thinking is None or isinstance(thinking, bool):
+        return thinking
+    if not isinstance(thinking, dict):
+        raise bad_field(f"{at}thinking", 'an object such as {"type": "disabled"}')
+    return _THINKING_TYPES.get(optional_string(thinking, "type", f"{at}thinking") or "")
+
+
+def _flag(source: Json, name: str, at: str) -> bool | None:
+    return optional(source, name, bool, "true or false", at + name)
+
+
+def _unknown_options(body: Json, extra: Json, effort: str | None) -> Iterator[str]:
+    for name, known in (
+        ("thinking", {"type"}),
+        ("chat_template_kwargs", {"thinking", "enable_thinking", "reasoning_effort"}),
+        ("extra_body", THINKING_FIELDS - {"extra_body"}),
+        ("reasoning", {"effort", "enabled"}),
+    ):
+        inside = body.get(name)
+        yield from (f"{name}.{inner}" for inner in inside if inner not in known) if isinstance(inside, dict) else ()
+    for source in (body, extra):
+        thinking = source.get("thinking")
+        kind = thinking.get("type") if isinstance(thinking, dict) else None
+        if kind is not None and kind not in _THINKING_TYPES and kind not in _ADAPTIVE:
+            yield f"thinking.type {kind[:40]}"
+    if effort is not None and effort != "none" and effort not in rules.EFFORTS:
+        yield f"reasoning_effort {effort}"

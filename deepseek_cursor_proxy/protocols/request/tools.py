@@ -49,11 +49,13 @@ _MAX_DESCRIPTION = 200
 
 
 class ToolSet:
-    """The tools of a request as functions, the names of custom ones, and the names of what was left out."""
+    """The tools of a request as functions, in their order, the names of custom ones, and of what was left out."""
 
     def __init__(self, server_api: str | None = None) -> None:
         """`server_api` is the API whose endpoint may run tools of DeepSeek's own; None if they are left out."""
         self.tools: list[Json] = []
+        # Their names; those of tools inside namespaces are known when all others are.
+        self.names: set[str] = set()
         self.custom: set[str] = set()
         # Those of them that are declared as chat completions have them.
         self.nested: set[str] = set()
@@ -65,11 +67,53 @@ class ToolSet:
         self.server: list[Json] = []
         self.server_choice: Json | None = None
         self.server_api = server_api
-        # The names upstream of tools inside namespaces.
+        # The names upstream of tools inside namespaces, and until these are known their indexes in `tools`.
         self.upstream_names: dict[QualifiedName, str] = {}
+        self._inner: dict[QualifiedName, int] = {}
 
-    def names(self) -> set[str]:
-        return {tool["function"]["name"] for tool in self.tools}
+    def add(self, tool: Json) -> None:
+        name = tool["function"]["name"]
+        if name in self.names:
+            # DeepSeek refuses two tools of one name.
+            self.dropped.append(f"second tool {safe_text(name, 60)}")
+            return
+        self.names.add(name)
+        self.tools.append(self._as_function(tool))
+
+    def add_namespace(self, group: Json, param: str) -> None:
+        namespace = _name(group, param)
+        about = optional_string(group, "description", param)
+        tools = group.get("tools")
+        if not isinstance(tools, list):
+            raise bad_field(f"{param}.tools", "a list")
+        for index, value in enumerate(tools):
+            tool = _read_tool(value, f"{param}.tools[{index}]", self)
+            if tool is None:
+                continue
+            function = tool["function"]
+            inner = namespace, function["name"]
+            if inner in self._inner:
+                self.dropped.append(f"second tool {safe_text(upstream_name(inner), 60)}")
+                continue
+            description = describe_inner(function.get("description"), namespace, about)
+            self._inner[inner] = len(self.tools)
+            self.tools.append(tool if description is None else _replace_fields(tool, description=description))
+
+    def name_inner_tools(self) -> None:
+        self.upstream_names = upstream_names(self._inner, self.names)
+        for inner, name in self.upstream_names.items():
+            index = self._inner[inner]
+            self.tools[index] = self._as_function(_replace_fields(self.tools[index], name=name))
+            self.names.add(name)
+
+    def _as_function(self, tool: Json) -> Json:
+        """A tool as a function; the name of a custom one is added to `custom`."""
+        if tool.get("type") not in ("custom", _NESTED):
+            return tool
+        self.custom.add(tool["function"]["name"])
+        if tool["type"] == _NESTED:
+            self.nested.add(tool["function"]["name"])
+        return {**tool, "type": "function"}
 
 
 def read(
@@ -85,86 +129,25 @@ def read(
         return tool_set
     tools = optional(body, "tools", list, "a list") or []
     functions = optional(body, "functions", list, "a list") or []
-    reader = _ToolReader(tool_set)
-    for index, tool in enumerate(tools):
+    for tool, param in [*((tool, f"tools[{index}]") for index, tool in enumerate(tools)), *declared]:
         if _is_plain(tool):
-            reader.add(tool)
-        else:
-            reader.read(tool, f"tools[{index}]")
-    for tool, param in declared:
-        reader.read(tool, param)
+            tool_set.add(tool)
+        elif isinstance(tool, dict) and tool.get("type") == "namespace":
+            tool_set.add_namespace(tool, param)
+        elif (function := _read_tool(tool, param, tool_set)) is not None:
+            tool_set.add(function)
     for index, function in enumerate(functions):
-        reader.add(_function(function, f"functions[{index}]"))
-    reader.finish()
+        tool_set.add(_function(function, f"functions[{index}]"))
+    tool_set.name_inner_tools()
+    # Only DeepSeek's beta path accepts strict functions, and there it takes all of them so or none.
     if not (keep_strict and _are_strict(tool_set)):
-        _drop_strict(tool_set)
+        for index, tool in enumerate(tool_set.tools):
+            if tool["function"].get("strict"):
+                function = {name: value for name, value in tool["function"].items() if name != "strict"}
+                tool_set.tools[index] = {**tool, "function": function}
+                tool_set.dropped.append("tools strict")
     tool_set.choice = _choice(body, tool_set)
     return tool_set
-
-
-class _ToolReader:
-    """Adds tools to a ToolSet, in their order; those inside namespaces get their names when all others are known."""
-
-    def __init__(self, tool_set: ToolSet) -> None:
-        self._tool_set = tool_set
-        self._names: set[str] = set()
-        # The tools inside namespaces, and their indexes in the ToolSet.
-        self._inner: dict[QualifiedName, int] = {}
-
-    def read(self, tool: Any, param: str) -> None:
-        """Add a tool of any shape; a namespace is several."""
-        if isinstance(tool, dict) and tool.get("type") == "namespace":
-            self._read_namespace(tool, param)
-        else:
-            self.add(_read_tool(tool, param, self._tool_set))
-
-    def add(self, tool: Json | None) -> None:
-        if tool is None:
-            return
-        name = tool["function"]["name"]
-        if name in self._names:
-            # DeepSeek refuses two tools of one name.
-            self._tool_set.dropped.append(f"second tool {safe_text(name, 60)}")
-            return
-        self._names.add(name)
-        self._tool_set.tools.append(self._as_function(tool))
-
-    def finish(self) -> None:
-        """Name the tools inside namespaces."""
-        names = self._tool_set.upstream_names = upstream_names(self._inner, self._names)
-        for inner, index in self._inner.items():
-            tool = self._tool_set.tools[index]
-            self._tool_set.tools[index] = self._as_function(_replace_fields(tool, name=names[inner]))
-
-    def _read_namespace(self, group: Json, param: str) -> None:
-        namespace = _name(group, param)
-        about = optional_string(group, "description", param)
-        tools = group.get("tools")
-        if not isinstance(tools, list):
-            raise bad_field(f"{param}.tools", "a list")
-        for index, each in enumerate(tools):
-            tool = _read_tool(each, f"{param}.tools[{index}]", self._tool_set)
-            if tool is not None:
-                self._add_inner(tool, namespace, about)
-
-    def _add_inner(self, tool: Json, namespace: str, about: str | None) -> None:
-        function = tool["function"]
-        inner = namespace, function["name"]
-        if inner in self._inner:
-            self._tool_set.dropped.append(f"second tool {safe_text(upstream_name(inner), 60)}")
-            return
-        description = describe_inner(function.get("description"), namespace, about)
-        self._inner[inner] = len(self._tool_set.tools)
-        self._tool_set.tools.append(tool if description is None else _replace_fields(tool, description=description))
-
-    def _as_function(self, tool: Json) -> Json:
-        """A tool as a function; the name of a custom one is added to `custom`."""
-        if tool.get("type") not in ("custom", _NESTED):
-            return tool
-        self._tool_set.custom.add(tool["function"]["name"])
-        if tool["type"] == _NESTED:
-            self._tool_set.nested.add(tool["function"]["name"])
-        return {**tool, "type": "function"}
 
 
 def upstream_name(qualified: QualifiedName) -> str:
@@ -182,7 +165,7 @@ def upstream_name(qualified: QualifiedName) -> str:
 
 def upstream_names(qualified: Iterable[QualifiedName], reserved: Collection[str]) -> dict[QualifiedName, str]:
     """A unique name for each tool; of two that collide (`a__b` with `c`, `a` with `b__c`) neither gets that name."""
-    return tool_definitions.unique_names({each: upstream_name(each) for each in qualified}, reserved, _hashed_name)
+    return tool_definitions.unique_names({name: upstream_name(name) for name in qualified}, reserved, _hashed_name)
 
 
 def describe_inner(description: str | None, namespace: str, about: str | None) -> str | None:
@@ -269,13 +252,11 @@ def _name(tool: Json, param: str) -> str:
 
 
 def _anthropic_tool(tool: Json, param: str) -> Json:
-    function: dict[str, Any] = {"name": _name(tool, param)}
-    if (description := optional_string(tool, "description", param)) is not None:
-        function["description"] = description
+    name, description = _name(tool, param), optional_string(tool, "description", param)
     tool = _without_boolean(tool, "input_schema")
-    if (schema := optional(tool, "input_schema", dict, "an object", f"{param}.input_schema")) is not None:
-        function["parameters"] = schema
-    return {"type": "function", "function": function}
+    schema = optional(tool, "input_schema", dict, "an object", f"{param}.input_schema")
+    fields = {"name": name, "description": description, "parameters": schema}
+    return {"type": "function", "function": {name: value for name, value in fields.items() if value is not None}}
 
 
 def _custom(tool: Json, param: str) -> Json:
@@ -305,18 +286,11 @@ def _grammar(tool: Json, param: str) -> str | None:
 
 
 def _are_strict(tool_set: ToolSet) -> bool:
-    """Whether all functions are strict, with schemas that DeepSeek takes so; it takes all of them so or none."""
+    """Whether all functions are strict, with schemas that DeepSeek takes so."""
     functions = [tool["function"] for tool in tool_set.tools]
-    return all(each.get("strict") and tool_definitions.is_strict(each.get("parameters")) for each in functions)
-
-
-def _drop_strict(tool_set: ToolSet) -> None:
-    """Only DeepSeek's beta path accepts strict functions."""
-    for index, tool in enumerate(tool_set.tools):
-        if tool["function"].get("strict"):
-            function = {key: value for key, value in tool["function"].items() if key != "strict"}
-            tool_set.tools[index] = {**tool, "function": function}
-            tool_set.dropped.append("tools strict")
+    return all(
+        function.get("strict") and tool_definitions.is_strict(function.get("parameters")) for function in functions
+    )
 
 
 def _choice(body: Json, tool_set: ToolSet) -> str | Json | None:
@@ -348,7 +322,7 @@ def _is_server_choice(choice: Json, tool_set: ToolSet) -> bool:
     kind, name = choice.get("type"), choice.get("name")
     if any(tool["type"] == kind for tool in tool_set.server):
         return True
-    if kind != "tool" or not isinstance(name, str) or name in tool_set.names():
+    if kind != "tool" or not isinstance(name, str) or name in tool_set.names:
         return False
     return any(tool.get("name") == name for tool in tool_set.server)
 
@@ -375,7 +349,7 @@ def _choice_object(choice: Json, tool_set: ToolSet) -> str | Json:
     if namespace:
         upstream_name = tool_set.upstream_names.get((namespace, name))
     else:
-        upstream_name = name if name in tool_set.names() else None
+        upstream_name = name if name in tool_set.names else None
     if upstream_name is None and name in tool_set.unsupported:
         raise _cannot_force(name)
     if upstream_name is None:

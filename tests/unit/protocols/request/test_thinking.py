@@ -2,9 +2,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.protocols.request import thinking_mode
-from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.protocols.request.thinking_mode import ThinkingOptions
+from deepseek_cursor_proxy.protocols.request.parse import THINKING_FIELDS, ThinkingOptions, parse, read_thinking
 from tests.support.bad_requests import assert_named
 
 ON, OFF = {"type": "enabled"}, {"type": "disabled"}
@@ -17,7 +15,7 @@ def body(**fields: Any) -> dict[str, Any]:
 class TestRead(unittest.TestCase):
     def test_every_field_that_switches_thinking_is_read(self) -> None:
         for thinking, *bodies in (
-            (None, {}, {"thinking": {"type": "adaptive"}}, {"thinking": {}}, dict.fromkeys(thinking_mode.NAMES)),
+            (None, {}, {"thinking": {"type": "adaptive"}}, {"thinking": {}}, dict.fromkeys(THINKING_FIELDS)),
             (True, {"thinking": ON}, {"enable_thinking": True}, {"chat_template_kwargs": {"enable_thinking": True}}),
             (True, {"extra_body": {"chat_template_kwargs": {"thinking": True}}}),
             (False, {"thinking": OFF}, {"thinking": False}, {"enable_thinking": False}),
@@ -26,7 +24,7 @@ class TestRead(unittest.TestCase):
             (False, {"reasoning_effort": "none"}, {"reasoning": {"effort": "none"}}),
         ):
             for fields in bodies:
-                self.assertEqual(thinking, thinking_mode.read(fields).thinking, fields)
+                self.assertEqual(thinking, read_thinking(fields).thinking, fields)
 
     def test_of_two_contradicting_thinking_fields_the_more_direct_wins(self) -> None:
         for fields, thinking in (
@@ -38,7 +36,7 @@ class TestRead(unittest.TestCase):
             ({"thinking": {"type": "adaptive"}, "enable_thinking": False}, False),
             ({"reasoning": {"enabled": True, "effort": "none"}}, True),
         ):
-            self.assertEqual(thinking, thinking_mode.read(fields).thinking, fields)
+            self.assertEqual(thinking, read_thinking(fields).thinking, fields)
 
     def test_the_effort_is_read_from_every_field_that_may_hold_it(self) -> None:
         for fields, effort in (
@@ -47,7 +45,7 @@ class TestRead(unittest.TestCase):
             ({"chat_template_kwargs": {"reasoning_effort": "max", "thinking": True}}, "max"),
             ({"extra_body": {"reasoning_effort": "max"}}, "max"),
         ):
-            self.assertEqual(effort, thinking_mode.read(fields).effort, fields)
+            self.assertEqual(effort, read_thinking(fields).effort, fields)
 
     def test_unknown_thinking_options_are_reported_as_dropped(self) -> None:
         fields = {
@@ -58,15 +56,15 @@ class TestRead(unittest.TestCase):
         }
         named = "thinking.budget_tokens chat_template_kwargs.tools_in_user extra_body.top_k reasoning.summary"
         dropped = (*named.split(), "thinking.type galactic", "reasoning_effort huge")
-        self.assertEqual(ThinkingOptions(None, "huge", dropped), thinking_mode.read(fields))
-        self.assertEqual((), thinking_mode.read({"thinking": OFF, "enable_thinking": True}).dropped)
+        self.assertEqual(ThinkingOptions(None, "huge", dropped), read_thinking(fields))
+        self.assertEqual((), read_thinking({"thinking": OFF, "enable_thinking": True}).dropped)
 
     def test_a_thinking_field_of_the_wrong_type_is_a_400_that_names_it(self) -> None:
         fields = {"thinking": "yes", "enable_thinking": "false", "chat_template_kwargs": [], "extra_body": "x"}
         inner = ("thinking.type", "chat_template_kwargs.thinking", "extra_body.thinking", "reasoning.enabled")
         rows = [(name, {name: value}) for name, value in {**fields, "reasoning_effort": 1}.items()]
         rows += [(path, {path.split(".")[0]: {path.split(".")[1]: 1}}) for path in inner]
-        assert_named(self, thinking_mode.read, "", *rows)
+        assert_named(self, read_thinking, "", *rows)
 
 
 class TestPriority(unittest.TestCase):

@@ -2,8 +2,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
-from deepseek_cursor_proxy.protocols.request import anthropic_blocks
-from deepseek_cursor_proxy.protocols.request.anthropic_blocks import ERROR_LINE, Blocks
+from deepseek_cursor_proxy.protocols.request.content import ERROR_LINE, Blocks, has_server_blocks, read_blocks
 from tests.support.bad_requests import assert_named
 
 TEXT = {"type": "text", "text": "words", "cache_control": {"type": "ephemeral"}}
@@ -14,7 +13,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 
 def read(role: str, *blocks: Any) -> Blocks:
-    return anthropic_blocks.read(list(blocks), role, "content")
+    return read_blocks(list(blocks), role, "content")
 
 
 def result(**fields: Any) -> dict[str, Any]:
@@ -41,11 +40,11 @@ class TestServerBlocks(unittest.TestCase):
     """Turns with blocks of tools that DeepSeek ran itself."""
 
     def items(self, *blocks: Any) -> list[Any]:
-        self.assertTrue(anthropic_blocks.has_server_blocks(list(blocks)))
+        self.assertTrue(has_server_blocks(list(blocks)))
         return unpack_items(Message("assistant", server_items=self.read(*blocks).server_items), "messages")
 
     def read(self, *blocks: Any) -> Blocks:
-        return anthropic_blocks.read_turn(list(blocks), "content")
+        return read_blocks(list(blocks), "assistant", "content", is_server_turn=True)
 
     def test_blocks_keep_their_order_and_thoughts_and_calls_become_places(self) -> None:
         thinking = {"type": "thinking", "thinking": "hm"}
@@ -77,8 +76,8 @@ class TestServerBlocks(unittest.TestCase):
             None,
         ):
             with self.subTest(block):
-                self.assertFalse(anthropic_blocks.has_server_blocks([block, TEXT]))
-        self.assertFalse(anthropic_blocks.has_server_blocks("text"))
+                self.assertFalse(has_server_blocks([block, TEXT]))
+        self.assertFalse(has_server_blocks("text"))
 
     def test_redacted_thinking_beside_a_search_is_left_out(self) -> None:
         found = self.read({"type": "redacted_thinking", "data": "x"}, SEARCH, FOUND)
@@ -113,7 +112,7 @@ class TestToolResults(unittest.TestCase):
 
 class TestOtherContent(unittest.TestCase):
     def test_content_without_blocks_stays_content(self) -> None:
-        self.assertEqual([Blocks("x"), Blocks("")], [anthropic_blocks.read(each, "user", "c") for each in ("x", None)])
+        self.assertEqual([Blocks("x"), Blocks("")], [read_blocks(each, "user", "c") for each in ("x", None)])
 
     def test_a_bad_block_is_a_400_that_names_it(self) -> None:
         used = ((".id", {**USE, "id": 7}), (".name", {**USE, "name": 7}))
