@@ -6,7 +6,7 @@ import tomllib
 from deepseek_cursor_proxy.cli.setup.changes import Refusal, plan_setup
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client
 from deepseek_cursor_proxy.cli.setup.editors.documents import decode
-from deepseek_cursor_proxy.cli.setup.editors.json_text import parse
+from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonDocument
 from tests.support.width import width
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
@@ -133,8 +133,10 @@ class LawsTest(FilesCase):
                     self.prepare(client, data)
                     self.set_up(client)
                     text = decode(data).text
-                    before = parse(text if text.strip() else "{}", has_comments=True).value
-                    after = parse(decode(self.targets(client)[0].path.read_bytes()).text, has_comments=True).value
+                    before = JsonDocument(text if text.strip() else "{}", has_comments=True).value
+                    after = JsonDocument(
+                        decode(self.targets(client)[0].path.read_bytes()).text, has_comments=True
+                    ).value
                     self.assert_kept(before, after)
                     for comment in ("// mine", "// one", "/* two */", "// trailing", "// nothing yet", "/* y */"):
                         self.assertEqual(comment in text, comment in self.targets(client)[0].path.read_text("utf-8"))

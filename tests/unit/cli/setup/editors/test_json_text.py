@@ -5,7 +5,7 @@ import unittest
 from random import Random
 
 from deepseek_cursor_proxy.cli.setup.editors.documents import ChangedLines, Unreadable
-from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonEdit, parse
+from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonDocument, JsonEdit
 
 EDIT = JsonEdit({("a", "b"): 1, ("c",): {"d": []}}, has_comments=True)
 
@@ -91,16 +91,16 @@ class RandomTest(unittest.TestCase):
             self.random = Random(seed)
             text = self.blank() + self.object(3) + self.blank()
             with self.subTest(text), contextlib.suppress(Unreadable):
-                before = parse(text, has_comments=True).value
+                before = JsonDocument(text, has_comments=True).value
                 edited = EDIT.apply(text)
-                after = parse(edited.text, has_comments=True).value
+                after = JsonDocument(edited.text, has_comments=True).value
                 self.assertEqual((1, {"d": []}), (after["a"].pop("b"), after.pop("c")))
                 old = {**before, "a": {**before.get("a", {})}}
                 old["a"].pop("b", None)
                 old.pop("c", None)
                 self.assertEqual(old, after)
                 left = EDIT.revert(edited.text, edited.record)
-                self.assertEqual(before, parse(left, has_comments=True).value)
+                self.assertEqual(before, JsonDocument(left, has_comments=True).value)
                 self.assertEqual(text.count("note"), left.count("note"))
                 edits += 1
         self.assertGreater(edits, 150)
@@ -117,7 +117,7 @@ class RevertTest(unittest.TestCase):
         edited = EDIT.apply('{"c": 3}')
         added = JsonEdit({("a", "theirs"): True, ("last",): [1]}, has_comments=True).apply(edited.text).text
         left = EDIT.revert(added, edited.record)
-        self.assertEqual({"c": 3, "a": {"theirs": True}, "last": [1]}, parse(left, has_comments=False).value)
+        self.assertEqual({"c": 3, "a": {"theirs": True}, "last": [1]}, JsonDocument(left, has_comments=False).value)
 
     def test_a_text_that_was_laid_out_anew_is_reverted_all_the_same(self) -> None:
         edited = EDIT.apply('{"x": 1}')
