@@ -7,20 +7,19 @@ import argparse
 import contextlib
 import difflib
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.cli import access_key, questions
 from deepseek_cursor_proxy.cli.settings_flags import config_path, load
 from deepseek_cursor_proxy.cli.setup import changes
-from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
+from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal, SetupHistory
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, Target, status
 from deepseek_cursor_proxy.cli.setup.endpoint import (
     ACCESS_KEY_VARIABLE,
     DEEPSEEK_KEY_VARIABLE,
@@ -28,7 +27,6 @@ from deepseek_cursor_proxy.cli.setup.endpoint import (
     Machine,
     ProxyEndpoint,
 )
-from deepseek_cursor_proxy.cli.setup.history import SetupHistory
 from deepseek_cursor_proxy.cli.welcome import reachable_hosts
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
@@ -39,15 +37,6 @@ from deepseek_cursor_proxy.redaction import redact_keys
 
 CURSOR = "cursor"
 NAMES = (*CLIENTS, CURSOR)
-
-
-class Choice(NamedTuple):
-    """The flags of the command."""
-
-    is_agreed: bool
-    is_print: bool
-    is_undo: bool
-    url: str | None
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -71,27 +60,25 @@ def _root_url(text: str) -> str:
 
 def run(options: dict[str, Any]) -> int:
     """Returns the exit code; raises StartupError."""
-    name = options.pop("client")
-    choice = Choice(options.pop("yes"), options.pop("print"), options.pop("undo"), options.pop("url"))
+    name, url = options.pop("client"), options.pop("url")
+    is_agreed, is_print, is_undo = options.pop("yes"), options.pop("print"), options.pop("undo")
     config = load(options).config
-    endpoint, public_url = _endpoint(config, choice.url)
+    endpoint, public_url = _endpoint(config, url)
     if name == CURSOR:
         return _print_cursor(config, config_path(options), endpoint, public_url)
-    machine = _machine()
+    machine = Machine.here()
     if name is None:
         return _list(machine, endpoint)
     client = CLIENTS[name]
-    if choice.is_print:
+    if is_print:
         return _print_by_hand(client, machine, endpoint)
-    history = SetupHistory(expand_home(HOME) / "setup", date.today())
-    if choice.is_undo:
-        return _undo(client, machine, endpoint, (history, choice))
-    if not choice.is_agreed and not questions.can_ask():
-        raise StartupError(
-            "setup asks before it writes, and this is no terminal: add --yes, or look at the text with --print"
-        )
+    if not is_agreed and not questions.can_ask():
+        what, other = ("--undo", "") if is_undo else ("setup", ", or see the text with --print")
+        raise StartupError(f"{what} asks before it writes, and this is not a terminal: add --yes{other}")
+    if is_undo:
+        return _undo(client, client.targets(machine, endpoint), endpoint, is_agreed=is_agreed)
     endpoint = _with_key(client, endpoint)
-    code = _set_up(client, machine, endpoint, (history, choice))
+    code = _set_up(client, machine, endpoint, is_agreed=is_agreed)
     if code == 0:
         _print_notes(client, machine, endpoint, config)
     return code
@@ -126,76 +113,74 @@ def _with_key(client: Client, endpoint: ProxyEndpoint) -> ProxyEndpoint:
     return replace(endpoint, key=key)
 
 
-def _machine() -> Machine:
-    return Machine(
-        sys.platform, expand_home(Path("~")), os.environ, lambda name: shutil.which(name) is not None, Path.exists
-    )
-
-
 # What is done …
 
 
-def _set_up(client: Client, machine: Machine, endpoint: ProxyEndpoint, by: tuple[SetupHistory, Choice]) -> int:
-    history, choice = by
+def _set_up(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_agreed: bool) -> int:
     targets = client.targets(machine, endpoint)
-    _refuse_rival(client, targets[0].path, machine)
+    path, history = targets[0].path, _history()
+    if client.rival is not None and not machine.exists(path) and machine.exists(rival := path.with_name(client.rival)):
+        raise StartupError(
+            f"{client.title} is set up by {rival}, which it would no longer read beside a {path.name}; "
+            f"`setup {client.name} --print` shows what to add"
+        )
     try:
-        plan = changes.plan_setup(client.name, targets, history)
+        plan = changes.plan(client.name, targets, history)
         if not any(change.is_needed for change in plan):
-            print(f"{client.title} points to {endpoint.root} already; nothing is changed.")
+            print(f"{client.title} already points to {endpoint.root}; nothing was changed.")
             return 0
-        if not _confirm(plan, endpoint, choice):
+        if not _confirm(plan, endpoint, is_agreed=is_agreed):
             return 1
         backups = changes.make(client.name, plan, history)
     except Refusal as refusal:
-        return _refuse(refusal, client, machine, endpoint)
+        print(f"deepseek-cursor-proxy: nothing was changed. {refusal}", file=sys.stderr)
+        _print_by_hand(client, machine, endpoint.without_key())
+        return 2
     except OSError as error:
-        raise StartupError(f"nothing is changed: {_reason(error)}") from None
-    print(f"{client.title} points to {endpoint.root} now; `setup {client.name} --undo` puts everything back.")
+        raise StartupError(f"nothing was changed: {_reason(error)}") from None
+    print(f"{client.title} now points to {endpoint.root}; `setup {client.name} --undo` puts everything back.")
     for backup in backups:
         print(f"  before   {backup}")
     return 0
 
 
-def _undo(client: Client, machine: Machine, endpoint: ProxyEndpoint, by: tuple[SetupHistory, Choice]) -> int:
-    history, choice = by
-    if not choice.is_agreed and not questions.can_ask():
-        raise StartupError("--undo asks before it writes, and this is no terminal: add --yes")
+def _undo(client: Client, targets: Sequence[Target], endpoint: ProxyEndpoint, *, is_agreed: bool) -> int:
+    history = _history()
     try:
-        plan = changes.plan_undo(client.name, client.targets(machine, endpoint), history)
+        plan = changes.plan(client.name, targets, history, is_undo=True)
         if not any(change.is_needed for change in plan):
-            print(f"{client.title} has nothing of setup; nothing is changed.")
+            print(f"{client.title} has nothing from setup; nothing was changed.")
             history.forget(client.name)
             return 0
-        if not _confirm(plan, endpoint, choice):
+        if not _confirm(plan, endpoint, is_agreed=is_agreed):
             return 1
         changes.undo(client.name, plan, history)
     except Refusal as refusal:
-        print(f"deepseek-cursor-proxy: nothing is changed. {refusal}", file=sys.stderr)
+        print(f"deepseek-cursor-proxy: nothing was changed. {refusal}", file=sys.stderr)
         for backup in history.backups(client.name):
             print(f"  before   {backup}")
         return 2
     except OSError as error:
-        raise StartupError(f"nothing is changed: {_reason(error)}") from None
+        raise StartupError(f"nothing was changed: {_reason(error)}") from None
     print(f"{client.title} is as it was before setup.")
     return 0
 
 
-def _confirm(plan: Sequence[FileChange], endpoint: ProxyEndpoint, choice: Choice) -> bool:
+def _history() -> SetupHistory:
+    return SetupHistory(expand_home(HOME) / "setup", date.today())
+
+
+def _confirm(plan: Sequence[FileChange], endpoint: ProxyEndpoint, *, is_agreed: bool) -> bool:
+    """Show the changes as diffs, without keys, and ask."""
     for change in plan:
-        _print_diff(change, endpoint)
-    if choice.is_agreed or questions.is_agreed("Make this change?"):
+        source, target = (str(change.path) if data is not None else "no file" for data in (change.now, change.after))
+        old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
+        for line in difflib.unified_diff(old, new, source, target, lineterm=""):
+            print(line)
+    if is_agreed or questions.is_agreed("Make this change?"):
         return True
-    print("Nothing is changed.")
+    print("Nothing was changed.")
     return False
-
-
-def _print_diff(change: FileChange, endpoint: ProxyEndpoint) -> None:
-    old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
-    name = str(change.path)
-    source, target = (name if data is not None else "no file" for data in (change.now, change.after))
-    for line in difflib.unified_diff(old, new, source, target, lineterm=""):
-        print(line)
 
 
 def _visible_lines(data: bytes | None, endpoint: ProxyEndpoint) -> list[str]:
@@ -203,22 +188,6 @@ def _visible_lines(data: bytes | None, endpoint: ProxyEndpoint) -> list[str]:
     if endpoint.key:
         text = text.replace(endpoint.key, HIDDEN_KEY)
     return redact_keys(text).splitlines()
-
-
-def _refuse_rival(client: Client, path: Path, machine: Machine) -> None:
-    if client.rival is None or machine.exists(path):
-        return
-    if machine.exists(rival := path.with_name(client.rival)):
-        raise StartupError(
-            f"{client.title} is set up by {rival}, which it would no longer read beside a {path.name}; "
-            f"`setup {client.name} --print` shows what to add"
-        )
-
-
-def _refuse(refusal: Refusal, client: Client, machine: Machine, endpoint: ProxyEndpoint) -> int:
-    print(f"deepseek-cursor-proxy: nothing is changed. {refusal}", file=sys.stderr)
-    _print_by_hand(client, machine, endpoint.without_key())
-    return 2
 
 
 def _reason(error: OSError) -> str:

@@ -8,7 +8,6 @@ import csv
 import hashlib
 import os
 import platform
-import shutil
 import sqlite3
 import ssl
 import stat
@@ -24,6 +23,7 @@ from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
 from deepseek_cursor_proxy.cli.setup.endpoint import Machine, ProxyEndpoint
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
+from deepseek_cursor_proxy.errors import StartupError
 
 PYTHON, PACKAGE, SETTINGS_FILE, CLIENT_FILES = "python", "package", "settings", "clients"
 _DISTRIBUTION = "deepseek-cursor-proxy"
@@ -138,10 +138,9 @@ def check_clients(subject: Subject) -> list[Finding]:
     config, proxy, name = subject.config, subject.admin.proxy, CLIENT_FILES
     root = proxy.base_url.removesuffix("/v1") if proxy is not None else local_url(config.host, config.port)
     try:
-        home = Path.home()
-    except RuntimeError:
+        machine = Machine.here()
+    except StartupError:
         return [skipped(name, "there is no home directory to look for them in")]
-    machine = Machine(sys.platform, home, os.environ, lambda name: shutil.which(name) is not None, Path.exists)
     here: list[Client] = []
     others: list[Client] = []
     unreadable: list[Finding] = []

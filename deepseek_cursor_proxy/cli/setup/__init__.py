@@ -1,11 +1,12 @@
 """Setting up clients: their configuration files are edited so that they use the proxy, and put back as they were.
 
-    clients                      each client: its files on every system, what has to stand there, and whether it does
-    endpoint                     what they are pointed at, and the machine that they run on
-    codex_catalogue              the models as Codex wants them described
-    editors                      edits of TOML, YAML and JSON that keep all else, and take themselves back
-    changes, files, history      what is changed, how it is written, and what is kept for the way back
+    clients             each client: its files on every system, what has to stand there, and whether it does
+    endpoint            what they are pointed at, and the machine that they run on
+    codex_catalogue     the models as Codex wants them described
+    documents           files of other programs as text and back to the same bytes; what an editor is
+    marked_text         edits of TOML and YAML, which mark their lines
+    json_text           edits of JSON, with or without comments
+    changes             what setup and undo change, and the history that leads back
 
-The editors are pure, and nothing here uses the network. `cli/setup_command.py` asks and prints,
-and says what to enter in Cursor.
+The editors do no I/O and know no client. `cli/setup_command.py` asks and prints, and says what to enter in Cursor.
 """

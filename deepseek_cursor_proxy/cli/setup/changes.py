@@ -2,17 +2,27 @@
 
 Setup takes out what it wrote earlier before it writes anew, so a second run changes nothing. Undo puts back the backup
 if the file is still as setup left it; otherwise it takes out its own part alone, and refuses if that was changed.
+
+The history, in a private folder of the proxy, has a record and one backup per file. The record has the digest of what
+was written, so that an undo can tell whether the file was changed since, and what JSON files held before, which their
+text cannot tell. It is written before the files, and again after them. In between it also has the states in which setup
+found each file, so a setup that is killed at any moment leaves a record that fits the file, old or new.
 """
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
+from itertools import count
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.cli.setup import files
+from deepseek_cursor_proxy.cli.setup import documents
 from deepseek_cursor_proxy.cli.setup.clients import Target
-from deepseek_cursor_proxy.cli.setup.editors.documents import ChangedLines, Document, Record, Unreadable, decode
-from deepseek_cursor_proxy.cli.setup.history import FileEntry, FileState, SetupHistory, digest
+from deepseek_cursor_proxy.cli.setup.documents import ChangedLines, Record, Unreadable, decode
+from deepseek_cursor_proxy.storage import private_files
 
 
 class Refusal(Exception):
@@ -38,26 +48,26 @@ class FileChange:
         return self.now != self.after
 
 
-def plan_setup(client: str, targets: Sequence[Target], history: SetupHistory) -> list[FileChange]:
-    """Raises Refusal; so does `plan_undo`."""
-    return _plan_all(client, targets, history, is_undo=False)
+def plan(client: str, targets: Sequence[Target], history: "SetupHistory", *, is_undo: bool = False) -> list[FileChange]:
+    """Work out the changes of a setup or an undo. Raises Refusal."""
+    history.remove_drafts()
+    for target in targets:
+        documents.remove_drafts(target.path)
+    return [_plan_file(target, history.entry(client, target.path), is_undo=is_undo) for target in targets]
 
 
-def plan_undo(client: str, targets: Sequence[Target], history: SetupHistory) -> list[FileChange]:
-    return _plan_all(client, targets, history, is_undo=True)
-
-
-def make(client: str, changes: Sequence[FileChange], history: SetupHistory) -> list[Path]:
-    """Make the changes of a setup, all or none; the backups. Raises Refusal and OSError."""
+def make(client: str, changes: Sequence[FileChange], history: "SetupHistory") -> list[Path]:
+    """Make the changes of a setup, all or none; the backups. Raises OSError."""
     _check(changes)
     former = {change.path: entry for change in changes if (entry := history.entry(client, change.path)) is not None}
-    entries = {
-        change.path: FileEntry(change.before, (FileState(digest(change.after), change.record),))
-        for change in changes
-        if change.after is not None
-    }
+    entries, either = {}, {}
+    for change in changes:
+        if change.after is not None:
+            entry = FileEntry(change.before, (FileState(digest(change.after), change.record),))
+            known = former[change.path].states if change.path in former else ()
+            entries[change.path], either[change.path] = entry, entry._replace(states=(*entry.states, *known))
     # First, so that there is no moment without a record that fits the files and a backup.
-    history.write(client, {path: _with_former(entries[path], former.get(path)) for path in entries}, keeps_backups=True)
+    history.write(client, either, keeps_backups=True)
     try:
         _replace_all(changes)
     except OSError:
@@ -66,84 +76,68 @@ def make(client: str, changes: Sequence[FileChange], history: SetupHistory) -> l
     return history.write(client, entries)
 
 
-def _with_former(entry: FileEntry, former: FileEntry | None) -> FileEntry:
-    return entry._replace(states=(*entry.states, *former.states)) if former is not None else entry
-
-
-def undo(client: str, changes: Sequence[FileChange], history: SetupHistory) -> None:
-    """Make the changes of an undo, all or none, and forget about them. Raises Refusal and OSError."""
+def undo(client: str, changes: Sequence[FileChange], history: "SetupHistory") -> None:
+    """Make the changes of an undo, all or none, and forget about them. Raises OSError."""
     _check(changes)
     _replace_all(changes)
     history.forget(client)
 
 
-def _plan_all(client: str, targets: Sequence[Target], history: SetupHistory, *, is_undo: bool) -> list[FileChange]:
-    history.remove_drafts()
-    for target in targets:
-        files.remove_drafts(target.path)
-    return [_plan(target, history.entry(client, target.path), is_undo=is_undo) for target in targets]
-
-
-def _plan(target: Target, entry: FileEntry | None, *, is_undo: bool) -> FileChange:
+def _plan_file(target: Target, entry: "FileEntry | None", *, is_undo: bool) -> FileChange:
     try:
-        now = files.read(target.path)
+        now = documents.read(target.path)
         before = _before(target, now, entry)
         if is_undo:
-            _refuse_unknown(target, now, entry)
+            if now and entry is None:
+                _refuse_unknown(target, decode(now).text)
             change = FileChange(target.path, now, before, before, [])
         else:
             document = decode(before or b"")
             result = target.editor.apply(document.text)
             change = FileChange(target.path, now, before, document.encode(result.text), result.record)
         if change.is_needed:
-            files.check_writable(target.path)
+            documents.check_writable(target.path)
         return change
     except Unreadable as reason:
         raise Refusal(target, str(reason)) from None
     except ChangedLines as reason:
-        remedy = (
-            "put them back as they were, or remove them by hand, with the comment of setup above them if there is one"
-        )
+        remedy = "put them back as they were, or remove them by hand, with setup's comment above them if there is one"
         raise Refusal(target, f"{reason}; {remedy}") from None
 
 
-def _refuse_unknown(target: Target, now: bytes | None, entry: FileEntry | None) -> None:
-    """Refuse to undo what is there word for word but was never recorded, if no mark in it tells the way back."""
-    text = decode(now or b"").text
-    if not text or entry is not None or target.editor.revert(text, []) != text:
-        return
+def _refuse_unknown(target: Target, text: str) -> None:
+    """Refuse to undo our settings if there is no record of what was there before, and no mark tells it either."""
     with contextlib.suppress(Unreadable):
-        if target.editor.apply(text).text == text:
+        if target.editor.revert(text, []) == text == target.editor.apply(text).text:
             raise ChangedLines("it has these settings, and nothing tells what was there before")
 
 
-def _before(target: Target, now: bytes | None, entry: FileEntry | None) -> bytes | None:
-    """The content without our part."""
+def _before(target: Target, now: bytes | None, entry: "FileEntry | None") -> bytes | None:
+    """The content without our part. Raises ChangedLines."""
     if now is None:
         return None
     if entry is not None and (now == entry.before or digest(now) in [state.digest for state in entry.states]):
         return entry.before
-    document: Document = decode(now)
-    text = _revert(target, document.text, [state.record for state in entry.states] if entry is not None else [[]])
+    document = decode(now)
+    *others, last = [state.record for state in entry.states] if entry is not None else [[]]
+    text = None
+    for record in others:
+        with contextlib.suppress(ChangedLines):
+            text = target.editor.revert(document.text, record)
+            break
+    if text is None:
+        text = target.editor.revert(document.text, last)
     is_new = entry is None or entry.before is None
     if is_new and text != document.text and text.strip() in ("", "{}"):
         return None
     return document.encode(text)
 
 
-def _revert(target: Target, text: str, records: Sequence[Record]) -> str:
-    """The text without our part, by the first record that fits it. Raises ChangedLines."""
-    for record in records[:-1]:
-        with contextlib.suppress(ChangedLines):
-            return target.editor.revert(text, record)
-    return target.editor.revert(text, records[-1])
-
-
 def _check(changes: Sequence[FileChange]) -> None:
     """Raise OSError if a file is no longer as it was when the changes were worked out."""
     for change in changes:
         with contextlib.suppress(Unreadable):
-            if files.read(change.path) == change.now:
+            if documents.read(change.path) == change.now:
                 continue
         raise OSError(None, f"{change.path} was changed just now; run the command again")
 
@@ -153,9 +147,104 @@ def _replace_all(changes: Sequence[FileChange]) -> None:
     try:
         for change in changes:
             if change.is_needed:
-                files.replace(change.path, change.after)
+                documents.replace(change.path, change.after)
                 done.append(change)
     except OSError:
         for change in done:
-            files.replace(change.path, change.now)
+            documents.replace(change.path, change.now)
         raise
+
+
+# The history …
+
+
+class FileState(NamedTuple):
+    """A content that setup wrote or found: its digest, and the recorded changes that led to it."""
+
+    digest: str
+    record: Record
+
+
+class FileEntry(NamedTuple):
+    """One file: its content before setup (None: there was no file), and the states in which it may be now."""
+
+    before: bytes | None
+    states: tuple[FileState, ...]
+
+
+class SetupHistory:
+    """Used by one command, on one thread."""
+
+    def __init__(self, folder: Path, today: date) -> None:
+        self._folder = folder
+        self._today = today
+
+    def entry(self, client: str, path: Path) -> FileEntry | None:
+        """What is known about a file; None if that is nothing or damaged."""
+        found = self._read(client).get(str(path)) or {}
+        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+            backup = found["backup"]
+            before = None if backup is None else (self._folder / backup).read_bytes()
+            states = (found, *found.get("former", ()))
+            return FileEntry(before, tuple(FileState(str(each["digest"]), list(each["changes"])) for each in states))
+        return None
+
+    def write(self, client: str, entries: dict[Path, FileEntry], *, keeps_backups: bool = False) -> list[Path]:
+        """Replace the record of a client; the backups, one for each file that was there. Raises OSError."""
+        private_files.make_directory(self._folder)
+        old = set() if keeps_backups else set(self.backups(client))
+        record: dict[str, Any] = {}
+        backups = []
+        for path, entry in entries.items():
+            backup = None
+            if entry.before is not None:
+                backup = self._write_backup(f"{client}.{self._today.isoformat()}.{path.name.lstrip('.')}", entry.before)
+                backups.append(self._folder / backup)
+            state, *former = ({"digest": each.digest, "changes": each.record} for each in entry.states)
+            record[str(path)] = {**state, "backup": backup, **({"former": former} if former else {})}
+        private_files.write(self._record(client), json.dumps(record, indent=1).encode())
+        self._delete(old - set(backups))
+        return backups
+
+    def _write_backup(self, name: str, data: bytes) -> str:
+        """Write a backup beside those that the present record names; its name."""
+        for number in count():
+            chosen = f"{name}.{number}" if number else name
+            try:
+                if (self._folder / chosen).read_bytes() == data:
+                    return chosen
+            except FileNotFoundError:
+                private_files.write(self._folder / chosen, data)
+                return chosen
+        raise AssertionError
+
+    def backups(self, client: str) -> list[Path]:
+        return sorted(self._folder.glob(f"{client}.[0-9][0-9][0-9][0-9]-*"))
+
+    def forget(self, client: str) -> None:
+        """Delete the record and the backups of a client."""
+        # The record first: without a backup it would not fit the file.
+        self._delete({self._record(client)})
+        self._delete(set(self.backups(client)))
+
+    def remove_drafts(self) -> None:
+        """Delete what a killed setup left here."""
+        private_files.remove_drafts(self._folder)
+
+    def _read(self, client: str) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(self._record(client).read_bytes())
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    def _record(self, client: str) -> Path:
+        return self._folder / f"{client}.json"
+
+    def _delete(self, paths: set[Path]) -> None:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

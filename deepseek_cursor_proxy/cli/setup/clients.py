@@ -11,12 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.cli.setup import files
 from deepseek_cursor_proxy.cli.setup.codex_catalogue import FILE_NAME, catalogue
-from deepseek_cursor_proxy.cli.setup.editors.documents import Editor, Unreadable, WholeFile, decode
-from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonEdit
-from deepseek_cursor_proxy.cli.setup.editors.toml_text import TomlEdit
-from deepseek_cursor_proxy.cli.setup.editors.yaml_text import YamlItems, YamlKeys
+from deepseek_cursor_proxy.cli.setup.documents import Editor, Unreadable, WholeFile, read_text
 from deepseek_cursor_proxy.cli.setup.endpoint import (
     ACCESS_KEY_VARIABLE,
     CONTEXT_TOKENS,
@@ -29,6 +25,8 @@ from deepseek_cursor_proxy.cli.setup.endpoint import (
     Machine,
     ProxyEndpoint,
 )
+from deepseek_cursor_proxy.cli.setup.json_text import JsonEdit
+from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.usage.prices import USD, find_step
@@ -73,7 +71,7 @@ def _codex(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         "env_key": endpoint.key_variable,
         "wire_api": "responses",
     }
-    edit = TomlEdit("codex", keys, {f"model_providers.{PROVIDER}": provider})
+    edit = TomlEdit("codex", keys, f"model_providers.{PROVIDER}", provider)
     return [Target(place / "config.toml", edit), Target(place / FILE_NAME, WholeFile(catalogue()))]
 
 
@@ -114,7 +112,7 @@ def _other_keys(
             yield f"{name} of the environment"
     for path, name in places:
         try:
-            text = decode(files.read(path) or b"").text
+            text = read_text(path)
         except Unreadable:
             continue
         found = re.search(rf"""(?m)^(?![ \t]*#).*?\b{name}["']?[ \t]*[:=][ \t]*["']?([^\s"'#]+)""", text)
@@ -326,7 +324,7 @@ def status(client: Client, machine: Machine, endpoint: ProxyEndpoint) -> Status:
     has_folder = path.parent != machine.home and machine.exists(path.parent)
     is_found = has_folder or machine.exists(path) or machine.has_program(client.program)
     try:
-        text = decode(files.read(path) or b"").text
+        text = read_text(path)
     except Unreadable as reason:
         return Status(is_found, None, str(reason))
     return Status(is_found, _names(text, endpoint.root))

@@ -3,13 +3,17 @@
 An endpoint is the address of the proxy, the variable that holds the key, and the models.
 
 A client names a variable of the environment, so that no file holds a key. `key` is the key itself, for the one that
-has no way to name a variable. A machine looks at nothing by itself, so a test can be on any system.
+has no way to name a variable. A machine gets all it looks at from outside, so a test can be on any system.
 """
 
+import os
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
 
 MODEL, SMALL_MODEL = MODELS
@@ -58,6 +62,12 @@ class Machine:
     environment: Mapping[str, str]
     has_program: Callable[[str], bool]
     exists: Callable[[Path], bool]
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """The machine that this process runs on; StartupError without a home directory."""
+        home = expand_home(Path("~"))
+        return cls(sys.platform, home, os.environ, lambda name: shutil.which(name) is not None, Path.exists)
 
     def folder(self, variable: str, default: Path) -> Path:
         """The folder that a variable names, else the default. An empty variable counts as absent."""

@@ -65,7 +65,7 @@ class SetupTest(SetupCase):
         self.assertIn("export DEEPSEEK_API_KEY=" if sys.platform != "win32" else "setx DEEPSEEK_API_KEY", ran.out)
         self.assertIn('model = "deepseek-v4-pro"', self.codex.read_text("utf-8"))
         again = self.run_setup("codex", answers=())
-        self.assertEqual((0, True), (again.code, "nothing is changed" in again.out))
+        self.assertEqual((0, True), (again.code, "nothing was changed" in again.out))
         self.assertEqual(0, self.run_setup("codex", "--undo", answers=("yes",)).code)
         self.assertEqual('model = "gpt-6"\n', self.codex.read_text("utf-8"))
 
@@ -74,7 +74,7 @@ class SetupTest(SetupCase):
             with self.subTest(answers):
                 ran = self.run_setup("codex", answers=answers)
                 self.assertEqual((1, []), (ran.code, self.files()))
-                self.assertIn("Nothing is changed.", ran.out)
+                self.assertIn("Nothing was changed.", ran.out)
 
     def test_without_a_terminal_it_wants_yes(self) -> None:
         for arguments in (("codex",), ("codex", "--undo")):
@@ -102,7 +102,7 @@ class SetupTest(SetupCase):
         self.claude.write_text("{// mine\n}", encoding="utf-8")
         ran = self.run_setup("claude-code", "--yes")
         self.assertEqual(2, ran.code)
-        self.assertIn(f"nothing is changed. {self.claude}: it has comments", ran.err)
+        self.assertIn(f"nothing was changed. {self.claude}: it has comments", ran.err)
         self.assertIn('"ANTHROPIC_MODEL"', ran.out)
         self.assertEqual([self.claude], self.files())
 
@@ -115,13 +115,13 @@ class SetupTest(SetupCase):
 
     def test_an_undo_of_nothing_says_so(self) -> None:
         ran = self.run_setup("codex", "--undo", "--yes")
-        self.assertEqual((0, True), (ran.code, "nothing of setup" in ran.out))
+        self.assertEqual((0, True), (ran.code, "nothing from setup" in ran.out))
 
     def test_a_folder_that_cannot_be_written_changes_nothing(self) -> None:
         with mock.patch("os.replace", side_effect=OSError(28, "No space left on device", "x")):
             ran = self.run_setup("codex", "--yes")
         self.assertEqual(2, ran.code)
-        self.assertIn("nothing is changed: x: No space left on device", ran.err)
+        self.assertIn("nothing was changed: x: No space left on device", ran.err)
         self.assertFalse(self.codex.exists())
 
     def test_the_address_is_that_of_the_running_proxy_else_of_the_settings(self) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.cli.setup import changes
-from deepseek_cursor_proxy.cli.setup.changes import FileChange
+from deepseek_cursor_proxy.cli.setup.changes import FileChange, SetupHistory
 from deepseek_cursor_proxy.cli.setup.clients import Client, Target
 from deepseek_cursor_proxy.cli.setup.endpoint import Machine, ProxyEndpoint
-from deepseek_cursor_proxy.cli.setup.history import SetupHistory
 
 SYSTEMS = ("linux", "darwin", "win32")
 ENDPOINT = ProxyEndpoint("http://127.0.0.1:9000", key="sk-of-the-user")
@@ -33,12 +32,12 @@ class FilesCase(unittest.TestCase):
         return client.targets(self.machine(system), endpoint)
 
     def set_up(self, client: Client, system: str = "linux", endpoint: ProxyEndpoint = ENDPOINT) -> list[FileChange]:
-        plan = changes.plan_setup(client.name, self.targets(client, system, endpoint), self.history)
+        plan = changes.plan(client.name, self.targets(client, system, endpoint), self.history)
         changes.make(client.name, plan, self.history)
         return plan
 
     def undo(self, client: Client, system: str = "linux", endpoint: ProxyEndpoint = ENDPOINT) -> list[FileChange]:
-        plan = changes.plan_undo(client.name, self.targets(client, system, endpoint), self.history)
+        plan = changes.plan(client.name, self.targets(client, system, endpoint), self.history, is_undo=True)
         changes.undo(client.name, plan, self.history)
         return plan
 

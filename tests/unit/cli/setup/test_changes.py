@@ -8,10 +8,9 @@ from datetime import date
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.setup import changes, files
-from deepseek_cursor_proxy.cli.setup.changes import Refusal
+from deepseek_cursor_proxy.cli.setup import changes, documents
+from deepseek_cursor_proxy.cli.setup.changes import Refusal, SetupHistory
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
-from deepseek_cursor_proxy.cli.setup.history import SetupHistory
 from tests.unit.cli.setup.files_case import OTHER_ENDPOINT, FilesCase
 
 CODEX, CLAUDE = CLIENTS["codex"], CLIENTS["claude-code"]
@@ -78,11 +77,11 @@ class FilesTest(FilesCase):
         self.assert_refused("no file")
 
     def test_a_file_too_large_for_a_configuration_is_refused(self) -> None:
-        with mock.patch.object(files, "_MOST_BYTES", 3):
+        with mock.patch.object(documents, "_MOST_BYTES", 3):
             self.assert_refused("too large")
 
     def test_a_file_that_changes_between_question_and_answer_stays(self) -> None:
-        plan = changes.plan_setup("codex", self.targets(CODEX), self.history)
+        plan = changes.plan("codex", self.targets(CODEX), self.history)
         self.path.write_bytes(b'model = "new"\n')
         with self.assertRaisesRegex(OSError, "changed just now"):
             changes.make("codex", plan, self.history)

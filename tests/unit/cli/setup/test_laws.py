@@ -3,10 +3,10 @@
 import json
 import tomllib
 
-from deepseek_cursor_proxy.cli.setup.changes import Refusal, plan_setup
+from deepseek_cursor_proxy.cli.setup.changes import Refusal, plan
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client
-from deepseek_cursor_proxy.cli.setup.editors.documents import decode
-from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonDocument
+from deepseek_cursor_proxy.cli.setup.documents import decode
+from deepseek_cursor_proxy.cli.setup.json_text import JsonDocument
 from tests.support.width import width
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
@@ -92,7 +92,7 @@ class LawsTest(FilesCase):
                     self.set_up(client)
                     once = self.snapshot()
                     self.assertNotEqual(before, once)
-                    again = plan_setup(client.name, self.targets(client), self.history)
+                    again = plan(client.name, self.targets(client), self.history)
                     self.assertEqual([], [change.path for change in again if change.is_needed])
                     self.undo(client)
                     self.assertEqual(before, self.snapshot())

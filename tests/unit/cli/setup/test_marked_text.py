@@ -3,14 +3,10 @@
 import tomllib
 import unittest
 
-from deepseek_cursor_proxy.cli.setup.editors.documents import ChangedLines, Unreadable
-from deepseek_cursor_proxy.cli.setup.editors.marked_lines import insert, take_out
-from deepseek_cursor_proxy.cli.setup.editors.toml_text import TomlEdit
-from deepseek_cursor_proxy.cli.setup.editors.yaml_text import YamlItems, YamlKeys
+from deepseek_cursor_proxy.cli.setup.documents import ChangedLines, Unreadable
+from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys, insert, take_out
 
-TOML = TomlEdit(
-    "codex", {"model": "ours", "path": "C:\\x"}, {"providers.ours": {"url": "http://x", "n": 1, "on": True}}
-)
+TOML = TomlEdit("codex", {"model": "ours", "path": "C:\\x"}, "providers.ours", {"url": "http://x", "n": 1, "on": True})
 KEYS = YamlKeys("aider", {"model": "openai/ours", "yes": "true", "limit": 5})
 ITEMS = YamlItems("continue", "models", [{"name": "One", "roles": ["chat", "edit"]}], {"schema": "v1"})
 LIST = YamlItems("llm", None, [{"model_id": "ours"}], {})

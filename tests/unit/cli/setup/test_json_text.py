@@ -4,8 +4,8 @@ import contextlib
 import unittest
 from random import Random
 
-from deepseek_cursor_proxy.cli.setup.editors.documents import ChangedLines, Unreadable
-from deepseek_cursor_proxy.cli.setup.editors.json_text import JsonDocument, JsonEdit
+from deepseek_cursor_proxy.cli.setup.documents import ChangedLines, Unreadable
+from deepseek_cursor_proxy.cli.setup.json_text import JsonDocument, JsonEdit
 
 EDIT = JsonEdit({("a", "b"): 1, ("c",): {"d": []}}, has_comments=True)
 
