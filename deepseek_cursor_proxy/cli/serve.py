@@ -210,8 +210,7 @@ def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
 
 
 def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "Tunnel":
-    from deepseek_cursor_proxy.cli.tunnel import supervisor
-    from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel
+    from deepseek_cursor_proxy.cli.tunnel import programs, supervisor
 
     def use(url: str) -> None:
         server.set_tunnel_url(url)
@@ -220,10 +219,10 @@ def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "
 
     config = server.config
     wanted = config.tunnel_program or ""
-    program = supervisor.choose(wanted, server.server_port, config.tunnel_url or "", os.environ)
+    program = programs.choose(wanted, server.server_port, config.tunnel_url or "", os.environ)
     if wanted == "on":
         _print(f"Opening a tunnel with {program.name}, the first that is installed.")
-    return Tunnel(program, lambda url: supervisor.ask(url, *server.probe), _print, use)
+    return supervisor.Tunnel(program, lambda url: supervisor.ask(url, *server.probe), _print, use)
 
 
 def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:

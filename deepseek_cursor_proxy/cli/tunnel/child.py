@@ -20,7 +20,7 @@ from dataclasses import replace
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import IO
 
-from deepseek_cursor_proxy.cli.tunnel.program import Log, Program
+from deepseek_cursor_proxy.cli.tunnel.programs import Log, Program
 from deepseek_cursor_proxy.errors import StartupError
 
 _MAX_LINE = 1_000_000  # bytes; all programs stay far below

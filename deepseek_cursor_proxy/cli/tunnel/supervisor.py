@@ -14,18 +14,14 @@ learn is no proof that others cannot.
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http.client import HTTPException
 from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from deepseek_cursor_proxy.cli.tunnel import ngrok
 from deepseek_cursor_proxy.cli.tunnel.child import Child
-from deepseek_cursor_proxy.cli.tunnel.cloudflared import Cloudflared
-from deepseek_cursor_proxy.cli.tunnel.program import Program, RunningTunnel, find_binary, one_line
-from deepseek_cursor_proxy.cli.tunnel.ssh import Ssh
-from deepseek_cursor_proxy.cli.tunnel.tailscale import Tailscale
+from deepseek_cursor_proxy.cli.tunnel.programs import Program, RunningTunnel, one_line
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.net.deadline import Deadline
 
@@ -314,27 +310,3 @@ class _NoRedirects(HTTPRedirectHandler):
 
     def redirect_request(self, *_: object) -> None:
         return None
-
-
-# The choice of a program …
-
-_PROGRAMS: dict[str, type[Program]] = {
-    "ngrok": ngrok.Ngrok,
-    "cloudflared": Cloudflared,
-    "tailscale": Tailscale,
-    "ssh": Ssh,
-}
-
-
-def choose(wanted: str, port: int, url: str, environment: Mapping[str, str]) -> Program:
-    """The program for a value of `tunnel`; `on` stands for the first that is installed."""
-    name, _, host = (_first_installed(environment) if wanted == "on" else wanted).partition(":")
-    return Ssh(port, url, host=host) if host else _PROGRAMS[name](port, url)
-
-
-def _first_installed(environment: Mapping[str, str]) -> str:
-    for name in _PROGRAMS:
-        # ngrok does nothing without an account; cloudflared and ssh need none.
-        if find_binary(name) and (name != "ngrok" or ngrok.has_token(environment)):
-            return name
-    raise StartupError(f"no tunnel program is installed; cloudflared is the simplest: {Cloudflared.install}")

@@ -13,8 +13,8 @@ from contextlib import closing
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import child, ngrok, program
-from deepseek_cursor_proxy.cli.tunnel.ngrok import Ngrok
+from deepseek_cursor_proxy.cli.tunnel import child, programs
+from deepseek_cursor_proxy.cli.tunnel.programs import Ngrok
 from deepseek_cursor_proxy.cli.tunnel.supervisor import OURS, Reach
 from deepseek_cursor_proxy.errors import StartupError
 from tests.proxy.tunnel.tunnel_case import TunnelCase, back, lost, moved
@@ -50,7 +50,7 @@ class NgrokCase(TunnelCase):
 
     def listed(self, page: bytes) -> list[str] | None:
         """What an agent with this answer, in either API, is understood to forward to us."""
-        return ngrok.forwarded_urls(self.agent({"/api/endpoints": page, "/api/tunnels": page}).api, PORT)
+        return Ngrok(PORT).forwarded_urls(self.agent({"/api/endpoints": page, "/api/tunnels": page}).api)
 
 
 class StartTest(NgrokCase):
@@ -106,7 +106,7 @@ class StartTest(NgrokCase):
                 tunnel = self.tunnel(api_urls=["http://127.0.0.1:bad", agent.api])
                 self.assertEqual(tunnel.start(), URL)
                 tunnel.stop()
-                self.assertEqual(ngrok.forwarded_urls(agent.api, PORT), [URL])
+                self.assertEqual(Ngrok(PORT).forwarded_urls(agent.api), [URL])
         self.assertEqual(self.children, [])
 
     def test_an_agent_with_an_empty_list_of_endpoints_is_asked_for_tunnels(self) -> None:
@@ -141,7 +141,7 @@ class StartTest(NgrokCase):
     def test_the_agents_api_is_called_without_the_environments_proxy(self) -> None:
         """urllib reads the environment when an opener is built, so the module is loaded a second time here."""
         agent = self.agent({"/api/tunnels": tunnels()})
-        spec = importlib.util.spec_from_file_location("api_behind_a_proxy", program.__file__)
+        spec = importlib.util.spec_from_file_location("api_behind_a_proxy", programs.__file__)
         fresh = importlib.util.module_from_spec(spec)
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -207,7 +207,7 @@ class FailureTest(NgrokCase):
             ([None, KeyboardInterrupt], KeyboardInterrupt),
             (lambda *_: tunnel.stop() if len(self.children) == 2 else None, StartupError),
         ):
-            with mock.patch.object(ngrok, "forwarded_urls", side_effect=effect):
+            with mock.patch.object(Ngrok, "forwarded_urls", side_effect=effect):
                 self.assertRaises(raised, tunnel.start)
             self.expect_children_gone()
         self.assertEqual(len(self.children), 2)

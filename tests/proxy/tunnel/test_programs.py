@@ -14,11 +14,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.cli.tunnel import child
-from deepseek_cursor_proxy.cli.tunnel.cloudflared import Cloudflared
-from deepseek_cursor_proxy.cli.tunnel.program import Program
-from deepseek_cursor_proxy.cli.tunnel.ssh import Ssh
+from deepseek_cursor_proxy.cli.tunnel.programs import Cloudflared, Program, Ssh, Tailscale
 from deepseek_cursor_proxy.cli.tunnel.supervisor import OURS, Reach, Tunnel
-from deepseek_cursor_proxy.cli.tunnel.tailscale import Tailscale
 from deepseek_cursor_proxy.errors import StartupError
 from tests.proxy.tunnel.tunnel_case import PORT, TunnelCase, back, lost, moved
 from tests.support.ngrok_stand_in import Agent
@@ -107,6 +104,10 @@ class ProgramCase(TunnelCase):
         self.kill(self.children[0])
         self.expect_announced(lost(self.name), back(self.name), moved(self.name, self.urls[1]))
         self.assertEqual(list(self.urls), urls)
+
+
+class SupervisorCase(ProgramCase):
+    """What does not depend on the program, so one of them shows it."""
 
     def test_a_program_that_cannot_be_started_again_is_tried_with_growing_pauses(self) -> None:
         part, _ = self.failures[0]
@@ -267,7 +268,7 @@ class CloudflaredTest(CloudflaredCase, ProgramCase):
                 'character \'e\' looking for beginning of value" status_code="429 Too Many Requests"',
                 "failed to unmarshal quick Tunnel: invalid character 'e' looking for beginning of value",
             ),
-            "wait some minutes",
+            "wait a few minutes",
         ),
         (
             fails(
@@ -507,7 +508,7 @@ def localhost_run(name: str) -> Part:
     )
 
 
-class SshTest(ProgramCase):
+class SshTest(SupervisorCase):
     name = "ssh"
     first, second = localhost_run("47970a65005227.lhr.life"), localhost_run("5a32d8b4c1.lhr.life")
     urls = ("https://47970a65005227.lhr.life", "https://5a32d8b4c1.lhr.life")
@@ -572,4 +573,4 @@ class OwnHostTest(ReservedCase):
 
 
 # They have no program of their own.
-del ProgramCase, ReservedCase, CloudflaredCase
+del ProgramCase, SupervisorCase, ReservedCase, CloudflaredCase

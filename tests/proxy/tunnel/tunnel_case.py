@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.cli.tunnel import child, supervisor
-from deepseek_cursor_proxy.cli.tunnel.program import Program
+from deepseek_cursor_proxy.cli.tunnel.programs import Program
 from deepseek_cursor_proxy.cli.tunnel.supervisor import OURS, Reach, Tunnel, TunnelTiming
 from deepseek_cursor_proxy.errors import StartupError
 from tests.support.ngrok_stand_in import PORT, install

@@ -8,8 +8,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import ngrok, program, supervisor
-from deepseek_cursor_proxy.cli.tunnel.ssh import Ssh
+from deepseek_cursor_proxy.cli.tunnel import programs
+from deepseek_cursor_proxy.cli.tunnel.programs import Ssh
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -17,10 +17,10 @@ class ChoiceTest(unittest.TestCase):
     def chosen(self, wanted: str, installed: str = "", token: str = "") -> str:
         paths = {name: f"/bin/{name}" for name in installed.split()}
         with (
-            mock.patch.object(supervisor, "find_binary", paths.get),
-            mock.patch.object(ngrok, "_configurations", return_value=[]),
+            mock.patch.object(programs, "find_binary", paths.get),
+            mock.patch.object(programs, "ngrok_configurations", return_value=[]),
         ):
-            return supervisor.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
+            return programs.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
 
     def test_a_named_program_is_taken_even_if_it_is_missing(self) -> None:
         for name in ("ngrok", "cloudflared", "tailscale", "ssh"):
@@ -43,14 +43,14 @@ class ChoiceTest(unittest.TestCase):
                 self.chosen("on", installed)
 
     def test_a_host_of_ones_own_and_a_reserved_url_reach_the_program(self) -> None:
-        chosen = supervisor.choose("ssh:me@home.example", 9000, "https://proxy.example.com", {})
+        chosen = programs.choose("ssh:me@home.example", 9000, "https://proxy.example.com", {})
         self.assertIsInstance(chosen, Ssh)
         self.assertEqual("me@home.example", chosen.arguments()[-1])
         for name in ("ngrok", "cloudflared", "tailscale", "ssh"):
-            self.assertEqual("https://x.example", supervisor.choose(name, 9000, "https://x.example", {}).url)
+            self.assertEqual("https://x.example", programs.choose(name, 9000, "https://x.example", {}).url)
 
     def test_ngrok_asks_for_the_reserved_url(self) -> None:
-        arguments = supervisor.choose("ngrok", 9000, "https://x.ngrok.app", {}).arguments()
+        arguments = programs.choose("ngrok", 9000, "https://x.ngrok.app", {}).arguments()
         self.assertEqual("--url=https://x.ngrok.app", arguments[2])
 
 
@@ -61,8 +61,8 @@ class TokenTest(unittest.TestCase):
         self.enterContext(mock.patch.dict(os.environ, home))
 
     def test_a_token_is_found_in_the_environment_and_in_every_configuration(self) -> None:
-        self.assertFalse(ngrok.has_token({}))
-        self.assertTrue(ngrok.has_token({"NGROK_AUTHTOKEN": "t"}))
+        self.assertFalse(programs.has_ngrok_token({}))
+        self.assertTrue(programs.has_ngrok_token({"NGROK_AUTHTOKEN": "t"}))
         for text, has_token in (
             ("version: 2\nauthtoken: 4nq9\n", True),
             ("version: 3\nagent:\n    authtoken: 4nq9\n", True),
@@ -70,11 +70,11 @@ class TokenTest(unittest.TestCase):
             ("version: 2\nauthtoken:\n", False),
             ("\0\ufffd", False),
         ):
-            for path in ngrok._configurations({}):
+            for path in programs.ngrok_configurations({}):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
                 with self.subTest(text, path=path.parent.name):
-                    self.assertIs(has_token, ngrok.has_token({}))
+                    self.assertIs(has_token, programs.has_ngrok_token({}))
                 path.unlink()
 
     def test_each_system_has_its_own_place(self) -> None:
@@ -86,7 +86,7 @@ class TokenTest(unittest.TestCase):
             ("win32", {"LOCALAPPDATA": str(self.home / "y")}, "y/ngrok/ngrok.yml"),
         ):
             with self.subTest(system), mock.patch.object(sys, "platform", system):
-                self.assertEqual(self.home / place, ngrok._configurations(environment)[0])
+                self.assertEqual(self.home / place, programs.ngrok_configurations(environment)[0])
 
 
 class BinaryTest(unittest.TestCase):
@@ -104,11 +104,11 @@ class BinaryTest(unittest.TestCase):
                 mock.patch.object(shutil, "which", return_value=None),
                 mock.patch.object(os, "access", side_effect=lambda path, _, there=there: path == there),
             ):
-                self.assertEqual(place, program.find_binary(name))
+                self.assertEqual(place, programs.find_binary(name))
 
     def test_a_path_is_not_looked_for_elsewhere(self) -> None:
         with mock.patch.object(os, "access", return_value=True):
-            self.assertIsNone(program.find_binary(os.path.join(os.sep, "absent", "ssh")))
+            self.assertIsNone(programs.find_binary(os.path.join(os.sep, "absent", "ssh")))
 
 
 class QuoteTest(unittest.TestCase):
@@ -119,4 +119,4 @@ class QuoteTest(unittest.TestCase):
             ("\x1b[31mred\u202e", "[31mred"),
             ("x" * 1000, "x" * 200),
         ):
-            self.assertEqual(quote, program.one_line(text))
+            self.assertEqual(quote, programs.one_line(text))
