@@ -13,13 +13,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import (
-    EventReader,
-    ServerToolReader,
-    StreamReader,
-    ThinkReader,
-    ThinkSplitter,
-)
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, StreamReader, ThinkSplitter
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.redaction import hide_texts
@@ -49,22 +43,23 @@ def chat_of(host: Host) -> UpstreamApi:
     """The chat completions API as this host has it; CHAT for DeepSeek."""
     if host == DEEPSEEK:
         return CHAT
-    read_answer = _read_think_answer if host.form is ReasoningForm.THINK else chat_api.completion_deltas
+    splits_think = host.form is ReasoningForm.THINK
     # What traces and the log show of a body; the options may have keys in them.
     shown = replace(host, options=hide_texts(host.options))
     return UpstreamApi(
         CHAT.path,
         partial(chat_api.payload, host=shown),
         partial(chat_api.encode, host=host),
-        read_answer,
-        ThinkReader if host.form is ReasoningForm.THINK else StreamReader,
+        _read_think_answer if splits_think else chat_api.completion_deltas,
+        partial(StreamReader, splits_think=splits_think),
         host,
     )
 
 
 def with_server_tools(chat: UpstreamApi) -> UpstreamApi:
     """The same chat completions API, for a request with tools that DeepSeek runs itself."""
-    return replace(chat, read_answer=_read_searched_answer, open_reader=ServerToolReader, runs_server_tools=True)
+    open_reader = partial(StreamReader, has_server_tools=True)
+    return replace(chat, read_answer=_read_searched_answer, open_reader=open_reader, runs_server_tools=True)
 
 
 def _read_searched_answer(body: Mapping[str, Any]) -> list[Delta]:

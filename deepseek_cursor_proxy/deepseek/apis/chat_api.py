@@ -48,24 +48,24 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DE
     # inside strings.
     before, name, after = encode_json(frame(request, [], 0, host)).partition(b'"messages":[')
     if has_tools:
-        between, tools, after = after.partition(b'"tools":0')
-        after = between + tools[:-1] + _encode_tools(request) + after
-    messages = _encode_messages(request, memory, host)
+        key = tools_key(request)
+        encoded_tools = _tools.get(key)
+        if encoded_tools is None:
+            encoded_tools = encode_json(all_tools(request))
+            _tools.keep(key, encoded_tools)
+        between, placeholder, after = after.partition(b'"tools":0')
+        after = between + placeholder[:-1] + encoded_tools + after
+    # Only what shapes a message: the host's options are not part of one.
+    of_host = (host.name, host.form, host.requires_reasoning)
+    names = tuple(request.sent_names.items())
+    conditions = (request.thinking, can_see_images(request.model), names, bool(request.server_tools), of_host)
+    messages = encode_each(
+        _ENCODE, request, memory, conditions, lambda message: encode_json(message_fields(message, request, host))
+    )
     # One join: every copy of a megabyte counts.
     messages[0] = before + name + messages[0]
     messages[-1] += after
     return b",".join(messages)
-
-
-def _encode_messages(request: ChatRequest, memory: ChatMemory, host: Host) -> list[bytes]:
-    # Only what shapes a message: the host's options are not part of one.
-    names = tuple(request.sent_names.items())
-    with_items = bool(request.server_tools)
-    of_host = (host.name, host.form, host.requires_reasoning)
-    conditions = (request.thinking, can_see_images(request.model), names, with_items, of_host)
-    return encode_each(
-        _ENCODE, request, memory, conditions, lambda message: encode_json(message_fields(message, request, host))
-    )
 
 
 def encode_each(
@@ -87,15 +87,6 @@ def encode_each(
 def tools_key(request: ChatRequest) -> bytes:
     """A key that two requests share if, and only if, their tools are sent with the same bytes."""
     return marshal.dumps([*request.tools, *request.sent_names.items(), *request.server_tools], _MARSHAL_VERSION)
-
-
-def _encode_tools(request: ChatRequest) -> bytes:
-    key = tools_key(request)
-    text = _tools.get(key)
-    if text is None:
-        text = encode_json(all_tools(request))
-        _tools.keep(key, text)
-    return text
 
 
 def frame(request: ChatRequest, messages: object, tools: object, host: Host = DEEPSEEK) -> dict[str, Any]:
@@ -202,10 +193,30 @@ def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK
     sent: dict[str, Any] = {"role": message.role, "content": content}
     if message.name is not None:
         sent["name"] = message.name
-    if message.role == "assistant":
-        sent.update(_assistant_fields(message, content, request, host))
-        if message.server_items is not None and request.server_tools:
-            sent.update(server_tools.fields_to_send(message))
+    if message.role != "assistant":
+        return sent
+    if request.thinking and message.reasoning is not None:
+        if host.requires_reasoning:
+            sent["reasoning_content"] = message.reasoning
+        else:
+            sent.update(_reasoning_fields(message, content, host))
+    if message.tool_calls:
+        names = request.sent_names
+        sent["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": names.get(call.name) or tool_definitions.sent_name(call.name),
+                    "arguments": call.arguments,
+                },
+            }
+            for call in message.tool_calls
+        ]
+    if message.prefix and host.has_extensions:
+        sent["prefix"] = True
+    if message.server_items is not None and request.server_tools:
+        sent.update(server_tools.fields_to_send(message))
     return sent
 
 
@@ -219,31 +230,6 @@ def _reasoning_fields(message: Message, content: str | Parts, host: Host) -> dic
     if host.form is ReasoningForm.THINK:
         return {"content": f"<think>{reasoning}</think>\n\n{content}"}
     return {"reasoning_content" if host.form is ReasoningForm.CONTENT else "reasoning": reasoning}
-
-
-def _assistant_fields(message: Message, content: str | Parts, request: ChatRequest, host: Host) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if request.thinking and message.reasoning is not None:
-        if host.requires_reasoning:
-            fields["reasoning_content"] = message.reasoning
-        else:
-            fields = _reasoning_fields(message, content, host)
-    if message.tool_calls:
-        names = request.sent_names
-        fields["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {
-                    "name": names.get(call.name) or tool_definitions.sent_name(call.name),
-                    "arguments": call.arguments,
-                },
-            }
-            for call in message.tool_calls
-        ]
-    if message.prefix and host.has_extensions:
-        fields["prefix"] = True
-    return fields
 
 
 def schema_instruction(form: object) -> str | None:
@@ -271,15 +257,10 @@ def count_prompts(messages: Sequence[Mapping[str, Any]]) -> int:
     return next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
 
 
-def chunk_deltas(chunk: Mapping[str, Any]) -> list[Delta]:
-    """One delta per choice of a streamed chunk; a chunk without choices (usage only) is one delta."""
-    return _body_deltas(chunk, "delta")
-
-
 def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
     """One delta per choice of a whole completion."""
     calls = AnswerCalls()
-    deltas = [calls.repair(delta, "message") for delta in _body_deltas(body, "message")]
+    deltas = [calls.repair(delta, "message") for delta in chunk_deltas(body, "message")]
     choices = as_list(body.get("choices"))
     if not choices or not all(isinstance(as_object(choice).get("message"), dict) for choice in choices):
         # A choice without a message would reach the client as an empty success.
@@ -287,27 +268,23 @@ def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
     return deltas
 
 
-def _body_deltas(body: Mapping[str, Any], part: str) -> list[Delta]:
+def chunk_deltas(body: Mapping[str, Any], part: str = "delta") -> list[Delta]:
+    """One delta per choice of a chunk (or completion, with `part` "message"); one delta if it has no choices."""
     if body.get("error"):
-        raise UpstreamFailed(f"DeepSeek broke the answer off: {error_message(body) or 'no reason given'}")
+        raise failure(body)
     if "error" in body:
         # Some gateways send `"error": null` in every chunk, and some clients test for the key alone.
         body = {name: value for name, value in body.items() if name != "error"}
-    choices = body.get("choices")
+    choices = [choice for choice in as_list(body.get("choices")) if isinstance(choice, dict)]
     usage = _usage(body.get("usage"))
-    if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
-        return [_delta(choices[0], part, usage, body)]
-    whole = [choice for choice in as_list(choices) if isinstance(choice, dict)]
-    if not whole:
+    if not choices:
         return [Delta(usage=usage, chunk={**body, "choices": []})]
-    last = len(whole) - 1
+    if len(choices) == 1 and len(body["choices"]) == 1:
+        return [_delta(choices[0], part, usage, body)]
+    # The usage counts once, with the last choice.
     without_usage = {name: value for name, value in body.items() if name != "usage"}
-    return [
-        _delta(choice, part, usage, {**body, "choices": [choice]})
-        if position == last
-        else _delta(choice, part, None, {**without_usage, "choices": [choice]})
-        for position, choice in enumerate(whole)
-    ]
+    deltas = [_delta(choice, part, None, {**without_usage, "choices": [choice]}) for choice in choices[:-1]]
+    return [*deltas, _delta(choices[-1], part, usage, {**body, "choices": [choices[-1]]})]
 
 
 def failure(body: Mapping[str, Any], code: str | None = None) -> UpstreamFailed:
@@ -331,63 +308,51 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
         fields, foreign = read_reasoning(fields)
         choice = {**choice, part: fields}
         chunk = {**chunk, "choices": [choice]}
-    calls, content = fields.get("tool_calls"), fields.get("content")
+    index, finish = choice.get("index", 0), choice.get("finish_reason")
+    reasoning, content, entries = fields.get("reasoning_content"), fields.get("content"), fields.get("tool_calls")
+    calls = [_piece(at, call) for at, call in enumerate(as_list(entries))] if entries else []
     delta = Delta(
-        _index(choice.get("index"), 0) or 0,
-        _string(fields.get("reasoning_content")),
-        content if isinstance(content, str) else _parts_text(content),
-        _pieces(calls) if calls else (),
-        _string(choice.get("finish_reason")),
+        index if isinstance(index, int) and 0 <= index < _MAX_INDEX else 0,
+        reasoning if isinstance(reasoning, str) else None,
+        content if isinstance(content, str) or content is None else _parts_text(content),
+        tuple([piece for piece in calls if piece is not None]) if calls else (),
+        finish if isinstance(finish, str) else None,
         usage,
         chunk,
     )
     if foreign is not None:
         delta = delta._replace(foreign=foreign)
-    if _is_complete(delta, choice, part):
+    if (
+        (fields or not choice.get(part))
+        and (len(delta.calls) == len(entries) if isinstance(entries, list) else entries is None)
+        and (delta.text is not None or content is None)
+        and (delta.reasoning is not None or reasoning is None)
+        and (delta.finish_reason is not None or finish is None)
+        and index == delta.choice
+    ):
         return delta
-    return delta._replace(chunk={**chunk, "choices": [_drop_damaged(delta, choice, part, fields)]})
-
-
-def _is_complete(delta: Delta, choice: Mapping[str, Any], part: str) -> bool:
-    """Whether no field of the choice was left out because of its shape."""
-    fields = choice.get(part) or {}
-    if not isinstance(fields, dict):
-        return False
-    calls = fields.get("tool_calls")
-    return (
-        (len(delta.calls) == len(calls) if isinstance(calls, list) else calls is None)
-        and (delta.text is not None or fields.get("content") is None)
-        and (delta.reasoning is not None or fields.get("reasoning_content") is None)
-        and (delta.finish_reason is not None or choice.get("finish_reason") is None)
-        and choice.get("index", delta.choice) == delta.choice
-    )
-
-
-def _drop_damaged(delta: Delta, choice: Mapping[str, Any], part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice without its damaged fields, which clients would fail at."""
-    entries = enumerate(as_list(fields.get("tool_calls")))
-    calls = [{**call, "index": piece.index} for at, call in entries if (piece := _piece(at, call)) is not None]
-    known = {"content": delta.text, "reasoning_content": delta.reasoning, "tool_calls": calls}
+    # Without its damaged fields, which clients would fail at.
+    pieces = zip(as_list(entries), calls, strict=False)
+    whole_calls = [{**call, "index": piece.index} for call, piece in pieces if piece is not None]
+    known = {"content": delta.text, "reasoning_content": delta.reasoning, "tool_calls": whole_calls}
     repaired = {**fields, **{name: value for name, value in known.items() if name in fields}}
-    return {**choice, "index": delta.choice, "finish_reason": delta.finish_reason, part: repaired}
-
-
-def _pieces(calls: object) -> tuple[CallPiece, ...]:
-    return tuple(piece for at, call in enumerate(as_list(calls)) if (piece := _piece(at, call)) is not None)
+    choice = {**choice, "index": delta.choice, "finish_reason": delta.finish_reason, part: repaired}
+    return delta._replace(chunk={**chunk, "choices": [choice]})
 
 
 def _piece(position: int, call: object) -> CallPiece | None:
     """One entry of `tool_calls`; None if it is damaged."""
-    if not isinstance(call, dict) or (index := _index(call.get("index"), position)) is None:
+    if not isinstance(call, dict):
         return None
-    function = call.get("function") or {}
-    if not isinstance(function, dict):
+    index, function = call.get("index"), call.get("function") or {}
+    index = position if index is None else index
+    if not isinstance(index, int) or not 0 <= index < _MAX_INDEX or not isinstance(function, dict):
         return None
-    id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
+    arguments = function.get("arguments")
     if isinstance(arguments, dict):
         # Some hosts send the arguments as they are, not as the JSON of them.
         arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-    return CallPiece(index, as_text(id), as_text(name), as_text(arguments))
+    return CallPiece(index, as_text(call.get("id")), as_text(function.get("name")), as_text(arguments))
 
 
 def _parts_text(content: object) -> str | None:
@@ -406,16 +371,6 @@ def _usage(usage: object) -> dict[str, Any] | None:
         if isinstance(cached, int):
             return {**usage, "prompt_tokens_details": {**details, "cached_tokens": cached}}
     return usage
-
-
-def _index(value: object, default: int) -> int | None:
-    if value is None:
-        return default
-    return value if isinstance(value, int) and 0 <= value < _MAX_INDEX else None
-
-
-def _string(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], ForeignReasoning]:

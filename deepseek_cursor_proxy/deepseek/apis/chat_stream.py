@@ -120,39 +120,22 @@ class EventReader:
         return []
 
 
-class _ChatReader(EventReader):
-    """Reads a stream of chat completions."""
+class StreamReader(EventReader):
+    """Reads a stream of chat completions, most of it by templates.
 
-    def __init__(self) -> None:
+    `splits_think`: the reasoning is in the content, between <think> and </think>. `has_server_tools`: DeepSeek may run
+    tools itself for this answer.
+    """
+
+    def __init__(self, *, splits_think: bool = False, has_server_tools: bool = False) -> None:
         super().__init__()
         self._calls = AnswerCalls()
-
-    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        deltas = chat_api.chunk_deltas(chunk)
-        if len(deltas) == 1 and not deltas[0].calls and not deltas[0].finish_reason:
-            return deltas
-        return [self._calls.repair(delta, "delta") for delta in deltas]
-
-
-class ThinkReader(_ChatReader):
-    """Reads a stream whose reasoning is in the content, between <think> and </think>."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._splitter = ThinkSplitter()
-
-    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        return [self._splitter.split(delta, "delta") for delta in super()._deltas(chunk)]
-
-
-class StreamReader(_ChatReader):
-    """Reads a stream of chat completions, most of it by templates."""
-
-    def __init__(self) -> None:
-        super().__init__()
+        self._splitter = ThinkSplitter() if splits_think else None
+        self._finder = FieldFinder("delta") if has_server_tools else None
         self._template: ChunkTemplate | None = None
         self._has_matched = True
-        self._unused = 0
+        # A template would hand a part of a tag on.
+        self._unused = _MAX_UNUSED if splits_think else 0
 
     def read(self, data: bytes) -> ParsedEvents:
         events = ParsedEvents()
@@ -183,16 +166,13 @@ class StreamReader(_ChatReader):
                 self._template, self._has_matched = template, False
         return deltas
 
-
-class ServerToolReader(StreamReader):
-    """Reads an answer for which DeepSeek may run tools itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._finder = FieldFinder("delta")
-
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        return self._finder.mark(super()._deltas(chunk), chunk)
+        deltas = chat_api.chunk_deltas(chunk)
+        if len(deltas) > 1 or deltas[0].calls or deltas[0].finish_reason:
+            deltas = [self._calls.repair(delta, "delta") for delta in deltas]
+        if self._splitter is not None:
+            deltas = [self._splitter.split(delta, "delta") for delta in deltas]
+        return deltas if self._finder is None else self._finder.mark(deltas, chunk)
 
 
 OPENING, CLOSING = "<think>", "</think>"
@@ -213,11 +193,9 @@ class ThinkSplitter:
         """The delta with the reasoning in its content as reasoning; `part` is where its chunk has the content."""
         if not delta.text and not delta.finish_reason:
             return delta
+        is_end = part == "message" or bool(delta.finish_reason)
         splitter = self._choices.setdefault(delta.choice, _Splitter())
-        splitter.feed(delta.text or "")
-        if delta.finish_reason or part == "message":
-            splitter.end()
-        reasoning, text = splitter.take()
+        reasoning, text = splitter.feed(delta.text or "", is_end=is_end)
         if not reasoning and text == (delta.text or ""):
             return delta
         foreign = delta.foreign
@@ -236,61 +214,36 @@ class _Splitter:
     """One choice. What may yet become a tag is held back until the next piece, or the end."""
 
     def __init__(self) -> None:
-        self._state = self._read_start
+        # Before the opening tag, inside the block, in the white space after it, or in the text.
+        self._place = "start"
         self._held = ""
-        self._reasoning = self._text = ""
 
-    def feed(self, text: str) -> None:
-        self._held += text
-        # Each state leaves what it cannot decide yet, and is done when it changes nothing.
-        before = None
-        while self._held and before != (self._held, self._state):
-            before = self._held, self._state
-            self._state()
-
-    def end(self) -> None:
-        if self._state == self._read_reasoning:
-            self._reasoning += self._held
-        elif self._state != self._skip_space:
-            self._text += self._held
-        self._held = ""
-        self._state = self._read_text
-
-    def take(self) -> tuple[str, str]:
-        """The reasoning and the text since the last call."""
-        pieces = self._reasoning, self._text
-        self._reasoning = self._text = ""
-        return pieces
-
-    def _read_start(self) -> None:
-        begins = self._held.lstrip()
-        if begins.startswith(OPENING):
-            self._held = begins.removeprefix(OPENING)
-            self._state = self._read_reasoning
-        elif not OPENING.startswith(begins):
-            self._state = self._read_text
-
-    def _read_reasoning(self) -> None:
-        reasoning, tag, rest = self._held.partition(CLOSING)
-        if tag:
-            self._reasoning += reasoning
-            self._held, self._state = rest, self._skip_space
-            return
-        # The longest end that may be the beginning of the tag.
-        sizes = range(min(len(CLOSING) - 1, len(reasoning)), 0, -1)
-        size = next((size for size in sizes if reasoning.endswith(CLOSING[:size])), 0)
-        cut = len(reasoning) - size
-        self._reasoning += reasoning[:cut]
-        self._held = reasoning[cut:]
-
-    def _skip_space(self) -> None:
-        self._held = self._held.lstrip()
-        if self._held:
-            self._state = self._read_text
-
-    def _read_text(self) -> None:
-        self._text += self._held
-        self._held = ""
+    def feed(self, piece: str, *, is_end: bool) -> tuple[str, str]:
+        """The reasoning and the text that are decided with this piece."""
+        held, reasoning, text = self._held + piece, "", ""
+        if self._place == "start":
+            begins = held.lstrip()
+            if begins.startswith(OPENING):
+                held, self._place = begins.removeprefix(OPENING), "block"
+            elif is_end or not OPENING.startswith(begins):
+                self._place = "text"
+        if self._place == "block":
+            reasoning, tag, rest = held.partition(CLOSING)
+            if tag:
+                held, self._place = rest, "gap"
+            else:
+                # The longest end that may be the beginning of the tag.
+                sizes = range(0 if is_end else min(len(CLOSING) - 1, len(held)), 0, -1)
+                cut = len(held) - next((size for size in sizes if held.endswith(CLOSING[:size])), 0)
+                reasoning, held = held[:cut], held[cut:]
+        if self._place == "gap" and (held := held.lstrip()):
+            self._place = "text"
+        if self._place == "text":
+            text, held = held, ""
+        self._held = held
+        if is_end:
+            self._place = "text"
+        return reasoning, text
 
 
 class OwnNameReader(EventReader):
@@ -299,7 +252,7 @@ class OwnNameReader(EventReader):
     def __init__(self, reader: EventReader, sent_names: Mapping[str, str]) -> None:
         super().__init__()
         self._reader = reader
-        self._own_names = _invert(sent_names)
+        self._own_names = {sent: name for name, sent in sent_names.items()}
 
     def read(self, data: bytes) -> ParsedEvents:
         events = self._reader.read(data)
@@ -310,34 +263,26 @@ class OwnNameReader(EventReader):
 
 def restore_names(deltas: Sequence[Delta], sent_names: Mapping[str, str]) -> list[Delta]:
     """The deltas of an answer with the client's names."""
-    own_names = _invert(sent_names)
+    own_names = {sent: name for name, sent in sent_names.items()}
     return [_restore(delta, own_names) for delta in deltas]
-
-
-def _invert(sent_names: Mapping[str, str]) -> Mapping[str, str]:
-    return {sent: name for name, sent in sent_names.items()}
 
 
 def _restore(delta: Delta, own_names: Mapping[str, str]) -> Delta:
     """The delta with the client's names in its calls and in its chunk (or completion), which has one choice."""
-    if not delta.calls:
-        return delta
-    calls = tuple(replace(call, name=own_names.get(call.name, call.name)) for call in delta.calls)
+    calls = tuple([replace(call, name=own_names.get(call.name, call.name)) for call in delta.calls])
     if calls == delta.calls:
         return delta
     chunk = delta.chunk
     if chunk is not None and chunk.get("choices"):
         choice = chunk["choices"][0]
         part = "message" if "message" in choice else "delta"
-        entries = [_restore_entry(entry, own_names) for entry in as_list(as_object(choice.get(part)).get("tool_calls"))]
+        entries = []
+        for entry in as_list(as_object(choice.get(part)).get("tool_calls")):
+            function = as_object(entry.get("function"))
+            name = own_names.get(as_text(function.get("name")))
+            entries.append(entry if name is None else {**entry, "function": {**function, "name": name}})
         chunk = {**chunk, "choices": [{**choice, part: {**as_object(choice.get(part)), "tool_calls": entries}}]}
     return delta._replace(calls=calls, chunk=chunk)
-
-
-def _restore_entry(entry: Mapping[str, Any], own_names: Mapping[str, str]) -> Mapping[str, Any]:
-    function = as_object(entry.get("function"))
-    name = own_names.get(as_text(function.get("name")))
-    return entry if name is None else {**entry, "function": {**function, "name": name}}
 
 
 _ADDED_UP = frozenset({"role", "content", "reasoning_content", "tool_calls"})
