@@ -51,7 +51,12 @@ _ENCODE: Stage[Message, list[bytes]] = Stage("encode items", lambda message: mes
 
 
 def payload(request: ChatRequest) -> dict[str, Any]:
-    return _frame(request, _input(request))
+    # Messages that we add are never assistant messages.
+    turns = (message for message in request.messages if message.role == "assistant")
+    items: list[dict[str, Any]] = []
+    for fields in chat_api.messages(request):
+        items += _items(fields, next(turns) if fields["role"] == "assistant" else None)
+    return _frame(request, items)
 
 
 def _frame(request: ChatRequest, items: list[dict[str, Any]]) -> dict[str, Any]:
@@ -75,21 +80,6 @@ def _frame(request: ChatRequest, items: list[dict[str, Any]]) -> dict[str, Any]:
     return body
 
 
-def _input(request: ChatRequest) -> list[dict[str, Any]]:
-    # Messages that we add are never assistant messages.
-    assistants = (message for message in request.messages if message.role == "assistant")
-    items: list[dict[str, Any]] = []
-    for fields in chat_api.messages(request):
-        items += _turn_items(fields, next(assistants)) if fields["role"] == "assistant" else _items(fields)
-    return items
-
-
-def _turn_items(fields: Mapping[str, Any], message: Message) -> Iterator[dict[str, Any]]:
-    """The items of a message; `fields` are those it has in chat completions."""
-    made = unpack_items(message, server_tools.RESPONSES)
-    return _searched_items(fields, made) if made else _items(fields)
-
-
 def _tools(request: ChatRequest) -> list[dict[str, Any]]:
     key = chat_api.tools_key(request)
     tools = _known_tools.get(key)
@@ -104,48 +94,33 @@ def _flatten(value: Mapping[str, Any], inside: str) -> dict[str, Any]:
     return {**{name: inner for name, inner in value.items() if name != inside}, **(value.get(inside) or {})}
 
 
-def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    if message["role"] == "tool":
-        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
-    elif message["role"] == "assistant":
-        yield from _assistant_items(message)
-    else:
-        content = message["content"]
-        texts_and_images = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        yield _message_item(message["role"], [_part(part) for part in texts_and_images])
-
-
-def _assistant_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Reasoning, text and calls of a turn, in the order that DeepSeek requires."""
-    # DeepSeek refuses empty reasoning like missing reasoning.
-    if reasoning := message.get("reasoning_content"):
-        yield _reasoning_item(reasoning)
-    if message["content"] or not message.get("tool_calls"):
-        yield _text_item(message["content"])
-    yield from _call_items(message)
-
-
-def _searched_items(message: Mapping[str, Any], made: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The items of a turn for which DeepSeek ran tools, in their places; text without a place goes first or last."""
-    places = [{"type": "thinking", "length": 0}, *made, {"type": "text", "length": 0}]
+def _items(fields: Mapping[str, Any], turn: Message | None) -> list[dict[str, Any]]:
+    """The items of a message, which has these fields in chat completions; `turn` is the message if it is a turn."""
+    content = fields["content"]
+    if fields["role"] == "tool":
+        return [{"type": "function_call_output", "call_id": fields["tool_call_id"], "output": content}]
+    if turn is None:
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        return [{"type": "message", "role": fields["role"], "content": [_part(part) for part in parts]}]
+    # In the order that DeepSeek requires: reasoning, text and calls. What DeepSeek's own tools made stays in its place,
+    # and text without a place goes first or last.
+    made = unpack_items(turn, server_tools.RESPONSES) or ()
+    places: list[Mapping[str, Any]] = [{"type": "thinking", "length": 0}, *made, {"type": "text", "length": 0}]
     words: dict[str, Iterator[str]] = {}
-    for kind, all_words, whole_at in (
-        ("thinking", message.get("reasoning_content"), 0),
-        ("text", message["content"], -1),
-    ):
+    for kind, whole, whole_at in (("thinking", fields.get("reasoning_content"), 0), ("text", content, -1)):
         lengths = [place["length"] for place in places if place["type"] == kind]
-        words[kind] = iter(server_tools.split_words(all_words or "", lengths, whole_at=whole_at))
+        words[kind] = iter(server_tools.split_words(whole or "", lengths, whole_at=whole_at))
+    items: list[dict[str, Any]] = []
     for place in places:
         if place["type"] not in words:
-            yield dict(place)
+            items.append(dict(place))
+        # DeepSeek refuses empty reasoning like missing reasoning.
         elif text := next(words[place["type"]]):
-            yield _reasoning_item(text) if place["type"] == "thinking" else _text_item(text)
-    yield from _call_items(message)
-
-
-def _call_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for call in message.get("tool_calls", ()):
-        yield {"type": "function_call", "call_id": call["id"], **call["function"]}
+            items.append(_reasoning_item(text) if place["type"] == "thinking" else _text_item(text))
+    calls = fields.get("tool_calls", ())
+    if not (made or content or calls):
+        items.append(_text_item(""))
+    return [*items, *({"type": "function_call", "call_id": call["id"], **call["function"]} for call in calls)]
 
 
 def _reasoning_item(text: str) -> dict[str, Any]:
@@ -153,11 +128,7 @@ def _reasoning_item(text: str) -> dict[str, Any]:
 
 
 def _text_item(text: str) -> dict[str, Any]:
-    return _message_item("assistant", [{"type": "output_text", "text": text}])
-
-
-def _message_item(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "message", "role": role, "content": parts}
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,22 +146,19 @@ def _encode(request: ChatRequest, memory: ChatMemory) -> bytes:
     """The JSON of the payload; messages that the chat memory knows are not encoded again."""
     if len(request.messages) < MIN_ITEMS or chat_api.adds_messages(request):
         return encode_json(payload(request))
+
+    def encode_one(message: Message) -> bytes:
+        """The items without the brackets around them; no message is without items."""
+        turn = message if message.role == "assistant" else None
+        return encode_json(_items(chat_api.message_fields(message, request), turn))[1:-1]
+
     # The first match is the placeholder: only the name of the model precedes it, and JSON escapes quotes in strings.
     before, name, after = encode_json(_frame(request, [])).partition(b'"input":[')
-    items = _encode_items(request, memory)
+    conditions = (request.thinking, can_see_images(request.model), *request.sent_names.items())
+    items = chat_api.encode_each(_ENCODE, request, memory, conditions, encode_one)
     items[0] = before + name + items[0]
     items[-1] += after
     return b",".join(items)
-
-
-def _encode_items(request: ChatRequest, memory: ChatMemory) -> list[bytes]:
-    """The items of each message, without the brackets around them; no message is without items."""
-
-    def encode_one(message: Message) -> bytes:
-        return encode_json(list(_turn_items(chat_api.message_fields(message, request), message)))[1:-1]
-
-    conditions = (request.thinking, can_see_images(request.model), *request.sent_names.items())
-    return chat_api.encode_each(_ENCODE, request, memory, conditions, encode_one)
 
 
 _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
@@ -228,21 +196,25 @@ class ItemReader:
         if response.get("status") in ("queued", "in_progress"):
             raise UpstreamFailed("DeepSeek's answer is not finished, and it keeps none to be asked for again.")
         output = response.get("output")
-        deltas = self._end_server_items(as_list(output))
+        # Items that began and did not end: as the response has them, or as far as they came.
+        known = {as_text(item.get("id")): item for item in map(as_object, as_list(output))}
+        deltas: list[Delta] = []
+        for key, item in self._server_items.items():
+            if key not in self._whole:
+                item_id = as_text(item.get("id"))
+                whole = known.get(item_id) if item_id else None
+                deltas += self._read_server_item(key, whole or {**item, "status": "failed"})
         if not (self._read_keys or self._calls or self._server_items):
             # Only then: some gateways leave items out of the object, which changes the indexes of the others.
             if not isinstance(output, list):
                 # The client would get an empty success.
                 raise UpstreamFailed("DeepSeek's answer has no output.")
             deltas = [delta for key, item in enumerate(output) for delta in self.read_item(key, item)]
-        counted = usage(response.get("usage"), self._searches)
-        return [*deltas, Delta(finish_reason=self._finish_reason(response), usage=counted)]
-
-    def _finish_reason(self, response: Mapping[str, Any]) -> str:
+        finish_reason = "tool_calls" if self._calls else "stop"
         if response.get("status") == "incomplete":
             reason = as_object(response.get("incomplete_details")).get("reason")
-            return _FINISHES.get(reason if isinstance(reason, str) else None, _UNKNOWN_END)
-        return "tool_calls" if self._calls else "stop"
+            finish_reason = _FINISHES.get(reason if isinstance(reason, str) else None, _UNKNOWN_END)
+        return [*deltas, Delta(finish_reason=finish_reason, usage=usage(response.get("usage"), self._searches))]
 
     def read_item(self, key: ItemKey, item: object) -> list[Delta]:
         """The deltas of a whole item, without what came in pieces before."""
@@ -310,30 +282,15 @@ class ItemReader:
             return []
         self._server_items[key] = item
         self._whole.add(key)
-        self._searches += _is_good_search(item)
+        action = as_object(item.get("action")).get("type", "search")
+        is_search = item["type"].endswith("web_search_call") and action == "search"
+        self._searches += bool(is_search and item.get("status", "completed") == "completed")
         return _piece(key, item, "completed")
-
-    def _end_server_items(self, output: Sequence[object]) -> list[Delta]:
-        """The items that began and did not end: as the response has them, or as far as they came."""
-        known = {as_text(item.get("id")): item for item in map(as_object, output)}
-        deltas: list[Delta] = []
-        for key, item in self._server_items.items():
-            if key not in self._whole:
-                name = as_text(item.get("id"))
-                whole = known.get(name) if name else None
-                deltas += self._read_server_item(key, whole or {**item, "status": "failed"})
-        return deltas
 
 
 def _is_server_item(item: object) -> bool:
     kind = as_object(item).get("type")
     return isinstance(kind, str) and server_tools.is_server_item(kind)
-
-
-def _is_good_search(item: Mapping[str, Any]) -> bool:
-    action = as_object(item.get("action")).get("type", "search")
-    is_search = item["type"].endswith("web_search_call") and action == "search"
-    return bool(is_search and item.get("status", "completed") == "completed")
 
 
 def _piece(key: ItemKey, item: Mapping[str, Any], step: str) -> list[Delta]:
@@ -382,7 +339,10 @@ class ResponseReader(EventReader):
     def __init__(self) -> None:
         super().__init__()
         self._items = ItemReader()
-        self._keys = _ItemKeys()
+        # The keys of items by id; how many items without index and id have begun, and whether the last one has ended.
+        self._keys_by_id: dict[str, ItemKey] = {}
+        self._unnamed = 0
+        self._has_ended = True
 
     def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
         deltas = super()._read_event(events, data)
@@ -390,7 +350,7 @@ class ResponseReader(EventReader):
         return deltas
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        items, key = self._items, self._keys.key_of(chunk)
+        items, key = self._items, self._key_of(chunk)
         match chunk.get("type"):
             case "response.reasoning_text.delta":
                 return items.reasoning(key, chunk.get("delta"))
@@ -415,29 +375,19 @@ class ResponseReader(EventReader):
             case _:
                 return []
 
+    def _key_of(self, chunk: Mapping[str, Any]) -> ItemKey:
+        """The item of an event: by its output_index, else by the item's id, else by the order of events.
 
-class _ItemKeys:
-    """Finds the item of an event: by its output_index, else by the item's id, else by the order of events.
-
-    Some gateways leave out the index, some the id; without both, the pieces of two calls would become one call.
-    """
-
-    def __init__(self) -> None:
-        self._by_id: dict[str, ItemKey] = {}
-        # How many items with neither have begun, and whether the last one has ended.
-        self._unnamed = 0
-        self._has_ended = True
-
-    def key_of(self, chunk: Mapping[str, Any]) -> ItemKey:
-        index = chunk.get("output_index")
-        name = as_text(chunk.get("item_id") or as_object(chunk.get("item")).get("id"))
+        Some gateways leave out the index, some the id; without both, the pieces of two calls would become one call.
+        """
+        index, kind = chunk.get("output_index"), chunk.get("type")
+        item_id = as_text(chunk.get("item_id") or as_object(chunk.get("item")).get("id"))
         if isinstance(index, int):
-            if name:
-                self._by_id[name] = index
+            if item_id:
+                self._keys_by_id[item_id] = index
             return index
-        return self._by_id.setdefault(name, f"id {name}") if name else self._next(str(chunk.get("type")))
-
-    def _next(self, kind: str) -> ItemKey:
+        if item_id:
+            return self._keys_by_id.setdefault(item_id, f"id {item_id}")
         if kind == "response.output_item.added" or (self._has_ended and kind != "response.output_item.done"):
             self._unnamed += 1
             self._has_ended = False
