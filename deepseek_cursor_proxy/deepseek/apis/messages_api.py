@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import (
     CallPiece,
     ChatRequest,
@@ -39,8 +38,6 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, decode
 
 Block = dict[str, Any]
 
-# Names of plain fields in chat completions -> in this API. A field that is not here is left out.
-_PARAMS = {"temperature": "temperature", "top_p": "top_p"}
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 # This API requires a limit. These are DeepSeek's own for requests without one (reference of September 2026).
 _MAX_TOKENS, _MAX_TOKENS_THINKING, _MAX_TOKENS_MAX_EFFORT = 8192, 65_536, 131_072
@@ -49,8 +46,12 @@ _MAX_TOKENS, _MAX_TOKENS_THINKING, _MAX_TOKENS_MAX_EFFORT = 8192, 65_536, 131_07
 def payload(request: ChatRequest) -> dict[str, Any]:
     messages = chat_api.messages(request)
     prompt_count = chat_api.count_prompts(messages)
-    body: dict[str, Any] = {"model": request.model, "max_tokens": _max_tokens(request)}
-    if system := _system(request, messages[:prompt_count]):
+    default = _MAX_TOKENS_MAX_EFFORT if request.effort == "max" else _MAX_TOKENS_THINKING
+    limit = request.params.get("max_tokens", default if request.thinking else _MAX_TOKENS)
+    body: dict[str, Any] = {"model": request.model, "max_tokens": limit}
+    prompts = [prompt["content"] for prompt in messages[:prompt_count]]
+    instruction = chat_api.schema_instruction(request.params.get("response_format"))
+    if system := "\n\n".join(filter(None, [*prompts, instruction])):
         body["system"] = system
     body["messages"] = _messages(request, messages[prompt_count:])
     body["thinking"] = {"type": "enabled" if request.thinking else "disabled"}
@@ -62,24 +63,12 @@ def payload(request: ChatRequest) -> dict[str, Any]:
         body["tool_choice"] = choice
     if request.stream:
         body["stream"] = True
-    body |= {theirs: request.params[name] for name, theirs in _PARAMS.items() if name in request.params}
+    body |= {name: request.params[name] for name in ("temperature", "top_p") if name in request.params}
     if stop := request.params.get("stop"):
         body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     if user := request.params.get("user_id"):
         body["metadata"] = {"user_id": user}
     return body
-
-
-def _max_tokens(request: ChatRequest) -> int:
-    default = _MAX_TOKENS_MAX_EFFORT if request.effort == "max" else _MAX_TOKENS_THINKING
-    limit: int = request.params.get("max_tokens", default if request.thinking else _MAX_TOKENS)
-    return limit
-
-
-def _system(request: ChatRequest, prompts: Sequence[Mapping[str, Any]]) -> str:
-    instruction = chat_api.schema_instruction(request.params.get("response_format"))
-    texts = [*(prompt["content"] for prompt in prompts), instruction]
-    return "\n\n".join(filter(None, texts))
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,20 +80,17 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool_choice(request: ChatRequest) -> dict[str, Any] | None:
     if request.server_choice is not None:
-        return _forced_server_tool(request.server_choice, request.server_tools)
+        # It names a tool, as Messages do, or its type.
+        kind = request.server_choice["type"]
+        names = [tool.get("name") for tool in request.server_tools if tool["type"] == kind]
+        name = request.server_choice.get("name") if kind == "tool" else names[0]
+        return {"type": "tool", "name": name} if isinstance(name, str) else {"type": "any"}
     choice = chat_api.tool_choice(request)
     if choice is None:
         return None
     if isinstance(choice, str):
         return {"type": _CHOICES[choice]}
     return {"type": "tool", "name": choice["function"]["name"]}
-
-
-def _forced_server_tool(choice: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A choice that names a tool, as Messages do, or its type."""
-    names = [tool.get("name") for tool in tools if tool["type"] == choice["type"]]
-    name = choice.get("name") if choice["type"] == "tool" else names[0]
-    return {"type": "tool", "name": name} if isinstance(name, str) else {"type": "any"}
 
 
 def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -168,17 +154,15 @@ def _text(text: str) -> Block:
 
 def _part(part: Mapping[str, Any]) -> Block:
     if part["type"] == "image_url":
-        return {"type": "image", "source": _image_source(part["image_url"]["url"])}
+        url: str = part["image_url"]["url"]
+        if not url.startswith("data:"):
+            return {"type": "image", "source": {"type": "url", "url": url}}
+        media, _, data = url.removeprefix("data:").partition(",")
+        source = {"type": "base64", "media_type": media.partition(";")[0], "data": data}
+        return {"type": "image", "source": source}
     if part["type"] == "file" and part["file"].get("file_id"):
         return {"type": "image", "source": {"type": "file", "file_id": part["file"]["file_id"]}}
     return _text(part["text"] if part["type"] == "text" else placeholder(part))
-
-
-def _image_source(url: str) -> dict[str, Any]:
-    if not url.startswith("data:"):
-        return {"type": "url", "url": url}
-    media, _, data = url.removeprefix("data:").partition(",")
-    return {"type": "base64", "media_type": media.partition(";")[0], "data": data}
 
 
 def _turn_blocks(fields: Mapping[str, Any], turn: Message) -> list[Block]:
@@ -231,10 +215,6 @@ def _call(call: Mapping[str, Any]) -> Block:
     return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
 
 
-def _encode(request: ChatRequest, memory: ChatMemory) -> bytes:
-    return encode_json(payload(request))
-
-
 _FINISHES = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -279,28 +259,24 @@ class BlockReader:
 
     def begin(self, key: int, block: object) -> list[Delta]:
         # Some gateways do not say that a block ends: an item of a tool ends where the next block begins.
-        items = [other for other, opened in self._open.items() if opened.kind not in _PLAIN_BLOCKS]
-        return [*self.end(*items), *self._begin(key, block)]
-
-    def _begin(self, key: int, block: object) -> list[Delta]:
+        deltas = self.end(*[other for other, opened in self._open.items() if opened.kind not in _PLAIN_BLOCKS])
         fields = dict(as_object(block))
-        kind = fields.get("type")
         opened = self._open[key] = _OpenBlock(fields)
-        if kind == "thinking":
-            return _reasoning_deltas(fields.get("thinking"))
-        if kind == "text":
-            begins = [Delta(server=ServerDelta(begins_text=True))] if self._has_text else []
-            self._has_text = True
-            citations = tuple(citation for citation in as_list(fields.get("citations")) if isinstance(citation, dict))
-            return [*begins, *_text_deltas(fields.get("text")), *_citations(citations)]
-        if kind == "tool_use":
-            opened.call = self._calls
-            self._calls += 1
-            call_id = as_text(fields.get("id")) or new_call_id()
-            return [Delta(calls=(CallPiece(opened.call, call_id, as_text(fields.get("name"))),))]
-        if kind == "server_tool_use":
-            return [_piece(key, dict(fields), "in_progress")]
-        return []
+        match opened.kind:
+            case "thinking":
+                deltas += _pieces(reasoning=fields.get("thinking"))
+            case "text":
+                deltas += [Delta(server=ServerDelta(begins_text=True))] if self._has_text else []
+                self._has_text = True
+                deltas += _pieces(text=fields.get("text")) + _citations(as_list(fields.get("citations")))
+            case "tool_use":
+                opened.call = self._calls
+                self._calls += 1
+                call_id = as_text(fields.get("id")) or new_call_id()
+                deltas.append(Delta(calls=(CallPiece(opened.call, call_id, as_text(fields.get("name"))),)))
+            case "server_tool_use":
+                deltas.append(_server_piece(key, dict(fields), "in_progress"))
+        return deltas
 
     def add(self, key: int, delta: object) -> list[Delta]:
         fields, opened = as_object(delta), self._open.get(key)
@@ -308,11 +284,11 @@ class BlockReader:
             return []
         match fields.get("type"):
             case "thinking_delta" if opened.kind == "thinking":
-                return _reasoning_deltas(fields.get("thinking"))
+                return _pieces(reasoning=fields.get("thinking"))
             case "text_delta" if opened.kind == "text":
-                return _text_deltas(fields.get("text"))
+                return _pieces(text=fields.get("text"))
             case "citations_delta" if opened.kind == "text":
-                return _citations((as_object(fields.get("citation")),))
+                return _citations([fields.get("citation")])
             case "input_json_delta" if opened.call is not None:
                 return self._arguments(opened, as_text(fields.get("partial_json")))
             case _ if opened.kind not in _PLAIN_BLOCKS:
@@ -320,26 +296,26 @@ class BlockReader:
         return []
 
     def end(self, *keys: int) -> list[Delta]:
-        return [delta for key in keys for delta in self._end(key)]
+        deltas: list[Delta] = []
+        for key in keys:
+            opened = self._open.pop(key, None)
+            if opened is None or not isinstance(opened.kind, str) or opened.kind in ("thinking", "text"):
+                continue
+            if opened.call is None:
+                whole = opened.whole()
+                self.searches += opened.kind == "web_search_tool_result" and isinstance(whole.get("content"), list)
+                deltas.append(_server_piece(key, whole, "completed"))
+            elif not opened.has_input:
+                # There is no input, or the first event of the block had all of it, as some gateways send it.
+                given = opened.fields.get("input") or {}
+                if not isinstance(given, str):
+                    given = json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+                deltas += self._arguments(opened, given)
+        return deltas
 
     def end_all(self) -> list[Delta]:
         """End the blocks that the end of the message finds open."""
         return self.end(*self._open)
-
-    def _end(self, key: int) -> list[Delta]:
-        opened = self._open.pop(key, None)
-        if opened is None or not isinstance(opened.kind, str) or opened.kind in ("thinking", "text"):
-            return []
-        if opened.call is None:
-            whole = opened.whole()
-            self.searches += whole["type"] == "web_search_tool_result" and isinstance(whole.get("content"), list)
-            return [_piece(key, whole, "completed")]
-        if opened.has_input:
-            return []
-        # There is no input, or the first event of the block had all of it, as some gateways send it.
-        given = opened.fields.get("input") or {}
-        arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
-        return self._arguments(opened, arguments)
 
     @staticmethod
     def _arguments(opened: "_OpenBlock", text: str) -> list[Delta]:
@@ -387,20 +363,19 @@ def _input(text: str) -> Any:
         return {"arguments": text}
 
 
-def _piece(key: int, block: Mapping[str, Any], step: str) -> Delta:
+def _server_piece(key: int, block: Mapping[str, Any], step: str) -> Delta:
     return Delta(server=ServerDelta((ServerPiece(key, block, step),)))
 
 
-def _reasoning_deltas(text: object) -> list[Delta]:
-    return [Delta(reasoning=text)] if text and isinstance(text, str) else []
+def _pieces(*, reasoning: object = None, text: object = None) -> list[Delta]:
+    """A delta with what is text of these, if any is."""
+    delta = Delta(reasoning=as_text(reasoning) or None, text=as_text(text) or None)
+    return [delta] if delta.reasoning or delta.text else []
 
 
-def _text_deltas(text: object) -> list[Delta]:
-    return [Delta(text=text)] if text and isinstance(text, str) else []
-
-
-def _citations(citations: tuple[Mapping[str, Any], ...]) -> list[Delta]:
-    return [Delta(server=ServerDelta(citations=citations))] if any(citations) else []
+def _citations(values: Sequence[object]) -> list[Delta]:
+    citations = tuple(value for value in values if isinstance(value, dict) and value)
+    return [Delta(server=ServerDelta(citations=citations))] if citations else []
 
 
 def _finish(fields: Mapping[str, Any], counted: Mapping[str, Any] | None) -> Delta:
@@ -496,7 +471,7 @@ class MessageStreamReader(EventReader):
 MESSAGES = UpstreamApi(
     "/anthropic/v1/messages",
     payload,
-    _encode,
+    lambda request, memory: encode_json(payload(request)),
     message_deltas,
     MessageStreamReader,
     runs_server_tools=True,
