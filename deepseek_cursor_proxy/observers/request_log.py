@@ -63,7 +63,7 @@ class TurnMark(NamedTuple):
 
 
 _SOURCES = ("none", "store", "client", "display", "empty", "missing")
-_PROOFS = ("", "exact", "linked", "sent", "sent without", "call", "result", "talk", "place", "unknown")
+_PROOFS = ("", "exact", "alias", "sent", "sent without", "call", "result", "dialogue", "round", "unknown")
 _NO_REPAIRS: Mapping[str, int] = MappingProxyType({})
 
 

@@ -181,13 +181,13 @@ _NEEDS = {"hard": "required", "soft": "wanted", "none": "not needed"}
 _SOURCES = {"client": "the client sent it", "display": "from the thinking block in its text", "nobody": "nobody has it"}
 PROOFS = {
     "exact": "this message after exactly this history",
-    "linked": "found here before, by a weaker proof",
+    "alias": "found here before, by a weaker proof",
     "sent": "sent in this chat before",
     "sent without": "nobody had it when this chat first sent it",
     "call": "the id of one of its calls",
     "result": "the id of the result it answers",
-    "talk": "the same talk, other system messages",
-    "place": "the same round of talk",
+    "dialogue": "the same dialogue, other system messages",
+    "round": "the same round of the dialogue",
     "unknown": "never seen by this proxy, or forgotten",
 }
 

@@ -4,12 +4,12 @@ A turn is identified by its content and all before it. Clients change histories,
 prompts, tools, older messages), so it also has weaker keys, which still prove that it is this turn of this caller:
 
     exact     the message and the whole history before it
-    alias     the same, recorded after a weaker key found the turn ("linked" in traces)
+    alias     the same, recorded after a weaker key found the turn
     sent      exact, and the message after it: leads to the reasoning that this chat sent there
     call      one of its calls: a random id, the name and the arguments
     result    the message, and the random id of a tool result that it answers
-    dialogue  the message and the history without the text of system prompts ("talk" in traces)
-    round     the message and the history since the answer before the last question ("place" in traces)
+    dialogue  the message and the history without the text of system prompts
+    round     the message and the history since the answer before the last question
     words     the reasoning, text and calls without white space, however the client divides them (see echoes)
 
 Rule: recording and looking up call the same function, `_HashChains.add`. No key is made of a tool's name, of "the same
@@ -28,6 +28,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -74,84 +75,77 @@ class MessageDigest(NamedTuple):
     blocks: list[thinking_blocks.Block]
 
 
+@dataclass(eq=False)
 class TurnKeys:
     """The keys of one assistant turn, strongest first; the weaker ones are computed when they are first needed."""
 
-    def __init__(self, exact: bytes, parts: "_KeyParts") -> None:
-        self.exact = exact
-        self._parts = parts
-        # For recording only: the dialogue and round keys without the client's name for the chat.
-        self.unnamed: tuple[bytes, ...] = ()
+    exact: bytes
+    _namespace: bytes
+    # The digest of the message, its calls, and the ids of the tool results before it.
+    _own: bytes
+    _calls: tuple[ToolCall, ...]
+    _result_ids: tuple[str, ...]
+    # The chains of the dialogue and of the round up to it.
+    _dialogue: bytes
+    _round: bytes | None
+    # For recording only: the dialogue and round keys without the client's name for the chat.
+    unnamed: tuple[bytes, ...] = ()
 
     @functools.cached_property
-    def aliases(self) -> tuple[bytes, ...]:
+    def alias(self) -> bytes:
         # Not the exact key itself: a reasoning that the model produces exactly here must not share it.
-        return (digest(self.exact, b"linked"),)
+        return digest(self.exact, b"linked")
 
     @functools.cached_property
-    def calls(self) -> tuple[bytes, ...]:
-        return self._parts.call_keys()
-
-    @functools.cached_property
-    def results(self) -> tuple[bytes, ...]:
-        return self._parts.result_keys()
-
-    @functools.cached_property
-    def dialogue(self) -> tuple[bytes, ...]:
-        return self._parts.dialogue_keys()
-
-    @property
-    def round(self) -> tuple[bytes, ...]:
-        return () if self._parts.round is None else (self._parts.round,)
-
-    def weaker_keys(self) -> tuple[bytes, ...]:
-        return (*self.calls, *self.results, *self.dialogue, *self.round)
-
-    def partial_key(self, text: str) -> bytes:
-        """The key of a turn whose block shows only this text, because the model went on thinking after a call."""
-        return digest(self._parts.namespace, b"shown", self._parts.own, text_bytes(text))
-
-    def words_key(self, words: str, lead: str = "") -> bytes:
-        """The key of a turn by the words of its reasoning and text; `lead` is white space before the text."""
-        parts = self._parts
-        # With their ids: another turn may have called the same after the same words.
-        calls = [
-            field for call in parts.calls for field in (text_bytes(call.id), text_bytes(call.name), arguments(call))
-        ]
-        return digest(parts.namespace, b"words", text_bytes(words), text_bytes(lead), *calls)
-
-    def record_keys(self) -> tuple[bytes, ...]:
-        """All keys by its place to record the turn under; computed once per answer, so none of them is cached."""
-        parts = self._parts
-        weaker = (*parts.call_keys(), *parts.result_keys(), *parts.dialogue_keys(), *self.round)
-        return (self.exact, *weaker, *self.unnamed)
-
-
-class _KeyParts(NamedTuple):
-    """The parts that the weaker keys of one assistant turn are computed from."""
-
-    namespace: bytes
-    own: bytes
-    calls: tuple[ToolCall, ...]
-    results: tuple[str, ...]
-    dialogue: bytes
-    round: bytes | None
-
-    def call_keys(self) -> tuple[bytes, ...]:
+    def call(self) -> tuple[bytes, ...]:
         return tuple(
             [
-                digest(self.namespace, b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
-                for call in self.calls
+                digest(self._namespace, b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
+                for call in self._calls
                 if is_unique_id(call.id)
             ]
         )
 
-    def result_keys(self) -> tuple[bytes, ...]:
-        unique = [each for each in self.results if is_unique_id(each)]
-        return tuple([digest(self.namespace, b"result", text_bytes(each), self.own) for each in unique])
+    @functools.cached_property
+    def result(self) -> tuple[bytes, ...]:
+        unique_ids = [result_id for result_id in self._result_ids if is_unique_id(result_id)]
+        return tuple([digest(self._namespace, b"result", text_bytes(each), self._own) for each in unique_ids])
 
-    def dialogue_keys(self) -> tuple[bytes, ...]:
-        return (digest(self.dialogue, b"talk key"),)
+    @functools.cached_property
+    def dialogue(self) -> bytes:
+        return digest(self._dialogue, b"talk key")
+
+    @property
+    def round(self) -> tuple[bytes, ...]:
+        return () if self._round is None else (self._round,)
+
+    def weaker_keys(self) -> tuple[bytes, ...]:
+        return (self.alias, *self.call, *self.result, self.dialogue, *self.round)
+
+    def by_proof(self, proof: str) -> tuple[bytes, ...]:
+        """The keys of one of PROOFS."""
+        keys: bytes | tuple[bytes, ...] = getattr(self, proof)
+        return (keys,) if isinstance(keys, bytes) else keys
+
+    def partial_key(self, text: str) -> bytes:
+        """The key of a turn whose block shows only this text, because the model went on thinking after a call."""
+        return digest(self._namespace, b"shown", self._own, text_bytes(text))
+
+    def words_key(self, words: str, lead: str = "") -> bytes:
+        """The key of a turn by the words of its reasoning and text; `lead` is white space before the text."""
+        # With their ids: another turn may have called the same after the same words.
+        calls = [
+            field for call in self._calls for field in (text_bytes(call.id), text_bytes(call.name), arguments(call))
+        ]
+        return digest(self._namespace, b"words", text_bytes(words), text_bytes(lead), *calls)
+
+    def record_keys(self) -> tuple[bytes, ...]:
+        """All keys by its place to record the turn under."""
+        return (self.exact, *self.call, *self.result, self.dialogue, *self.round, *self.unnamed)
+
+
+# The kinds of key, strongest first; the words of traces.
+PROOFS = ("exact", "alias", "call", "result", "dialogue", "round")
 
 
 class History(NamedTuple):
@@ -179,7 +173,7 @@ class History(NamedTuple):
         if self.unnamed_chains is not None:
             unnamed = self.unnamed_chains.copy().add(answer, own)
             assert unnamed is not None
-            keys.unnamed = (*unnamed.dialogue, *unnamed.round)
+            keys.unnamed = (unnamed.dialogue, *unnamed.round)
         return keys
 
 
@@ -221,27 +215,15 @@ def identify(
         sent_keys.append(None)
         if unnamed is not None:
             unnamed.add(message, own)
-    history = History(
-        tuple(keys),
-        tuple(digests),
-        tuple(blocks),
-        _conversation_digest(namespace, conversation, messages, digests),
-        chains,
-        tuple(sent_keys),
-        unnamed,
-    )
+    if conversation:
+        chat = digest(namespace, b"conversation", text_bytes(conversation))
+    else:
+        # System prompts are rewritten in mid-chat; the first question stays.
+        first = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
+        chat = digest(namespace, b"opening", next(first, b""))
+    history = History(tuple(keys), tuple(digests), tuple(blocks), chat, chains, tuple(sent_keys), unnamed)
     lookup.store(history)
     return history
-
-
-def _conversation_digest(
-    namespace: bytes, conversation: str | None, messages: Sequence[Message], digests: Sequence[bytes]
-) -> bytes:
-    if conversation:
-        return digest(namespace, b"conversation", text_bytes(conversation))
-    # System prompts are rewritten in mid-chat; the first question stays.
-    first = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-    return digest(namespace, b"opening", next(first, b""))
 
 
 @functools.lru_cache(256)
@@ -263,13 +245,14 @@ class _HashChains:
         self._round: bytes | None = None
         self._round_bytes = 0
         self._last_answer: MessageDigest | None = None
-        self._results: list[str] = []
+        # The ids of the tool results since the last other message.
+        self._result_ids: list[str] = []
         self._is_after_user = False
 
     def copy(self) -> "_HashChains":
         other = object.__new__(_HashChains)
         other.__dict__.update(self.__dict__)
-        other._results = self._results.copy()
+        other._result_ids = self._result_ids.copy()
         return other
 
     def sent_key(self) -> bytes:
@@ -278,42 +261,33 @@ class _HashChains:
 
     def add(self, message: Message, own: MessageDigest) -> TurnKeys | None:
         """Add one message to the chains; its keys if it is an assistant's."""
+        role = message.role
         self.exact = _link(self.exact, own.digest)
-        if message.role == "system":
-            self._add_system()
+        if role == "system":
+            # Weaker keys ignore prompts, which clients rewrite and insert; only their number at the start counts.
+            if self._prompts is not None:
+                self._prompts += 1
+                if self._prompts > 1:
+                    # Which prompt it is may change, and whether there is one; [S, S, U] is another history than [S, U].
+                    self._dialogue = digest(self._dialogue, b"another prompt")
             return None
         self._prompts = None
-        if message.role == "user" and not self._is_after_user and self._last_answer is not None:
+        if role == "user" and not self._is_after_user and self._last_answer is not None:
             self._round_bytes = self._last_answer.size
             self._round = digest(self._chat_root, b"place", self._last_answer.digest)
-        self._is_after_user = message.role == "user"
+        self._is_after_user = role == "user"
         self._dialogue = _link(self._dialogue, own.digest)
         self._round = None if self._round is None else _link(self._round, own.digest)
-        if message.role == "assistant":
-            return self._add_assistant(message, own)
-        if message.role == "tool":
-            self._results.append(message.tool_call_id or "")
-        else:
-            self._results = []
-        return None
-
-    def _add_system(self) -> None:
-        """Weaker keys ignore prompts, which clients rewrite and insert; only their number at the start counts."""
-        if self._prompts is not None:
-            self._prompts += 1
-            if self._prompts > 1:
-                # Which prompt it is may change, and whether there is one; [S, S, U] is another history than [S, U].
-                self._dialogue = digest(self._dialogue, b"another prompt")
-
-    def _add_assistant(self, message: Message, own: MessageDigest) -> TurnKeys:
+        if role == "tool":
+            self._result_ids.append(message.tool_call_id or "")
+            return None
+        result_ids, self._result_ids = tuple(self._result_ids), []
+        if role != "assistant":
+            return None
         round_ = self._round if self._round_bytes >= _FEWEST_ROUND_BYTES else None
         self._round_bytes += own.size
-        results = tuple(self._results)
-        parts = _KeyParts(self._namespace, own.digest, message.tool_calls, results, self._dialogue, round_)
-        keys = TurnKeys(self.exact, parts)
         self._last_answer = own
-        self._results = []
-        return keys
+        return TurnKeys(self.exact, self._namespace, own.digest, message.tool_calls, result_ids, self._dialogue, round_)
 
 
 def is_unique_id(call_id: str) -> bool:
@@ -365,22 +339,20 @@ def digest_message(message: Message) -> MessageDigest:
 
 
 def _compute(message: Message) -> MessageDigest:
-    blocks = _blocks(message)
-    fields = _fields(message, blocks)
-    # The text and the arguments of the calls: see _fields for their positions.
-    return MessageDigest(digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])), blocks)
-
-
-def _blocks(message: Message) -> list[thinking_blocks.Block]:
-    if message.role != "assistant" or not isinstance(message.content, str):
-        return []
-    if "<" not in message.content and "&lt;" not in message.content:
-        return []
-    return thinking_blocks.find_blocks(message.content)
-
-
-def _fields(message: Message, blocks: Sequence[thinking_blocks.Block]) -> list[bytes]:
-    fields = [message.role.encode(errors="surrogatepass"), *_content(message, blocks)]
+    text, blocks = message.content, list[thinking_blocks.Block]()
+    if not isinstance(text, str) and not all(part["type"] == "text" for part in text):
+        # Images and files as the client sent them: two pictures are two histories.
+        fields = [b"parts", canonical_json(text).encode()]
+    else:
+        if not isinstance(text, str):
+            # The other APIs send the same as one text.
+            text = "\n".join(part["text"] for part in text)
+        elif message.role == "assistant" and ("<" in text or "&lt;" in text):
+            blocks = thinking_blocks.find_blocks(text)
+        if message.role == "assistant":
+            text = thinking_blocks.strip_notices(thinking_blocks.strip_blocks(text, blocks)).strip()
+        fields = [b"text", text_bytes(text)]
+    fields.insert(0, text_bytes(message.role))
     for call in message.tool_calls:
         fields += (b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
     if message.tool_call_id is not None:
@@ -390,20 +362,8 @@ def _fields(message: Message, blocks: Sequence[thinking_blocks.Block]) -> list[b
     if message.server_items is not None and (kinds := server_tools.item_kinds(message.server_items)):
         # Their kinds alone: some clients drop ids and parts of a search when they send it back.
         fields += (b"server", *map(text_bytes, kinds))
-    return fields
-
-
-def _content(message: Message, blocks: Sequence[thinking_blocks.Block]) -> tuple[bytes, bytes]:
-    text = message.content
-    if not isinstance(text, str):
-        if not all(part["type"] == "text" for part in text):
-            # Images and files as the client sent them: two pictures are two histories.
-            return b"parts", canonical_json(text).encode()
-        # The other APIs send the same as one text.
-        text = "\n".join(part["text"] for part in text)
-    if message.role == "assistant":
-        text = thinking_blocks.strip_notices(thinking_blocks.strip_blocks(text, blocks)).strip()
-    return b"text", text_bytes(text)
+    # The text and the arguments of the calls.
+    return MessageDigest(digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])), blocks)
 
 
 def arguments(call: ToolCall) -> bytes:

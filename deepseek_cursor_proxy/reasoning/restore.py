@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
 from deepseek_cursor_proxy.reasoning import thinking_blocks, transcript
-from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys, details_key
+from deepseek_cursor_proxy.reasoning.identity import PROOFS, History, TurnKeys, details_key
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
 # The memory of a turn's keys and of how it was restored.
@@ -173,16 +173,6 @@ class PreparedRequest(NamedTuple):
             )
 
 
-# The names of the proofs in traces, strongest first, each with the attribute of TurnKeys that holds its keys.
-_PROOFS = {
-    "exact": "exact",
-    "linked": "aliases",
-    "call": "calls",
-    "result": "results",
-    "talk": "dialogue",
-    "place": "round",
-}
-
 # For each key the texts recorded under it, newest first.
 StoredTexts = Mapping[bytes, Sequence[str]]
 
@@ -213,35 +203,36 @@ def look_up(request: ChatRequest, history: History, find: FindTexts) -> LookedUp
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
     sent_keys = [key for key in history.sent_keys if key is not None]
     stored = find([*sent_keys, *(keys.exact for _, keys in turns[-1:])])
-    other_turns = [turn for turn in turns if not _is_confirmed(request, history, turn[0], stored)]
-    if not other_turns:
+    others = []
+    for at, keys in turns:
+        # Confirmed: the store has the reasoning that was sent for the turn, and the client does not contradict it.
+        sent = stored.get(history.sent_keys[at] or b"")
+        blocks, reasoning = history.blocks[at], request.messages[at].reasoning
+        if sent is None:
+            others.append((at, keys))
+        elif reasoning is not None and not is_blank(reasoning):
+            if reasoning not in sent:
+                others.append((at, keys))
+        elif blocks and blocks[0].start == 0 and sent[0] not in blocks[0].readings:
+            others.append((at, keys))
+    if not others:
         return LookedUp(stored)
-    if exact := [keys.exact for _, keys in other_turns if keys.exact not in stored]:
+    if exact := [keys.exact for _, keys in others if keys.exact not in stored]:
         stored |= find(exact)
-    if without_exact := [keys for _, keys in other_turns if len(stored.get(keys.exact, ())) != 1]:
-        stored |= find([key for keys in without_exact for key in (*keys.aliases, *keys.weaker_keys())])
-    if changed := [key for at, keys in other_turns if (key := own_words_key(request.messages[at], keys, stored))]:
+    if without_exact := [keys for _, keys in others if len(stored.get(keys.exact, ())) != 1]:
+        stored |= find([key for keys in without_exact for key in keys.weaker_keys()])
+    if changed := [key for at, keys in others if (key := own_words_key(request.messages[at], keys, stored))]:
         stored |= find(changed)
     # The keys of calls alone say nothing about the text.
     doubtful = [
         at
-        for at, keys in other_turns
-        if not any(key in stored for key in (keys.exact, *keys.aliases, *keys.results, *keys.dialogue, *keys.round))
+        for at, keys in others
+        if keys.exact not in stored
+        and not any(key in stored for key in (keys.alias, *keys.result, keys.dialogue, *keys.round))
     ]
-    if partial := [key for at, keys in other_turns for key in _partial_keys(keys, history.blocks[at], stored)]:
+    if partial := [key for at, keys in others for key in _partial_keys(keys, history.blocks[at], stored)]:
         stored |= find(partial)
     return LookedUp(stored, doubtful)
-
-
-def _is_confirmed(request: ChatRequest, history: History, at: int, stored: StoredTexts) -> bool:
-    """Whether the store has the reasoning that was sent for a turn, and the client does not contradict it."""
-    sent = stored.get(history.sent_keys[at] or b"")
-    if sent is None:
-        return False
-    blocks, reasoning = history.blocks[at], request.messages[at].reasoning
-    if reasoning is not None and not is_blank(reasoning):
-        return reasoning in sent
-    return not blocks or blocks[0].start > 0 or sent[0] in blocks[0].readings
 
 
 def _partial_keys(keys: TurnKeys, blocks: Sequence[Block], stored: StoredTexts) -> tuple[bytes, ...]:
@@ -374,7 +365,7 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         restored[index] = one
         messages[index] = one.message
         if match.key is not None and match.reasoning is not None:
-            aliases.append(KeyAlias(match.key, keys.aliases[0], match.reasoning))
+            aliases.append(KeyAlias(match.key, keys.alias, match.reasoning))
         if sent_key is not None and sent is None and need is not ReasoningNeed.NONE:
             aliases += _sent_aliases(one, keys, sent_key, stored)
     lookup.store(restored, sum(one.size for one in restored.values()))
@@ -402,7 +393,7 @@ def _sent_aliases(one: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: S
         return [KeyAlias(None, sent_key, FILLER, unless)]
     if reasoning in stored.get(keys.exact, ()):
         return [KeyAlias(keys.exact, sent_key, reasoning)]
-    if source is Source.CLIENT or match.proof in ("linked", "talk", "place"):
+    if source is Source.CLIENT or match.proof in ("alias", "dialogue", "round"):
         # The client sends its own text again. A reasoning found by a weak key has its alias, and has to give way to one
         # that the model produces exactly here later.
         return []
@@ -471,22 +462,22 @@ def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) 
         # The usual case; computing the weaker keys of such a turn would be wasted.
         return StoreMatch(exact[0], "exact")
     doubt = "unknown"
-    for proof in _PROOFS:
-        known = [key for key in _keys_of(keys, proof) if key in stored]
+    for proof in PROOFS:
+        known = [key for key in keys.by_proof(proof) if key in stored]
         if not known:
             continue
         texts = {key: _choose(stored[key], shown) for key in known}
         whole = dict.fromkeys(text for text in texts.values() if text is not None)
-        if proof == "linked" and (exact or (shown is not None and _contradicts(shown, whole))):
+        if proof == "alias" and (exact or (shown is not None and _contradicts(shown, whole))):
             # The model has produced another reasoning exactly here since; the alias is of another chat.
             continue
-        if proof in ("talk", "place") and shown is not None and _contradicts(shown, whole):
+        if proof in ("dialogue", "round") and shown is not None and _contradicts(shown, whole):
             # The client shows another reasoning: this is another chat's turn with the same text.
             return StoreMatch(None, f"contradicted {proof}")
         if None not in texts.values():
             # A client that merged two turns into one message left the calls of both in it, in order.
             joined = "\n\n".join(text for text in whole if text)
-            certain = [key for key in texts if len(stored[key]) == 1 and proof not in ("exact", "linked")]
+            certain = [key for key in texts if len(stored[key]) == 1 and proof not in ("exact", "alias")]
             return StoreMatch(joined, proof, certain[0] if certain and len(whole) == 1 else None)
         if doubt == "unknown":
             doubt = f"ambiguous {proof}"
@@ -512,8 +503,8 @@ def match_client(message: Message, match: StoreMatch, keys: TurnKeys, stored: St
     if reasoning is None or is_blank(reasoning) or reasoning in exact:
         return match
     words = remove_spaces(reasoning)
-    for proof in _PROOFS:
-        texts = (text for key in _keys_of(keys, proof) for text in stored.get(key, ()))
+    for proof in PROOFS:
+        texts = (text for key in keys.by_proof(proof) for text in stored.get(key, ()))
         alike = {text for text in texts if remove_spaces(text) == words}
         if len(alike) == 1 and reasoning not in alike:
             return StoreMatch(alike.pop(), proof, beats_client=True)
@@ -527,11 +518,6 @@ def match_client(message: Message, match: StoreMatch, keys: TurnKeys, stored: St
             return match if is_blank(exact[0]) else StoreMatch(exact[0], proof, beats_client=True)
     # Of several, the one that this chat has sent before.
     return match._replace(beats_client=match.proof == "sent" and match.reasoning in exact)
-
-
-def _keys_of(keys: TurnKeys, proof: str) -> tuple[bytes, ...]:
-    found: bytes | tuple[bytes, ...] = getattr(keys, _PROOFS[proof])
-    return (found,) if isinstance(found, bytes) else found
 
 
 def _choose(texts: Sequence[str], shown: Block | None) -> str | None:

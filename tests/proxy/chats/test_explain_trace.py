@@ -80,7 +80,7 @@ class TestWords(ExplainTestCase):
     def test_explain_has_words_for_every_need_source_and_proof(self) -> None:
         for expected, details in (
             ("required, found by exact: ", {}),
-            ("wanted, found by talk: ", {"need": "soft", "proof": "talk"}),
+            ("wanted, found by dialogue: ", {"need": "soft", "proof": "dialogue"}),
             ("not needed, the client sent it", {"need": "none", "source": "client", "proof": ""}),
             ("required, from the thinking block in its text (unknown: ", {"source": "display", "proof": "unknown"}),
             ("required, nobody has it (ambiguous call: two different turns fit the id of one of its calls)",

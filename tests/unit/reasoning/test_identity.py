@@ -54,7 +54,7 @@ class TestIdentity(unittest.TestCase):
         history = identity.identify(ME, CHAT)
         for keys, sent in zip(history.keys, history.sent_keys, strict=True):
             if keys is not None:
-                self.assertFalse({*keys.aliases, sent} & {*keys.record_keys()})
+                self.assertFalse({keys.alias, sent} & {*keys.record_keys()})
 
     def test_the_sent_key_of_a_turn_depends_on_the_message_after_it(self) -> None:
         answer, other = assistant("the same"), user("another question")
@@ -153,8 +153,8 @@ class TestTurnKeys(unittest.TestCase):
 
     def proofs(self, before: Sequence[Message], turn: Message, now: Sequence[Message]) -> list[str]:
         recorded, looked_up = identity.identify(ME, before).answer_keys(turn), keys_of([*now, turn], -1)
-        kinds = ("exact", "calls", "results", "dialogue", "round")
-        shared = {name: set(_tuple(recorded, name)) & set(_tuple(looked_up, name)) for name in kinds}
+        kinds = [proof for proof in identity.PROOFS if proof != "alias"]
+        shared = {name: set(recorded.by_proof(name)) & set(looked_up.by_proof(name)) for name in kinds}
         return [name for name in kinds if shared[name]]
 
     def test_each_kind_of_key_survives_its_kind_of_edit(self) -> None:
@@ -162,22 +162,22 @@ class TestTurnKeys(unittest.TestCase):
         elided = (STRONG, result(ID, "[truncated]"))
         s, s2, u9, talked = system("S"), system("S2"), user("a summary"), (U, SAID, U2)
         for name, before, turn, now, expected in (
-            ("nothing changed", (s, U), STRONG, (s, U), ["exact", "calls", "dialogue"]),
+            ("nothing changed", (s, U), STRONG, (s, U), ["exact", "call", "dialogue"]),
             ("another system prompt", (s, U), WEAK, (s2, U), ["dialogue"]),
             ("a system prompt where there was none", (U,), WEAK, (s, U), ["dialogue"]),
             ("a second prompt in front", (s, U), WEAK, (s, s, U), []),
             ("a third prompt in front", (s, s, U), WEAK, (s, s, s, U), []),
             ("one of two prompts rewritten", (s, s, U), WEAK, (s, s2, U), ["dialogue"]),
             ("a reminder slipped in", (s, *talked), SAID, (s, U, SAID, s2, U2), ["dialogue", "round"]),
-            ("the question edited, an id of DeepSeek's", (s, U), STRONG, (s, u9), ["calls"]),
+            ("the question edited, an id of DeepSeek's", (s, U), STRONG, (s, u9), ["call"]),
             ("the question edited, a short id", (s, U), WEAK, (s, u9), []),
             ("the question edited, a plain answer", (s, U), SAID, (s, u9), []),
             ("an old question edited", (s, *talked), SAID, (s, u9, SAID, U2), ["round"]),
             ("an old question edited, a short id", (s, *talked), WEAK, (s, u9, SAID, U2), ["round"]),
-            ("the past compacted", (s, U, SAID, *talked), STRONG, (s, u9), ["calls"]),
+            ("the past compacted", (s, U, SAID, *talked), STRONG, (s, u9), ["call"]),
             ("the past compacted, the last round kept", (s, U, SAID, U, SAID, U2), WEAK, (u9, SAID, U2), ["round"]),
-            ("a result elided before a final answer", (U, *results), SAID, (U, *elided), ["results"]),
-            ("everything around a final answer changed", (U, *results), SAID, (s, u9, *elided), ["results"]),
+            ("a result elided before a final answer", (U, *results), SAID, (U, *elided), ["result"]),
+            ("everything around a final answer changed", (U, *results), SAID, (s, u9, *elided), ["result"]),
             ("a short id, the same question, another past", (U, SAID, U2), WEAK, (u9, assistant("No."), U2), []),
             ("a short id under another first question", (U,), WEAK, (u9,), []),
         ):
@@ -192,12 +192,12 @@ class TestTurnKeys(unittest.TestCase):
     def test_each_of_parallel_calls_is_a_key_of_its_turn(self) -> None:
         both = identity.identify(ME, (U,)).answer_keys(assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}")))
         split = keys_of((U, assistant("", (OTHER_ID, "b", "{}"))), 1)
-        self.assertLess(set(split.calls), set(both.calls))
+        self.assertLess(set(split.call), set(both.call))
 
     def test_a_conversation_id_makes_keys_narrower_and_never_wider(self) -> None:
         named, other = (keys_of((U, SAID, U2, SAID), 3, chat) for chat in ("chat-1", "chat-2"))
         self.assertEqual(named.exact, other.exact)
-        self.assertFalse({*named.dialogue, *named.round} & {*other.dialogue, *other.round})
+        self.assertFalse({named.dialogue, *named.round} & {other.dialogue, *other.round})
 
     def test_a_chat_is_identified_by_its_id_or_first_user_message(self) -> None:
         def chat(*messages: Message, namespace: bytes = ME, conversation: str | None = None) -> bytes:
@@ -292,11 +292,6 @@ def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:
 
 
 def _everything(history: identity.History) -> object:
-    keys = [(each.record_keys(), each.aliases) if each is not None else None for each in history.keys]
+    keys = [(each.record_keys(), each.alias) if each is not None else None for each in history.keys]
     answer = history.answer_keys(assistant("yes", (ID, "read", "{}"))).record_keys()
     return keys, history.digests, history.blocks, history.conversation, history.chains.exact, answer
-
-
-def _tuple(keys: identity.TurnKeys, name: str) -> tuple[bytes, ...]:
-    value = getattr(keys, name)
-    return (value,) if isinstance(value, bytes) else value

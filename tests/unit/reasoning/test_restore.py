@@ -123,7 +123,7 @@ class TestQueries(unittest.TestCase):
         assert first is not None
         assert second is not None
         sent = [each for each in history.sent_keys if each is not None]
-        everything = [*first.aliases, *first.weaker_keys(), *second.aliases, *second.weaker_keys()]
+        everything = [*first.weaker_keys(), *second.weaker_keys()]
         known = {first.exact: ["a"], second.exact: ["b"]}
         for found, queries in (
             ({sent[0]: ["a"], sent[1]: ["b"]}, [[*sent, second.exact]]),
@@ -189,7 +189,7 @@ class TestSources(RestoreTestCase):
         self.memory.record((U,), assistant(answer), "of another chat")
         prepared = self.memory.prepare(system("new"), U, assistant(block("of this chat") + answer), U2)
         self.assertEqual((["of this chat"], Source.DISPLAY), (reasonings(prepared), prepared.turns[0].source))
-        self.assertEqual("contradicted talk", prepared.turns[0].proof)
+        self.assertEqual("contradicted dialogue", prepared.turns[0].proof)
 
     def test_a_unique_call_id_finds_a_turn_in_another_history(self) -> None:
         unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
@@ -202,10 +202,10 @@ class TestSources(RestoreTestCase):
         self.memory.record((U,), answer, "known")
         history = identity.identify(ME, (system("new"), U, answer))
         prepared = self.memory.prepare(system("new"), U, answer, U2)
-        self.assertEqual((["known"], "talk"), (reasonings(prepared), prepared.turns[0].proof))
+        self.assertEqual((["known"], "dialogue"), (reasonings(prepared), prepared.turns[0].proof))
         keys = history.keys[2]
         assert keys is not None
-        self.assertEqual(((keys.dialogue[0], keys.aliases[0], "known", ()),), prepared.aliases)
+        self.assertEqual(((keys.dialogue, keys.alias, "known", ()),), prepared.aliases)
         sent = identity.identify(ME, (U, answer, U2)).sent_keys[1]
         exact = identity.identify(ME, (U, answer)).keys[1]
         assert exact is not None
@@ -217,7 +217,7 @@ class TestSources(RestoreTestCase):
         self.memory.record_aliases(self.memory.prepare(system("new"), U, answer, U2))
         self.memory.record((system("other"), U), answer, "of another agent")
         prepared = self.memory.prepare(system("new"), U, answer, U2)
-        self.assertEqual((["known"], "linked"), (reasonings(prepared), prepared.turns[0].proof))
+        self.assertEqual((["known"], "alias"), (reasonings(prepared), prepared.turns[0].proof))
         self.assertEqual((), prepared.aliases)
 
     def test_a_turn_stored_at_this_position_wins_over_an_alias(self) -> None:
@@ -232,7 +232,7 @@ class TestSources(RestoreTestCase):
         prepared = self.memory.prepare(system("new"), U, answer, U2)
         self.assertEqual((["its own"], "sent"), (reasonings(prepared), prepared.turns[0].proof))
         prepared = self.memory.prepare(system("new"), U, answer, user("asked otherwise"))
-        self.assertEqual([FILLER], reasonings(prepared), "two were said here, and the linked one is neither")
+        self.assertEqual([FILLER], reasonings(prepared), "two were said here, and the alias is neither")
 
     def test_a_displayed_block_with_other_reasoning_wins_over_an_alias(self) -> None:
         answer = "a plain answer of some length"
