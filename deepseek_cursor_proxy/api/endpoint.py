@@ -28,9 +28,8 @@ from deepseek_cursor_proxy.api.reply import (
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
-from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -80,7 +79,7 @@ class Endpoint:
             reads_written_calls = sessions.reads_written_calls(namespace, report.path_session)
         held_key = access.held_key
         credential, is_held = held_key or caller.credential, held_key is not None
-        return CallContext(namespace, credential, peer, is_held, None, report, None, reads_written_calls)
+        return CallContext(namespace, credential, report, peer, is_held, reads_written_calls=reads_written_calls)
 
     def namespace(self, request: HttpRequest) -> bytes:
         """The namespace of an admitted caller, for a route that calls no upstream."""

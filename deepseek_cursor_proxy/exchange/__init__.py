@@ -7,12 +7,11 @@
     targets            the upstreams and keys of a request: which is asked next, what a failure says about it
     recorder           stores each turn that is complete
     choices            several answers (n > 1), with the same interface
-    call_context       CallContext and GenerationRequest: for whom a call is made, and what is asked
+    call_context       for whom a call is made, what is asked, and the report of it, which ends in one terminal event
     upstreams          the servers that calls go to, in which order, and with which API
     response_cache     identical questions, answered without a call
     pictures           descriptions, for a model that sees no pictures
     background_jobs    work without a client: Job, Jobs
-    request_report     the events of one request, from whichever part ends it; the terminal one is emitted once
     services           everything that exchanges and endpoints share
 
 What happens on a failure, in the order of the files above: the attempt raises the error (a 429, a refused key, an
@@ -20,5 +19,5 @@ answer that breaks, reasoning that DeepSeek misses), the exchange hands it to th
 follows, the targets pause or turn to another key or upstream, and the exchange sends the next attempt; or the plan
 raises the error that the client gets.
 
-Other folders import exchange, choices, call_context, upstreams, pictures, background_jobs, request_report and services.
+Other folders import exchange, choices, call_context, upstreams, pictures, background_jobs and services.
 """

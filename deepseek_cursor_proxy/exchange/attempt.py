@@ -34,7 +34,6 @@ from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
 from deepseek_cursor_proxy.exchange.response_cache.service import CacheLookup, cache_key
 from deepseek_cursor_proxy.exchange.services import Services
@@ -58,13 +57,11 @@ UpstreamEvents = Generator[ParsedEvents | Lull, None, None]
 class AttemptContext:
     """What all attempts of one generation share. Used by the thread that runs it."""
 
-    def __init__(
-        self, context: CallContext, generation: GenerationRequest, services: Services, report: RequestReport
-    ) -> None:
+    def __init__(self, context: CallContext, generation: GenerationRequest, services: Services) -> None:
         """Look up what is stored for the turns of the request, and find its upstreams; raises a ProxyError if none."""
         self.context = context
         self.services = services
-        self.report = report
+        self.report = context.report
         self.upstream_api = generation.upstream_api
         find, memory = services.reasoning_store.find, services.memory
         # The client's request, with what is stored for its turns.

@@ -1,15 +1,131 @@
-"""What a call is made of: CallContext, for whom it is made, and GenerationRequest, what is asked."""
+"""What a call is made of: CallContext, for whom it is made; GenerationRequest, what is asked; RequestReport, what is
+reported about it."""
 
-from collections.abc import Mapping
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT as CLIENT_CHAT
-from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.exchange.request_report import RequestReport
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, TooManyAttempts
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.observers.events import (
+    DIGEST_LENGTH,
+    End,
+    Observer,
+    Refused,
+    RequestFacts,
+    Terminal,
+    caller_digest,
+)
 from deepseek_cursor_proxy.upstream.call_limit import Slot
+
+
+class RequestReport:
+    """What is known about one request, and its events; the terminal one is emitted once.
+
+    The app opens a report with the request; the endpoint, the exchange, passthrough and a background job add what they
+    learn. Whichever of them ends the request first emits the terminal event; any later one is dropped. A number is
+    taken with the first event, so that requests without events leave no gaps.
+
+    As long as `access` does not know the caller, `key` is empty: observers write nothing that lasts for such a request.
+    Used by one thread at a time: the client's, and after it that of a background job.
+    """
+
+    __slots__ = (
+        "_is_known", "_key", "_number", "_numbers", "api", "body_bytes", "caller", "emit", "has_ended", "path_session",
+        "requested_model", "session", "started", "started_at", "stream",
+    )  # fmt: skip
+
+    def __init__(self, observers: Observer, numbers: Iterator[int], api: str, path_session: str = "") -> None:
+        """`path_session` is any text of the request's path, which no event carries."""
+        self.emit = observers.emit
+        self._numbers = numbers
+        self._number = 0
+        self.api = api
+        self.started_at = time.time()
+        self.started = time.monotonic()
+        # The caller's namespace, and whether `access` knows it.
+        self.caller = b""
+        self._is_known: Callable[[], bool] = lambda: False
+        self._key = ""
+        self.path_session = path_session
+        # The same once it is found to be one of the caller's sessions.
+        self.session = ""
+        self.requested_model = ""
+        self.stream = False
+        self.body_bytes = 0
+        self.has_ended = False
+
+    @property
+    def number(self) -> int:
+        if not self._number:
+            self._number = next(self._numbers)
+        return self._number
+
+    @property
+    def seconds(self) -> float:
+        """The age of the request."""
+        return time.monotonic() - self.started
+
+    @property
+    def key(self) -> str:
+        """The digest that names the caller; "" as long as it is not known (see `access`)."""
+        if not self._key and self.caller and self._is_known():
+            # A key that was accepted stays so for the rest of the request.
+            self._key = caller_digest(self.caller)
+        return self._key
+
+    def add_caller(self, namespace: bytes, is_known: Callable[[], bool] = lambda: True) -> None:
+        """`is_known` is asked again with every event: an upstream may have accepted the key by then."""
+        self.caller = namespace
+        self._is_known = is_known
+
+    def add_body(self, body: Mapping[str, Any], size: int) -> None:
+        model = body.get("model")
+        self.requested_model = model if isinstance(model, str) else ""
+        self.stream = body.get("stream") is True
+        self.body_bytes = size
+
+    def facts(self, request: ChatRequest | None = None, conversation: bytes = b"") -> RequestFacts:
+        """All that is known by now; `conversation` is the digest of the chat, which names its session."""
+        return RequestFacts(
+            number=self.number,
+            started_at=self.started_at,
+            api=self.api,
+            key=self.key,
+            requested_model=self.requested_model if request is None else request.requested_model,
+            model="" if request is None else request.model,
+            stream=self.stream,
+            messages=0 if request is None else len(request.messages),
+            tools=0 if request is None else len(request.tools),
+            body_bytes=self.body_bytes,
+            session=self.session or conversation.hex()[:DIGEST_LENGTH],
+        )
+
+    def copy_for(self, observer: Observer) -> "RequestReport":
+        """The same report with its events for this observer, which reports on one of several choices."""
+        # Taken now, so that all have the same.
+        assert self.number
+        other = copy.copy(self)
+        other.emit = observer.emit
+        return other
+
+    def end(self, event: Terminal) -> None:
+        """Emit the terminal event, unless there was one."""
+        if not self.has_ended:
+            self.has_ended = True
+            self.emit(event)
+
+    def refuse(self, route: str, error: BaseException) -> None:
+        """End the request with an error that came before an exchange; without effect if it has ended."""
+        if self.has_ended:
+            return
+        # `access` warns about the first, once.
+        is_quiet = isinstance(error, (TooManyAttempts, ClientGone))
+        self.end(Refused(self.facts(), route, End.of(error), self.seconds, is_quiet))
 
 
 class CallContext(NamedTuple):
@@ -20,12 +136,11 @@ class CallContext(NamedTuple):
 
     namespace: bytes
     credential: str
+    report: RequestReport
     peer: Peer | None = None
     is_held: bool = False
     # The slot of the first call, if it was acquired with those of other choices; each retry acquires its own.
     slot: Slot | None = None
-    # The report of the client's request; an exchange without one opens its own.
-    report: RequestReport | None = None
     # Why no key of the owner is spent for this caller at one of several upstreams; None if it may be.
     spend_refusal: ProxyError | None = None
     # Whether calls that the model writes as text become calls, whatever the upstream: the session asks for that.

@@ -18,9 +18,8 @@ from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
 from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.exchange import Exchange, open_report
-from deepseek_cursor_proxy.exchange.request_report import RequestReport
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest, RequestReport
+from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.targets import first_limit
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
@@ -81,7 +80,7 @@ class ChoicesExchange:
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         _check_size(generation, services.config.max_request_body_bytes)
-        outcome = _Outcome(context.report or open_report(context, generation, services))
+        outcome = _Outcome(context.report)
         limit = first_limit(context, generation, services)
         slots = limit.acquire(context.peer, generation.request.choices)
         outcome.queue_seconds = outcome.report.seconds

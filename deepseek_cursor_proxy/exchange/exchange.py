@@ -14,7 +14,7 @@ from contextlib import closing
 
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.tools import answer_calls
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, read_usage
@@ -24,7 +24,6 @@ from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationR
 from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Output
 from deepseek_cursor_proxy.exchange.plan import Plan
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
-from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.observers.events import (
@@ -65,8 +64,8 @@ class Exchange:
         """Sends nothing yet; see `open`."""
         self.is_closed = False
         self._services = services
-        self._report = report = context.report or open_report(context, generation, services)
-        self._shared = AttemptContext(context, generation, services, report)
+        self._report = report = context.report
+        self._shared = AttemptContext(context, generation, services)
         self._tracker, self._targets, self._started = self._shared.tracker, self._shared.targets, self._shared.started
         self._plan = Plan(self._shared)
         self._attempt = self._plan.first()
@@ -98,9 +97,6 @@ class Exchange:
         """
         batches = self._deltas(with_lulls)
         if self._is_joined:
-            # Only here: hardly any plain answer comes as a stream, and the proxy is smaller without.
-            from deepseek_cursor_proxy.deepseek.apis.chat_stream import join_stream
-
             batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
         return answer_calls.convert_stream(batches, self._request, self._tool_call_id)
 
@@ -309,14 +305,6 @@ class Exchange:
             lost = max(0, min(last.total, tokens.prompt) - tokens.hit)
         model, is_deepseek = attempt.request.model, attempt.upstream.may_be_deepseek
         return self._services.prices.cost(model, tokens, at, is_deepseek=is_deepseek, lost_tokens=lost)
-
-
-def open_report(context: CallContext, generation: GenerationRequest, services: Services) -> RequestReport:
-    """The report of an exchange that no endpoint opened."""
-    report = services.open_report("chat")
-    report.add_caller(context.namespace)
-    report.add_body(generation.body, generation.body_bytes)
-    return report
 
 
 def prepare_request(namespace: bytes, request: ChatRequest, services: Services) -> ChatRequest:

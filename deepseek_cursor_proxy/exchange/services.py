@@ -11,8 +11,8 @@ from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import picture_model
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
+from deepseek_cursor_proxy.exchange.call_context import RequestReport
 from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCalls
-from deepseek_cursor_proxy.exchange.request_report import RequestReport
 from deepseek_cursor_proxy.exchange.response_cache.service import ResponseCache
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console

@@ -300,7 +300,9 @@ class World:
         messages = [{"role": role, "content": content} for role, content in turns]
         body = {"model": MODEL, "stream": self.case.stream, "messages": messages, "tools": tools}
         generation = GenerationRequest(parse(body, self.config), body, 1)
-        context = CallContext(b"m" * 32, CLIENT_KEY, is_held=self.case.is_held)
+        report = self.services.open_report("chat")
+        report.add_caller(b"m" * 32)
+        context = CallContext(b"m" * 32, CLIENT_KEY, report, is_held=self.case.is_held)
         try:
             with closing(Exchange.open(context, generation, self.services)) as exchange:
                 for batch in exchange.deltas():

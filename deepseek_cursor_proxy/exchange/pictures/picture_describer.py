@@ -61,10 +61,9 @@ class PictureDescriber(NamedTuple):
         except ClientGone:
             outcome, status = "client left", 499
         seconds = time.monotonic() - started
-        report = self.context.report
         # An upstream that answers has accepted the key, or was called with one of the owner's, for a known caller.
         has_answer = status == 200 or reply.usage is not None
-        key = caller_digest(caller) if has_answer or report is None else report.key
+        key = caller_digest(caller) if has_answer else self.context.report.key
         event = PictureDescribed(
             key, digest.hex()[:12], self.model, outcome, status, seconds, reply.usage, self._cost(reply)
         )

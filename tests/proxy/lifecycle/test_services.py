@@ -75,7 +75,9 @@ class TestJobs(SocketTestCase):
     def work(self, job: Job) -> None:
         generation = GenerationRequest(parse(BODY, self.services.config), BODY, 1)
         try:
-            exchange = Exchange.open(CallContext(ME, "sk-0123456789", job.peer), generation, self.services)
+            exchange = Exchange.open(
+                CallContext(ME, "sk-0123456789", self.services.open_report("chat"), job.peer), generation, self.services
+            )
             for _ in exchange.deltas():
                 job.append(b"said")
             self.ended.append("completed")

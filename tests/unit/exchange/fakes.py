@@ -99,8 +99,8 @@ class ExchangeTestCase(TestCase):
         self.addCleanup(services.close)
         return replace(services, upstream=self.upstream, observers=Observers([self]))  # type: ignore[arg-type]
 
-    def context(self, **fields: Any) -> CallContext:
-        return CallContext(ME, "sk-0123456789", **fields)
+    def context(self, services: Services, **fields: Any) -> CallContext:
+        return CallContext(ME, "sk-0123456789", services.open_report("chat"), **fields)
 
     def generation(self, *, stream: bool = True, messages: Sequence[Any] = ()) -> GenerationRequest:
         body = {"model": "deepseek-v4-pro", "stream": stream}

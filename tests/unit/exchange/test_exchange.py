@@ -20,7 +20,8 @@ def texts(batches: list[Batch]) -> str:
 
 class TestExchange(ExchangeTestCase):
     def open(self, *answers: FakeResponse | Exception, **settings: Any) -> Exchange:
-        return Exchange.open(self.context(), self.generation(), self.services(*answers, **settings))
+        services = self.services(*answers, **settings)
+        return Exchange.open(self.context(services), self.generation(), services)
 
     def read(self, exchange: Exchange, **options: bool) -> list[Batch]:
         return [batch for batch in exchange.deltas(**options) if not isinstance(batch, Lull)]

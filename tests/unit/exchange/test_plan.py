@@ -29,7 +29,7 @@ def refusal(status: int = 400, message: str = MISSING) -> UpstreamRefused:
 class TestPlan(ExchangeTestCase):
     def open(self, *answers: FakeResponse | Exception, is_held: bool = False, **settings: Any) -> Exchange:
         services, generation = self.services(*answers, **settings), self.generation(messages=HISTORY)
-        exchange = Exchange.open(self.context(is_held=is_held), generation, services)
+        exchange = Exchange.open(self.context(services, is_held=is_held), generation, services)
         self.addCleanup(exchange.close)
         return exchange
 
