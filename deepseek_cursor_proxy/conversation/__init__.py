@@ -1,57 +1,411 @@
 """The canonical conversation: pure values that every API is translated to and from.
 
-    messages    in: ChatRequest, with its Messages and ToolCalls
-    deltas      out: Delta, what one upstream chunk adds; Heartbeat; a Batch of both
-    reply       Reply, which adds the deltas up to a Message
+    in     ChatRequest, with its Messages and ToolCalls
+    out    Delta, what one upstream chunk adds; Heartbeat; a Batch of both; Reply, which adds deltas up to a Message
 
 These types know no wire format, no store and no socket. A whole JSON completion is one big Delta. Reasoning is
-three-valued everywhere: text, "" (the model has none), None (unknown). All others import them from here.
+three-valued everywhere: text, "" (the model has none), None (unknown). What arrived together travels together, as a
+Batch, so that it can also be written together. A stream of batches has a Lull in it wherever it would block.
+
+Values that every request, or every message of it, creates are named tuples: these take a fifth of the time of frozen
+dataclasses, and are hashed and compared in C. No caller changes what their fields hold. `memo` has bounded results of
+pure functions.
 """
 
-from deepseek_cursor_proxy.conversation.deltas import (
-    Batch,
-    Batches,
-    CallPiece,
-    Delta,
-    ForeignReasoning,
-    Heartbeat,
-    Run,
-    RunTemplate,
-    ServerDelta,
-    ServerPiece,
-)
-from deepseek_cursor_proxy.conversation.messages import (
-    ChatRequest,
-    Message,
-    Parts,
-    ToolCall,
-    is_blank,
-    pack_items,
-    remove_spaces,
-    unpack_items,
-)
-from deepseek_cursor_proxy.conversation.reply import Reply, join_pieces, merge_details
+import json
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
-__all__ = [
-    "Batch",
-    "Batches",
-    "CallPiece",
-    "ChatRequest",
-    "Delta",
-    "ForeignReasoning",
-    "Heartbeat",
-    "Message",
-    "Parts",
-    "Reply",
-    "Run",
-    "RunTemplate",
-    "ServerDelta",
-    "ServerPiece",
-    "ToolCall",
-    "is_blank",
-    "join_pieces",
-    "merge_details",
-    "pack_items",
-    "remove_spaces",
-    "unpack_items",
-]
+from deepseek_cursor_proxy.conversation.memo import size_of
+from deepseek_cursor_proxy.http1.lull import Lull
+
+# The memory of a message or a call without its text: the tuple, its ids and names.
+_BYTES_PER_MESSAGE = 400
+
+# Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
+Parts = tuple[Mapping[str, Any], ...]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class ToolCall(NamedTuple):
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(NamedTuple):
+    role: str
+    content: str | Parts = ""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    # DeepSeek's beta "continue this text" mark; no part of the message's identity.
+    prefix: bool = False
+    # The JSON of the list that a host sent as `reasoning_details`, for a host that takes it back.
+    details: str | None = None
+    # An answer for which DeepSeek ran tools of its own, as the client's API has it: see `pack_items`. Its text is
+    # `content` as well, its reasoning `reasoning`.
+    server_items: str | None = None
+
+    @property
+    def byte_size(self) -> int:
+        """About how many bytes it takes."""
+        size = _BYTES_PER_MESSAGE + size_of(self.content) + len(self.reasoning or "") + len(self.details or "")
+        size += len(self.server_items or "")
+        if not isinstance(self.content, str):
+            size += sum(len(repr(part)) for part in self.content)
+        for call in self.tool_calls:
+            size += _BYTES_PER_MESSAGE + len(call.arguments)
+        return size
+
+
+class ChatRequest(NamedTuple):
+    """A client's request, in DeepSeek's terms; `requested_model` is the client's name of the model."""
+
+    requested_model: str
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: str | Mapping[str, Any] | None = None
+    stream: bool = False
+    # Where a stream has its usage: True for a chunk of its own, False for nowhere; see protocols/chat.
+    include_usage: bool | None = None
+    # How many answers the client wants; each is an upstream call of its own.
+    choices: int = 1
+    thinking: bool = True
+    effort: str = "high"
+    params: Mapping[str, Any] = _NOTHING
+    # The client's own name for the chat, if it gives one.
+    conversation: str | None = None
+    # What the client sent and DeepSeek has no field for, for the log.
+    dropped: tuple[str, ...] = ()
+    # Tools that take free text: their calls are functions with one field upstream, and bare text to the client.
+    custom_tools: frozenset[str] = frozenset()
+    # Tools of a namespace, by their names upstream: the namespace, and the name that the client knows.
+    tool_namespaces: Mapping[str, tuple[str, str]] = _NOTHING
+    # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tools/tool_definitions).
+    sent_names: Mapping[str, str] = _NOTHING
+    # The API that the client uses; see deepseek/tools/server_tools for its name.
+    client_api: str = "chat"
+    # Tools that DeepSeek runs itself, as the client declares them, and the choice of one that it forces.
+    server_tools: tuple[Mapping[str, Any], ...] = ()
+    server_choice: Mapping[str, Any] | None = None
+    # Whether the client wants the response cache to be used, if it says so.
+    cache: bool | None = None
+    # The custom tools that the client declares as OpenAI's chat completions have them: their calls come back so.
+    nested_tools: frozenset[str] = frozenset()
+
+
+def pack_items(api: str, items: Sequence[Mapping[str, Any]]) -> str:
+    """Message.server_items: the items or blocks of an answer in the form of an API, in their order.
+
+    A reasoning among them is replaced by its length, because the client may not send it: {"type": "thinking",
+    "length": 12} stands for the next 12 characters of `Message.reasoning`. In an answer, and in the form of APIs that
+    have no more to say about a text, {"type": "text", "length": 12} stands for those of `Message.content`. In the form
+    of Messages, {"type": "tool_use"} stands for the next one of `Message.tool_calls`.
+    """
+    return json.dumps({api: items}, ensure_ascii=False, separators=(",", ":"))
+
+
+def unpack_items(message: Message, api: str) -> list[dict[str, Any]]:
+    """The items of a message in the form of this API; none if it has them in the form of another."""
+    found: list[dict[str, Any]] = json.loads(message.server_items).get(api, []) if message.server_items else []
+    return found
+
+
+# JavaScript trims the byte order mark as white space, and some clients write the space without width for nothing.
+_INVISIBLE = "\ufeff\u200b"
+_ASCII_SPACES = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
+
+
+def is_blank(reasoning: str | None) -> bool:
+    """Whether a reasoning has no visible character; some clients write blanks where they have lost it."""
+    begins = (reasoning or "").lstrip()
+    return not begins or (begins[0] in _INVISIBLE and not remove_spaces(begins))
+
+
+def remove_spaces(text: str) -> str:
+    """The text without white space, for telling whether a client changed nothing else in it."""
+    # The bytes first: most white space is ASCII, and dividing 100 kB into words takes 4 ms in place of 0.2.
+    text = text.encode("utf-8", "surrogatepass").translate(None, _ASCII_SPACES).decode("utf-8", "surrogatepass")
+    return text if text.isascii() else "".join(text.split()).replace("\ufeff", "").replace("\u200b", "")
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A fragment of a tool call; pieces with the same index belong to the same call."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class ForeignReasoning(NamedTuple):
+    """What a chunk says about its reasoning that DeepSeek's own chunks do not: see deepseek/hosts.py."""
+
+    # The field it came in, `reasoning` or `reasoning_details`.
+    name: str
+    details: tuple[Mapping[str, Any], ...] = ()
+    # `reasoning_content` came as well, and its text counts.
+    is_native: bool = False
+
+
+class ServerPiece(NamedTuple):
+    """A step of an item that a tool of DeepSeek's own makes; `item` is as much of it as DeepSeek has sent by now."""
+
+    # The same for all steps of an item.
+    key: int | str
+    item: Mapping[str, Any]
+    # in_progress, searching, completed: the last one has the whole item, and may be the only one.
+    step: str = "completed"
+
+    @property
+    def is_whole(self) -> bool:
+        return self.step == "completed"
+
+
+class ServerDelta(NamedTuple):
+    """What a chunk says about tools that DeepSeek runs itself, and about sources of the text."""
+
+    pieces: tuple[ServerPiece, ...] = ()
+    # Sources of the text block that is open, as DeepSeek's API has them.
+    citations: tuple[Mapping[str, Any], ...] = ()
+    # The text that follows is a block of its own.
+    begins_text: bool = False
+
+    @property
+    def size(self) -> int:
+        """About how many characters are kept of it."""
+        kept = [piece.item for piece in self.pieces if piece.is_whole]
+        return sum(len(repr(each)) for each in (*kept, *self.citations))
+
+
+class RunTemplate(Protocol):
+    """What all chunks of a run have in common; see deepseek/apis/chat_stream."""
+
+    # Whether the string that differs is the reasoning, and not the text.
+    @property
+    def is_reasoning(self) -> bool: ...
+
+    def fill(self, text: str) -> "Delta": ...
+
+
+class Run(NamedTuple):
+    """Chunks in a row that differ in one string only: the string of each, as it is between its quotes in JSON."""
+
+    template: RunTemplate
+    strings: Sequence[bytes]
+
+
+class Delta(NamedTuple):
+    """What one upstream chunk adds to one choice; `chunk` is that chunk, with that choice only.
+
+    With a `run` it is several chunks that arrived together, texts joined; `chunk` is the one their template is from.
+    """
+
+    choice: int = 0
+    reasoning: str | None = None
+    text: str | None = None
+    calls: tuple[CallPiece, ...] = ()
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+    chunk: Mapping[str, Any] | None = None
+    run: Run | None = None
+    # None in everything that DeepSeek itself sends.
+    foreign: ForeignReasoning | None = None
+    # None in answers without tools that DeepSeek runs itself.
+    server: ServerDelta | None = None
+
+    @property
+    def may_end_call(self) -> bool:
+        """Whether the arguments of a call may be complete with it."""
+        return bool(self.calls) and self.calls[-1].arguments.endswith("}")
+
+    @property
+    def size(self) -> int:
+        """How many characters it adds."""
+        size = len(self.reasoning or "") + len(self.text or "")
+        return size + sum(len(each.id) + len(each.name) + len(each.arguments) for each in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """DeepSeek is silent: the client gets a sign of life. `line` is the comment that DeepSeek sent, if it sent one."""
+
+    line: str = ""
+
+
+Batch = list[Delta | Heartbeat]
+Batches = Generator[Batch | Lull, None, None]
+
+
+class Reply:
+    """Adds up the deltas of one answer. Used by the one thread that runs the exchange.
+
+    An answer is held as the pieces that came, and joined once, when its message is asked for: a long one stays linear.
+    If an upstream answers with more choices than one, the first counts.
+    """
+
+    # All of an answer is held until it is stored. A million tokens are four million characters: what is longer than
+    # this does not come to an end.
+    MAX_CHARACTERS = 16 * 1024 * 1024
+
+    def __init__(self) -> None:
+        self.usage: Mapping[str, Any] | None = None
+        # In characters: what this holds in memory.
+        self.size = 0
+        # The names other than `reasoning_content` under which reasoning came, in their order.
+        self._foreign_names: dict[str, None] = {}
+        # How many pieces of reasoning came under another name only.
+        self._foreign_pieces = 0
+        self._choice: int | None = None
+        self._finish_reason: str | None = None
+        self._reasoning: list[str] = []
+        self._text: list[str] = []
+        self._calls: dict[int, _PartialCall] = {}
+        self._thoughts_before_calls: int | None = None
+        self._details: list[dict[str, Any]] = []
+        # Each with the pieces of reasoning and of text before it.
+        self._server_items: list[tuple[Mapping[str, Any], int, int]] = []
+        self._has_empty_reasoning = False
+        # Until the next delta.
+        self._message: Message | None = None
+
+    def add(self, delta: Delta) -> None:
+        # All at once, because this runs for every chunk: fields by name take longer.
+        choice, reasoning, text, calls, finish_reason, usage, chunk, _, foreign, server = delta
+        self.size += delta.size if calls else len(reasoning or "") + len(text or "")
+        if usage is not None:
+            self.usage = usage
+        if chunk is not None and not chunk.get("choices"):
+            return
+        if self._choice is None:
+            self._choice = choice
+        elif choice != self._choice:
+            return
+        self._message = None
+        if reasoning:
+            self._reasoning.append(reasoning)
+        elif reasoning is not None:
+            self._has_empty_reasoning = True
+        if foreign is not None:
+            self._foreign_names[foreign.name] = None
+            if reasoning and not foreign.is_native:
+                self._foreign_pieces += 1
+            merge_details(self._details, foreign.details)
+            values = [value for detail in foreign.details for value in detail.values()]
+            self.size += sum(len(value) if isinstance(value, str) else 16 for value in values)
+        if text:
+            self._text.append(text)
+        if server is not None:
+            before = len(self._reasoning), len(self._text)
+            self._server_items += [(piece.item, *before) for piece in server.pieces if piece.is_whole]
+            self.size += server.size
+        if calls and self._thoughts_before_calls is None:
+            self._thoughts_before_calls = len(self._reasoning)
+        for piece in calls:
+            call = self._calls.setdefault(piece.index, _PartialCall())
+            # Later pieces may repeat id and name, empty or in full; they are never continued.
+            call.id, call.name = call.id or piece.id, call.name or piece.name
+            call.arguments.append(piece.arguments)
+        if finish_reason:
+            self._finish_reason = finish_reason
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._reasoning or self._text or self._calls or self._server_items)
+
+    @property
+    def is_finished(self) -> bool:
+        return self._finish_reason is not None
+
+    def finish_reason(self) -> str | None:
+        return self._finish_reason
+
+    def has_empty_reasoning(self) -> bool:
+        """Whether upstream said that the model thought nothing, and did not just leave the reasoning out."""
+        details = (self.usage or {}).get("completion_tokens_details")
+        tokens = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
+        return tokens == 0 or self._has_empty_reasoning
+
+    @property
+    def foreign_names(self) -> tuple[str, ...]:
+        """The names other than `reasoning_content` under which reasoning came."""
+        return tuple(self._foreign_names)
+
+    @property
+    def has_mixed_names(self) -> bool:
+        """Whether upstream used `reasoning_content` and other names in the same answer."""
+        return bool(self._foreign_names) and len(self._reasoning) > self._foreign_pieces
+
+    def reasoning_before_calls(self) -> str | None:
+        """The reasoning that a display shows, if the model thought on after its calls; None otherwise."""
+        count = self._thoughts_before_calls
+        return join_pieces(self._reasoning[:count]) if count is not None and count < len(self._reasoning) else None
+
+    def message(self) -> Message:
+        if self._message is None:
+            parts = [self._calls[index] for index in sorted(self._calls)]
+            calls = tuple([ToolCall(part.id, part.name, join_pieces(part.arguments)) for part in parts])
+            self._message = Message("assistant", join_pieces(self._text), join_pieces(self._reasoning), calls)
+            if self._details:
+                details = json.dumps(self._details, ensure_ascii=False, separators=(",", ":"))
+                self._message = self._message._replace(details=details)
+            if self._server_items:
+                self._message = self._message._replace(server_items=pack_items("answer", self._all_items()))
+        return self._message
+
+    def _all_items(self) -> list[Mapping[str, Any]]:
+        """The items, with the lengths of the reasoning and of the text in their places."""
+        found: list[Mapping[str, Any]] = []
+        thoughts = texts = 0
+        for item, reasoning_end, text_end in [*self._server_items, ({}, len(self._reasoning), len(self._text))]:
+            words = {"thinking": self._reasoning[thoughts:reasoning_end], "text": self._text[texts:text_end]}
+            found += [{"type": kind, "length": len(join_pieces(pieces))} for kind, pieces in words.items() if pieces]
+            found += [item] if item else []
+            thoughts, texts = reasoning_end, text_end
+        return found
+
+
+@dataclass(slots=True)
+class _PartialCall:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+# The fields of a detail that a stream sends in pieces.
+_DETAIL_TEXTS = ("text", "summary", "data")
+
+
+def merge_details(known: list[dict[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
+    """Add the details of a chunk: one that continues an earlier one, by type and index, is joined to it."""
+    earlier = len(known)
+    for detail in new:
+        index = detail.get("index")
+        open_ones = known[:earlier] if index is not None else known[:earlier][-1:]
+        same = (one for one in open_ones if one.get("type") == detail.get("type") and one.get("index") == index)
+        target = next(same, None)
+        if target is None:
+            known.append(dict(detail))
+            continue
+        for name, value in detail.items():
+            before = target.get(name)
+            if name in _DETAIL_TEXTS and isinstance(before, str) and isinstance(value, str):
+                target[name] = before + value
+            elif value is not None:
+                target[name] = value
+
+
+def join_pieces(pieces: list[str]) -> str:
+    """The pieces as one text; a character that was cut into two surrogates becomes whole again."""
+    text = "".join(pieces)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return text

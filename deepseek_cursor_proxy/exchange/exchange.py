@@ -189,15 +189,13 @@ class Exchange:
                     self._logprobs.add(item)
                 if self._first_delta is None:
                     self._first_delta = time.monotonic() - self._started
-        if reply.is_too_long and not reply.is_finished:
+        if reply.size > Reply.MAX_CHARACTERS and not reply.is_finished:
             raise UpstreamFailed(
                 f"DeepSeek's answer is longer than {Reply.MAX_CHARACTERS} characters. Start a new chat."
             )
         if events.is_durable:
-            assert attempt.prepared is not None
             assert attempt.response is not None
-            self._recorder.absence_means_none = attempt.absence_means_none
-            self._recorder.record_complete(events.batch, attempt.prepared)
+            self._recorder.record_complete(events.batch, attempt)
             if reply.is_finished:
                 attempt.response.end_soon()
         if events.batch and self._request.stream:
@@ -237,9 +235,8 @@ class Exchange:
         is_cached, prepared = attempt.is_cached, attempt.prepared
         try:
             # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
-            if attempt.response is not None and prepared is not None:
-                self._recorder.absence_means_none = attempt.absence_means_none
-                self._recorder.record_rest(prepared)
+            if attempt.response is not None:
+                self._recorder.record_rest(attempt)
         finally:
             try:
                 # A bug of ours costs an answer, not a slot for the next one.
@@ -286,7 +283,7 @@ class Exchange:
             tokens=tokens,
             last_prompt=None if is_cached else self._tracker.last_prompt,
             cost=self._cost(tokens, facts.started_at + seconds),
-            mixed_names=reply.foreign_names if reply.is_foreign and reply.has_mixed_names else (),
+            mixed_names=reply.foreign_names if reply.has_mixed_names else (),
             retry_reasons=tuple(reasons),
             rerouted=tuple(self._plan.rerouted),
             caller=report.caller,

@@ -9,18 +9,18 @@ the reasoning we sent    with any of these, or when the exchange closes: DeepSee
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.tools import answer_calls
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
+from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.json_codec import object_in, repair_object
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.reasoning import echoes, server_turns
 from deepseek_cursor_proxy.reasoning.identity import details_key
-from deepseek_cursor_proxy.reasoning.restore import KeyAlias, PreparedRequest
+from deepseek_cursor_proxy.reasoning.restore import KeyAlias
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 _Entry = tuple[Sequence[bytes], str]
@@ -33,62 +33,51 @@ class TurnRecorder:
         self._reply = reply
         self._store = store
         self._namespace = namespace
-        # Whether an answer without reasoning means that the model thought nothing; else only if upstream says so.
-        self.absence_means_none = True
-        # The id of a forced call that DeepSeek writes as text; see deepseek/tools/answer_calls.
+        # The id of a forced call that DeepSeek writes as text; see answer_calls.
         self._tool_call_id = tool_call_id
-        # Choices stored when they ended, and those stored with their first call.
-        self._ended_choices: set[int] = set()
-        self._choices_called: set[int] = set()
+        # Whether the turn was stored when it ended, and with its first call.
+        self._has_ended = self._has_called = False
         # What was stored by its exact key; a turn stored with its call may get more reasoning until it ends.
         self._stored: dict[bytes, str] = {}
         self._has_stored_aliases = False
 
-    def record_complete(self, batch: Batch, prepared: PreparedRequest) -> None:
+    def record_complete(self, batch: Batch, attempt: Attempt) -> None:
         """Store what this batch, which is part of the reply by now, completes."""
-        self._record_ended([choice for choice in self._reply.choices if self._reply.finish_reason(choice)], prepared)
-        with_call = {item.choice for item in batch if isinstance(item, Delta) and item.may_end_call}
-        for choice in with_call - self._ended_choices - self._choices_called:
-            message = self._reply.message(choice)
+        if self._has_ended:
+            return
+        if self._reply.is_finished:
+            self._has_ended = True
+            self._record([self._reply.message()], self._reply.reasoning_before_calls(), attempt)
+        elif not self._has_called and any(isinstance(item, Delta) and item.may_end_call for item in batch):
+            message = self._reply.message()
             if all(rules.is_whole_call(call) for call in message.tool_calls):
-                self._choices_called.add(choice)
-                if self._is_known(choice):
-                    self._record([message], [], prepared)
+                self._has_called = True
+                self._record([message], None, attempt)
 
-    def record_rest(self, prepared: PreparedRequest) -> None:
-        """Store the interrupted turns, and the aliases if nothing was stored with them."""
-        for choice in self._reply.choices:
-            if self._reply.has_content(choice) and choice not in self._ended_choices:
-                self._ended_choices.add(choice)
-                if not self._is_known(choice):
-                    continue
-                message = self._reply.message(choice)
-                whole = tuple(call for call in message.tool_calls if rules.is_whole_call(call))
-                has_incomplete = bool(whole) and len(whole) < len(message.tool_calls)
-                turns = [message, message._replace(tool_calls=whole)] if has_incomplete else [message]
-                self._record(turns, [self._reply.reasoning_before_calls(choice)] * len(turns), prepared)
-        if prepared.aliases and not self._has_stored_aliases:
-            self._store.record((), prepared.aliases)
+    def record_rest(self, attempt: Attempt) -> None:
+        """Store the interrupted turn, and the aliases if nothing was stored with them."""
+        assert attempt.prepared is not None
+        if not self._reply.is_empty and not self._has_ended:
+            self._has_ended = True
+            message = self._reply.message()
+            whole = tuple(call for call in message.tool_calls if rules.is_whole_call(call))
+            has_incomplete = bool(whole) and len(whole) < len(message.tool_calls)
+            turns = [message, message._replace(tool_calls=whole)] if has_incomplete else [message]
+            self._record(turns, self._reply.reasoning_before_calls(), attempt)
+        if attempt.prepared.aliases and not self._has_stored_aliases:
+            self._store.record((), attempt.prepared.aliases)
 
-    def _record_ended(self, choices: Sequence[int], prepared: PreparedRequest) -> None:
-        new = [choice for choice in choices if choice not in self._ended_choices]
-        self._ended_choices.update(new)
-        new = [choice for choice in new if self._is_known(choice)]
-        shown = [self._reply.reasoning_before_calls(choice) for choice in new]
-        self._record([self._reply.message(choice) for choice in new], shown, prepared)
-
-    def _is_known(self, choice: int) -> bool:
-        """Whether the reasoning of a choice is known, if only that it has none."""
-        if self.absence_means_none or self._reply.message(choice).reasoning:
-            return True
-        return self._reply.has_empty_reasoning(choice)
-
-    def _record(self, turns: Sequence[Message], shown: Sequence[str | None], prepared: PreparedRequest) -> None:
-        """Store the reasoning of turns; `shown` is the part of each that a client may have seen, None where it is all.
+    def _record(self, turns: Sequence[Message], shown: str | None, attempt: Attempt) -> None:
+        """Store the reasoning of turns; `shown` is the part of it that a client may have seen, None if that is all.
 
         Each turn is stored as the client will echo it: a call written as text becomes a call, unless the stream ended
         before that.
         """
+        is_known = attempt.absence_means_none or turns[0].reasoning or self._reply.has_empty_reasoning()
+        if not is_known:
+            return
+        prepared, count = attempt.prepared, len(turns)
+        assert prepared is not None
         extras: list[_Entry] = [
             ((details_key(self._namespace, turn.reasoning),), turn.details)
             for turn in turns
@@ -105,21 +94,25 @@ class TurnRecorder:
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         entries: list[_Entry] = []
         partial = []
-        for turn, part in zip_longest(turns, shown):
+        for at, turn in enumerate(turns):
             echo = echoed_message(turn, prepared.request.custom_tools, names)
             keys, reasoning = prepared.history.answer_keys(echo), echo.reasoning or ""
             entries.append(((*keys.record_keys(), *echoes.record_keys(keys, echo)), reasoning))
             if echo.server_items is not None:
                 extras.append((server_turns.record_keys(self._namespace, echo, keys), echo.server_items))
-            if part is not None:
-                partial.append(KeyAlias(keys.exact, keys.partial_key(part), reasoning))
+            if shown is not None and at < count:
+                partial.append(KeyAlias(keys.exact, keys.partial_key(shown), reasoning))
         # Most turns with calls are stored with the first of them, and get no reasoning after that.
         new = [entry for entry in entries if self._stored.get(entry[0][0]) != entry[1]]
         if new:
-            new += extras
-            self._store.record(_merge(new), (*prepared.aliases, *partial), self._stored)
+            # Each reasoning once, under all its keys: one turn may be echoed in several forms.
+            keys_of: dict[str, tuple[bytes, ...]] = {}
+            for record_keys, reasoning in new + extras:
+                keys_of[reasoning] = (*keys_of.get(reasoning, ()), *record_keys)
+            merged = [(record_keys, reasoning) for reasoning, record_keys in keys_of.items()]
+            self._store.record(merged, (*prepared.aliases, *partial), self._stored)
             self._has_stored_aliases = True
-            self._stored.update((keys[0], reasoning) for keys, reasoning in new)
+            self._stored.update((record_keys[0], reasoning) for record_keys, reasoning in new + extras)
 
 
 def _with_objects(turn: Message) -> list[Message]:
@@ -130,11 +123,3 @@ def _with_objects(turn: Message) -> list[Message]:
         calls = [call._replace(arguments=objects.get(call.arguments, call.arguments)) for call in turn.tool_calls]
         found += [turn._replace(tool_calls=tuple(calls))] if invalid else []
     return found
-
-
-def _merge(entries: Iterable[_Entry]) -> list[_Entry]:
-    """The entries with each reasoning once, under all its keys: one turn may be echoed in several forms."""
-    keys_of: dict[str, tuple[bytes, ...]] = {}
-    for keys, reasoning in entries:
-        keys_of[reasoning] = (*keys_of.get(reasoning, ()), *keys)
-    return [(keys, reasoning) for reasoning, keys in keys_of.items()]

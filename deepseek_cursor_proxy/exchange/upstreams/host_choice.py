@@ -101,7 +101,7 @@ class HostChoice:
             self._learn(ReasoningForm.CONTENT, is_sure=True)
         known, is_confirmed = self._forms.get(self._base_url), self._forms.is_confirmed(self._base_url)
         # Most answers teach nothing: they are as the last one was.
-        if known == ReasoningForm.CONTENT.value and is_confirmed and not reply.is_foreign:
+        if known == ReasoningForm.CONTENT.value and is_confirmed and not reply.foreign_names:
             return
         if (form := _form_of(reply, has_thinking)) in _FIELDS:
             self._learn(form, is_sure=known not in _FIELD_NAMES or not is_confirmed)
@@ -127,7 +127,7 @@ def _form_of(reply: Reply, has_thinking: bool) -> ReasoningForm | None:
         return ReasoningForm.THINK if names == (ReasoningForm.THINK.value,) else ReasoningForm.REASONING
     if message.reasoning:
         return ReasoningForm.CONTENT
-    if not has_thinking or reply.has_empty_reasoning(0):
+    if not has_thinking or reply.has_empty_reasoning():
         return None
     is_text = isinstance(message.content, str)
     return ReasoningForm.THINK if is_text and begins_with_block(str(message.content)) else ReasoningForm.NONE

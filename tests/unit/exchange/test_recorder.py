@@ -16,6 +16,10 @@ PREPARED = prepare(REQUEST, identify(b"m" * 32, REQUEST.messages, None), {}, "re
 SENT = (KeyAlias(None, b"k" * 32, "sent before"),)
 
 
+def attempt(**changes: Any) -> Any:
+    return mock.Mock(prepared=PREPARED._replace(**changes), absence_means_none=True)
+
+
 def call(arguments: str, index: int = 0) -> Delta:
     return Delta(calls=(CallPiece(index, f"call_{index}", "f", arguments),))
 
@@ -34,14 +38,14 @@ class TestTurnRecorder(unittest.TestCase):
     def add(self, *deltas: Delta, **changes: Any) -> None:
         for delta in deltas:
             self.reply.add(delta)
-        self.recorder.record_complete(list(deltas), PREPARED._replace(**changes))
+        self.recorder.record_complete(list(deltas), attempt(**changes))
 
     def test_a_turn_is_stored_once_when_it_ends(self) -> None:
         self.add(Delta(reasoning="Hm."))
         self.assert_stored()
         self.add(Delta(text="Yes.", finish_reason="stop"))
         self.add(Delta(usage={}))
-        self.recorder.record_rest(PREPARED)
+        self.recorder.record_rest(attempt())
         self.assert_stored(["Hm."])
 
     def test_a_turn_is_stored_with_its_first_whole_call(self) -> None:
@@ -64,14 +68,14 @@ class TestTurnRecorder(unittest.TestCase):
         self.reply.add(Delta(reasoning="Hm."))
         self.reply.add(call("{}"))
         self.reply.add(call('{"a"', 1))
-        self.recorder.record_rest(PREPARED)
+        self.recorder.record_rest(attempt())
         self.assert_stored(["Hm."])
 
     def test_the_reasoning_that_was_sent_is_stored_with_the_answer_or_at_the_end(self) -> None:
-        self.recorder.record_rest(PREPARED._replace(aliases=SENT))
+        self.recorder.record_rest(attempt(aliases=SENT))
         self.assert_stored([], aliases=SENT)
 
     def test_the_reasoning_that_was_sent_is_stored_once(self) -> None:
         self.add(Delta(reasoning="Hm.", finish_reason="stop"), aliases=SENT)
-        self.recorder.record_rest(PREPARED._replace(aliases=SENT))
+        self.recorder.record_rest(attempt(aliases=SENT))
         self.assert_stored(["Hm."], aliases=SENT)
