@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, show
-from deepseek_cursor_proxy.api.endpoints.stored_responses import EventsAfter
+from deepseek_cursor_proxy.api.endpoints.stored_responses import EventsAfter, complete_items
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
@@ -37,7 +37,8 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.field_checks import Json
 from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.protocols.responses import compaction, envelope, stored_items
+from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
+from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, ResponseOptions
 from deepseek_cursor_proxy.protocols.responses.writer import (
     PlainCompactionWriter,
@@ -109,9 +110,9 @@ class ResponsesEndpoint(GenerationEndpoint):
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
     def _compact(self, request: ClientRequest) -> HttpReply:
-        plan = self._plan(request, compaction.compact_request(request.body))
+        plan = self._plan(request, envelope.compact_request(request.body))
         exchange = self.open(request, plan.generation)
-        items = stored_items.complete_items(plan.input, plan.frame.id_suffix)
+        items = complete_items(plan.input, plan.frame.id_suffix)
         return self.reply(exchange, plan.generation.request, PlainCompactionWriter(self._writer(plan), items))
 
     def _plan(self, request: ClientRequest, body: Json) -> ResponsePlan:
@@ -123,12 +124,12 @@ class ResponsesEndpoint(GenerationEndpoint):
         own = source.own_items(options, inherited)
         if options.store:
             # Completed now as they are stored, so that the next response inherits equal items.
-            own = stored_items.complete_items(own, id_suffix, len(inherited))
+            own = complete_items(own, id_suffix, len(inherited))
         sealer = Sealer(self._services.secret.read(), namespace)
         items = envelope.unseal(
             [*inherited, *own], Opener(sealer, config.max_request_body_bytes), self._services.memory
         )
-        chat_body = compaction.summary_request if options.compacts else envelope.chat_body
+        chat_body = envelope.summary_request if options.compacts else envelope.chat_body
         chat = parse(chat_body(body, items), config, self._services.memory, server_tools.RESPONSES)
         if options.background:
             # So that its events can be followed while it runs. It is a generation of its own, never one of the cache.
@@ -233,7 +234,7 @@ class ResponseInput:
         self._store = store
         self._namespace = namespace
         self._max_bytes = max_bytes
-        # The items of the responses that have been read.
+        # The items of the responses that have been read, by the suffix of the id.
         self._outputs: dict[str, list[Json]] = {}
 
     def inherited_items(self, options: ResponseOptions) -> list[Json]:
@@ -261,56 +262,47 @@ class ResponseInput:
     def own_items(self, options: ResponseOptions, inherited: list[Json]) -> list[Json]:
         """The items that the request sends, with those it only refers to."""
         known = {item.get("id"): item for item in inherited}
-        budget = _Budget(self._max_bytes)
+        # Forty bytes refer to an item of megabytes, and may be repeated many times: each is measured once.
+        sizes: dict[int, int] = {}
+        total = 0
         own: list[Json] = []
         for item in options.items:
             if item.get("type") == "item_reference":
-                found = known.get(item.get("id")) or self._stored_item(item.get("id") or "", options)
-                if found is None:
+                item_id = item.get("id")
+                referred = known.get(item_id) or self._stored_item(item_id or "", options)
+                if referred is None:
                     raise BadRequest(
-                        f"Item {safe_text(item.get('id'), 100)} is not known here. Send the item itself, or go on with "
+                        f"Item {safe_text(item_id, 100)} is not known here. Send the item itself, or go on with "
                         "previous_response_id.",
                         param="input",
                     )
-                item = budget.take(found)
+                item = referred
+                if id(item) not in sizes:
+                    sizes[id(item)] = len(encode_json(item))
+                total += sizes[id(item)]
+                if total > self._max_bytes:
+                    raise TooLarge(
+                        f"The items that this request refers to are larger than {self._max_bytes} bytes together. "
+                        "Refer to each once, or go on with previous_response_id."
+                    )
             own.append(item)
         return own
 
     def _stored_item(self, item_id: str, options: ResponseOptions) -> Json | None:
         """An item by its id. One with an id of DeepSeek's own, as a search has, comes from a response of the others."""
-        if (place := envelope.item_place(item_id)) is not None:
-            output = self._output(place.response_id)
-            return output[place.index] if place.index < len(output) else None
-        places = [envelope.item_place(item.get("id") or "") for item in options.items]
-        for response_id in dict.fromkeys(place.response_id for place in places if place is not None):
-            for item in self._output(response_id):
+        if (own := OWN_ID.fullmatch(item_id)) is not None:
+            output, index = self._output(own[1]), int(own[2])
+            return output[index] if index < len(output) else None
+        others = [OWN_ID.fullmatch(item.get("id") or "") for item in options.items]
+        for id_suffix in dict.fromkeys(other[1] for other in others if other is not None):
+            for item in self._output(id_suffix):
                 if item.get("id") == item_id:
                     return item
         return None
 
-    def _output(self, response_id: str) -> list[Json]:
+    def _output(self, id_suffix: str) -> list[Json]:
         """The items of a stored response; none if it is not known."""
-        if response_id not in self._outputs:
-            found = self._store.get(self._namespace, response_id, with_events=False)
-            self._outputs[response_id] = [] if found is None else found.body["output"]
-        return self._outputs[response_id]
-
-
-class _Budget:
-    """The bytes that a request may refer to: forty bytes name an item of megabytes, and may be repeated many times."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = self._left = max_bytes
-        self._sizes: dict[int, int] = {}
-
-    def take(self, item: Json) -> Json:
-        """The item, if the budget allows; TooLarge otherwise. The caller keeps it alive."""
-        if id(item) not in self._sizes:
-            self._sizes[id(item)] = len(encode_json(item))
-        self._left -= self._sizes[id(item)]
-        if self._left < 0:
-            raise TooLarge(
-                f"The items that this request refers to are larger than {self._max_bytes} bytes together. Refer to "
-                "each once, or go on with previous_response_id."
-            )
-        return item
+        if id_suffix not in self._outputs:
+            stored = self._store.get(self._namespace, f"resp_{id_suffix}", with_events=False)
+            self._outputs[id_suffix] = [] if stored is None else stored.body["output"]
+        return self._outputs[id_suffix]

@@ -1,17 +1,24 @@
 """/responses/{id}: stored responses are retrieved, streamed again, listed, cancelled and deleted.
 
-To the caller of another key a response does not exist.
+To the caller of another key a response does not exist. Every stored item has a type, an id and a status: clients may
+leave them out when they send an item, and count on them when they list it.
 """
 
-from collections.abc import Generator, Iterator
+import re
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy.api.endpoint import Endpoint
 from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
 from deepseek_cursor_proxy.exchange.background_jobs import JobEvents
+from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.protocols.responses import stored_items
+from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.protocols.request.field_checks import Json
 from deepseek_cursor_proxy.protocols.responses.writer import failure_event
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage import event_log
@@ -19,12 +26,23 @@ from deepseek_cursor_proxy.storage.responses import StoredResponse
 
 # A cancelled call ends within moments; the reply to the cancellation shows that, or that it is on its way.
 _CANCEL_SECONDS = 5.0
+_PREFIXES = {
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "function_call_output": "fco",
+    "custom_tool_call_output": "ctco",
+    "web_search_call": "ws",
+}
+_MAX_PAGE = 100
+_DEFAULT_PAGE = 20
+_NUMBER = re.compile(rb'data: \{"type":"[a-z_.]+","sequence_number":(\d+)')
 
 
 class StoredEndpoint(Endpoint):
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self.namespace(request)
-        number = stored_items.starting_after(request.query)
+        number = starting_after(request.query)
         # In this order: a job that ends meanwhile is in the store by then, and one that was deleted is not.
         job = self._services.jobs.find(namespace, response_id) if number is not None else None
         found = self._find(namespace, response_id, with_events=number is not None and job is None)
@@ -34,14 +52,14 @@ class StoredEndpoint(Endpoint):
             events = job.follow(request.peer, self._services.config.heartbeat_interval)
             return HttpReply.events(EventsAfter(events, number))
         if found.events is None and found.body["background"] and found.body["status"] == "failed":
-            return HttpReply.events(stored_items.last_events(found.body, number))
+            return HttpReply.events(last_events(found.body, number))
         if found.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
         return HttpReply.events(EventsAfter(event_log.unpack(found.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
         found = self._find(self.namespace(request), response_id)
-        return HttpReply.json(stored_items.page(found.input, request.query))
+        return HttpReply.json(page(found.input, request.query))
 
     def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self.namespace(request)
@@ -84,7 +102,7 @@ class EventsAfter:
         yield BLOCKING
         try:
             for piece in self._events:
-                if rest := stored_items.events_after(piece, self._number):
+                if rest := events_after(piece, self._number):
                     yield rest
         except ClientGone:
             raise
@@ -93,6 +111,135 @@ class EventsAfter:
 
     def close(self) -> None:
         self._events.close()
+
+
+def complete_items(items: Sequence[Json], id_suffix: str, first: int = 0) -> list[Json]:
+    """The items as they are stored; `first` is the number of items before them."""
+    return [_complete(item, id_suffix, index) for index, item in enumerate(items, first)]
+
+
+def _complete(item: Json, id_suffix: str, index: int) -> Json:
+    # An empty type is no message: it was read as an item of an unknown kind, and has to be when it is inherited, too.
+    kind = "message" if item.get("type") is None else item["type"]
+    given = item.get("id")
+    if not isinstance(kind, str):
+        # Its parser says what is wrong.
+        return item
+    complete = {**item, "type": kind, "id": given if given else f"{_PREFIXES.get(kind, 'msg')}_{id_suffix}_i{index}"}
+    if kind in _PREFIXES or kind == "message":
+        complete["status"] = item.get("status") or "completed"
+    if kind == "reasoning":
+        complete.setdefault("summary", [])
+    content = item.get("content")
+    if kind == "message" and isinstance(content, str):
+        is_answer = item.get("role") == "assistant"
+        part = {"type": "output_text" if is_answer else "input_text", "text": content}
+        complete["content"] = [{**part, "annotations": []} if is_answer else part]
+    return complete
+
+
+def page(items: Sequence[Json], query: str) -> dict[str, Any]:
+    """One page of the list, as the query asks for it; by default the latest item comes first."""
+    params = {name: values[-1] for name, values in parse_qs(query).items()}
+    order = params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequest("order must be asc or desc.", param="order")
+    ordered = _distinct_ids(items)
+    if order == "desc":
+        ordered.reverse()
+    start = _start_after(ordered, params["after"]) if "after" in params else 0
+    limit = _limit(params)
+    listed = [_list_item(item) for item in ordered[start : start + limit]]
+    return {
+        "object": "list",
+        "data": listed,
+        "first_id": listed[0]["id"] if listed else None,
+        "last_id": listed[-1]["id"] if listed else None,
+        "has_more": start + limit < len(ordered),
+    }
+
+
+def _distinct_ids(items: Sequence[Json]) -> list[Json]:
+    """The items with distinct ids, because pages go by id; one that is inherited may have been sent again as well."""
+    taken = {item["id"] for item in items}
+    if len(taken) == len(items):
+        return list(items)
+    counts: Counter[str] = Counter()
+    distinct: list[Json] = []
+    for item in items:
+        own = item["id"]
+        counts[own] += 1
+        if counts[own] > 1:
+            while (new := f"{own}_{counts[own]}") in taken:
+                counts[own] += 1
+            taken.add(new)
+            item = {**item, "id": new}
+        distinct.append(item)
+    return distinct
+
+
+def _list_item(item: Json) -> Json:
+    """The item with the fields that the official types require; not stored, because DeepSeek would get them."""
+    is_answer = item.get("role") == "assistant"
+    lists = [name for name in ("content", "output") if isinstance(item.get(name), list)]
+    return {**item, **{name: [_list_part(part, is_answer) for part in item[name]] for name in lists}}
+
+
+def _list_part(part: Any, is_answer: bool) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "input_image":
+        return {**part, "detail": part.get("detail") or "auto"}
+    if is_answer and kind in ("input_text", "output_text", "text"):
+        return {**part, "type": "output_text", "annotations": part.get("annotations") or []}
+    return part
+
+
+def _start_after(items: Sequence[Json], after: str) -> int:
+    for index, item in enumerate(items):
+        if item["id"] == after:
+            return index + 1
+    raise BadRequest("after is not the id of an item of this response.", param="after")
+
+
+def _limit(params: Mapping[str, str]) -> int:
+    given = params.get("limit", str(_DEFAULT_PAGE))
+    if not re.fullmatch(r"[0-9]{1,3}", given) or not 1 <= int(given) <= _MAX_PAGE:
+        raise BadRequest(f"limit must be a whole number from 1 to {_MAX_PAGE}.", param="limit")
+    return int(given)
+
+
+def starting_after(query: str) -> int | None:
+    """The number of the last event that a client has, -1 for none; None when it asks for no events."""
+    params = {name: values[-1] for name, values in parse_qs(query).items()}
+    if params.get("stream", "false") != "true":
+        return None
+    given = params.get("starting_after", "-1")
+    if not re.fullmatch(r"-1|[0-9]{1,15}", given):
+        raise BadRequest("starting_after must be the number of an event.", param="starting_after")
+    return int(given)
+
+
+def events_after(piece: bytes, number: int) -> bytes:
+    """The events of a piece that have higher numbers; a piece holds whole events."""
+    numbers = list(_NUMBER.finditer(piece))
+    if not numbers or int(numbers[0][1]) > number:
+        return piece
+    for event in numbers:
+        if int(event[1]) > number:
+            return piece[piece.rindex(b"event: ", 0, event.start()) :]
+    return b""
+
+
+def last_events(response: Json, number: int) -> bytes:
+    """The end of a failed response whose events are lost with their process, after those that a client has.
+
+    A client that has none gets a beginning as well, without which the official library reads no end.
+    """
+    kinds = ("response.created", "response.failed") if number < 0 else ("response.failed",)
+    return b"".join(
+        sse.event(encode_json({"type": kind, "sequence_number": at, "response": response}), kind)
+        for at, kind in enumerate(kinds, number + 1)
+    )
 
 
 def _unknown(response_id: str) -> NotFound:

@@ -6,6 +6,13 @@ object that is known before the answer; it is encoded once.
 
 Ids lead back to where they come from: `resp_<suffix>` has the items `rs_<suffix>_0`, `msg_<suffix>_1`, …, so that a
 reference to an item is found without an index of all of them.
+
+Compaction replaces a history with the user's messages and a summary of the rest. The client keeps the item with the
+summary; the proxy stores nothing of it.
+
+    POST /v1/responses/compact, or `compaction_trigger` as the last input item     request a summary from the model
+    {"type": "compaction", "encrypted_content": …}                                 the summary, sealed for its caller
+    the same item as input                                                         a system message with the summary
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +34,21 @@ from deepseek_cursor_proxy.protocols.request.field_checks import (
     optional_string,
     too_long,
 )
-from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
-from deepseek_cursor_proxy.protocols.responses import compaction
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.redaction import safe_text
+
+COMPACTION = "compaction"
+_TRIGGER = "compaction_trigger"
+_QUESTION = (
+    "Summarize this conversation so that it can be continued without its earlier messages. State the goal and the "
+    "instructions that still hold, the decisions and their reasons, what was done and found (files, commands, results "
+    "that matter), where things stand now, and what comes next. Repeat names, paths, ids, numbers and code that are "
+    "still needed word for word. The user's own messages are kept, so do not repeat them. Write nothing but the "
+    "summary, in the language of the conversation, and call no tools."
+)
+_PREFACE = "The conversation up to here was replaced by this summary of it:\n\n"
+# Fields of the body for the summary request; `tools` because DeepSeek's prefix cache begins with them.
+_SUMMARY_FIELDS = ("model", "instructions", "tools", "stream", "prompt_cache_key", "user")
 
 _SEALED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
@@ -118,7 +136,7 @@ def parse_options(body: Json) -> ResponseOptions:
     form = optional(text, "format", dict, "an object", "text.format") or {}
     summary = optional_string(reasoning, "summary", "reasoning")
     items = _items(body.get("input"))
-    compacts = bool(items) and items[-1].get("type") == compaction.TRIGGER
+    compacts = bool(items) and items[-1].get("type") == _TRIGGER
     return ResponseOptions(
         items=items[:-1] if compacts else items,
         store=store,
@@ -146,6 +164,29 @@ def chat_body(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     return {**chat, "input": list(items)}
 
 
+def summary_request(body: Json, items: Sequence[Json]) -> dict[str, Any]:
+    """The body of the request for a summary of `items`."""
+    if not items:
+        raise BadRequest("There is nothing to compact: input is empty.", param="input")
+    fields = {name: body[name] for name in _SUMMARY_FIELDS if body.get(name) is not None}
+    if fields.get("tools"):
+        fields["tool_choice"] = "none"
+    return {**fields, "reasoning": {"effort": "none"}, "input": [*items, _user_item(_QUESTION)]}
+
+
+def compact_request(body: Json) -> dict[str, Any]:
+    """A body of POST /v1/responses/compact as that of POST /v1/responses with a trigger."""
+    given = body.get("input")
+    if isinstance(given, str):
+        given = [_user_item(given)]
+    items = [*given, {"type": _TRIGGER}] if isinstance(given, list) else given or [{"type": _TRIGGER}]
+    return {**body, "input": items, "store": False, "stream": False, "background": False}
+
+
+def _user_item(text: str) -> Json:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
 def unseal(items: Sequence[Json], opener: Opener, memory: ChatMemory = NO_MEMORY) -> list[Json]:
     """The items, with reasoning and summaries that we had sealed in plain text again."""
     return unseal_each(items, lambda item: _unseal(item, opener), opener, memory)
@@ -153,15 +194,15 @@ def unseal(items: Sequence[Json], opener: Opener, memory: ChatMemory = NO_MEMORY
 
 def _unseal(item: Json, opener: Opener) -> Json:
     kind, sealed = item.get("type"), item.get("encrypted_content")
-    if kind not in ("reasoning", compaction.KIND) or not isinstance(sealed, str):
+    if kind not in ("reasoning", COMPACTION) or not isinstance(sealed, str):
         return item
     if kind == "reasoning" and _has_words(item.get("content")):
         return item
     text = opener.open(sealed)
     if text is None:
         return item
-    if kind == compaction.KIND:
-        return compaction.summary_message(text)
+    if kind == COMPACTION:
+        return {"type": "message", "role": "system", "content": _PREFACE + text}
     return {**item, "content": [{"type": "reasoning_text", "text": text}]}
 
 
@@ -211,7 +252,7 @@ def _items(value: Any) -> tuple[Json, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
-        return (compaction.user_item(value),)
+        return (_user_item(value),)
     if not isinstance(value, list):
         raise bad_field("input", "a string or a list of items")
     return tuple(_item(item, f"input[{index}]") for index, item in enumerate(value))
@@ -224,20 +265,6 @@ def _item(value: Any, param: str) -> Json:
         # OpenAI's own types allow a reference to leave out that it is one.
         return {**item, "type": "item_reference"}
     return item
-
-
-@dataclass(frozen=True)
-class ItemPlace:
-    """The place of an item in the output of a response."""
-
-    response_id: str
-    index: int
-
-
-def item_place(item_id: str) -> ItemPlace | None:
-    """The place that an id of ours names; None for any other id."""
-    found = OWN_ID.fullmatch(item_id)
-    return None if found is None else ItemPlace(f"resp_{found[1]}", int(found[2]))
 
 
 @dataclass(frozen=True)
@@ -259,9 +286,6 @@ class Frame:
         return f"{kind}_{self.id_suffix}_{index}"
 
     @cached_property
-    def _encoded_fields(self) -> bytes:
-        return encode_json(self._known())[:-1]
-
     def _known(self) -> dict[str, Any]:
         known = {
             "id": self.response_id,
@@ -273,9 +297,13 @@ class Frame:
         }
         return {**known, **self.fields}
 
+    @cached_property
+    def _encoded_fields(self) -> bytes:
+        return encode_json(self._known)[:-1]
+
     def response(self, so_far: Mapping[str, Any]) -> dict[str, Any]:
         """The whole object; `so_far` is the state of the answer."""
-        return {**self._known(), **so_far}
+        return {**self._known, **so_far}
 
     def encode(self, so_far: Mapping[str, Any]) -> bytes:
         """The same as JSON; the fields that do not change, the tools above all, are not encoded for every event."""

@@ -9,15 +9,14 @@ done as well as incomplete.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ServerPiece, ToolCall, join_pieces
 from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
 from deepseek_cursor_proxy.protocols.request.custom_tools import FreeTextReader
-from deepseek_cursor_proxy.protocols.responses import compaction
-from deepseek_cursor_proxy.protocols.responses.envelope import Frame
+from deepseek_cursor_proxy.protocols.responses.envelope import COMPACTION, Frame
 
 # At most this many log probabilities, some 25 MB, are repeated when a text is done; its deltas had all of them.
 _MAX_LOGPROBS = 50_000
@@ -100,19 +99,11 @@ class Item:
         return {"item_id": self.id, "output_index": self._index, **more}
 
 
-class _ReasoningForm(NamedTuple):
-    """One form of the reasoning: the name of its index, the events of its text and its part, the type of the part."""
-
-    index_name: str
-    text_event: str
-    part_event: str
-    part_type: str
-
-
-_FULL = _ReasoningForm("content_index", "response.reasoning_text", "response.content_part", "reasoning_text")
-_SUMMARY = _ReasoningForm(
-    "summary_index", "response.reasoning_summary_text", "response.reasoning_summary_part", "summary_text"
-)
+# The forms of reasoning by their field in the item: the events of the text and of its part, and the type of the part.
+_REASONING_FORMS = {
+    "content": ("response.reasoning_text", "response.content_part", "reasoning_text"),
+    "summary": ("response.reasoning_summary_text", "response.reasoning_summary_part", "summary_text"),
+}
 
 
 class ReasoningItem(Item):
@@ -123,16 +114,18 @@ class ReasoningItem(Item):
     def __init__(self, frame: Frame, index: int, events: EventSequence) -> None:
         super().__init__(frame, index, events)
         self._sealer = frame.sealer if frame.options.sealed else None
-        self._forms = (_FULL,) if frame.options.summary is None else (_FULL, _SUMMARY)
-        self._deltas = [_splice(f"{form.text_event}.delta", self._at(form)) for form in self._forms]
+        # The fields to write, with their places in the events.
+        fields = ("content",) if frame.options.summary is None else ("content", "summary")
+        self._places = {field: self._position(**{f"{field}_index": 0}) for field in fields}
+        self._deltas = [_splice(f"{_REASONING_FORMS[field][0]}.delta", at) for field, at in self._places.items()]
 
     @property
     def value(self) -> dict[str, Any]:
         item: dict[str, Any] = {"id": self.id, "type": "reasoning", "summary": [], "content": []}
         if self.is_done:
             text = self.text
-            for name, form in zip(("content", "summary"), self._forms, strict=False):
-                item[name] = [{"type": form.part_type, "text": text}]
+            for field in self._places:
+                item[field] = [{"type": _REASONING_FORMS[field][2], "text": text}]
             if self._sealer is not None:
                 item["encrypted_content"] = self._sealer.seal(text)
         return {**item, "status": self._status}
@@ -140,8 +133,9 @@ class ReasoningItem(Item):
     def announce(self) -> None:
         """Add the item and its part: openai-node (5 to 7) refuses deltas of a part that was not announced."""
         super().announce()
-        for form in self._forms:
-            self._add_part(form, "added", "")
+        for field, at in self._places.items():
+            _, part_event, part_type = _REASONING_FORMS[field]
+            self._events.add(f"{part_event}.added", **at, part={"type": part_type, "text": ""})
 
     def write(self, text: str, strings: Sequence[bytes]) -> None:
         self._pieces.append(text)
@@ -151,17 +145,11 @@ class ReasoningItem(Item):
     def finish(self) -> None:
         self._status = "completed"
         text = self.text
-        for form in self._forms:
-            self._events.add(f"{form.text_event}.done", **self._at(form), text=text)
-            self._add_part(form, "done", text)
+        for field, at in self._places.items():
+            text_event, part_event, part_type = _REASONING_FORMS[field]
+            self._events.add(f"{text_event}.done", **at, text=text)
+            self._events.add(f"{part_event}.done", **at, part={"type": part_type, "text": text})
         super().finish()
-
-    def _at(self, form: _ReasoningForm) -> dict[str, Any]:
-        return self._position(**{form.index_name: 0})
-
-    def _add_part(self, form: _ReasoningForm, step: str, text: str) -> None:
-        part = {"type": form.part_type, "text": text}
-        self._events.add(f"{form.part_event}.{step}", **self._at(form), part=part)
 
 
 class TextItem(Item):
@@ -283,36 +271,33 @@ class CompactionItem(Item):
 
     @property
     def value(self) -> dict[str, Any]:
-        return {"id": self.id, "type": compaction.KIND, "encrypted_content": self._sealed}
+        return {"id": self.id, "type": COMPACTION, "encrypted_content": self._sealed}
 
 
 class CallItem(Item):
     """A call of a function, or of a custom tool: its text is the one field of a function upstream."""
 
     def __init__(self, frame: Frame, index: int, events: EventSequence, request: ChatRequest, piece: CallPiece) -> None:
-        self._is_custom = piece.name in request.custom_tools
-        self.kind = "ctc" if self._is_custom else "fc"
+        self._reader = FreeTextReader() if piece.name in request.custom_tools else None
+        self.kind, self._type, self._field, event = ("fc", "function_call", "arguments", "function_call_arguments")
+        if self._reader is not None:
+            self.kind, self._type, self._field, event = ("ctc", "custom_tool_call", "input", "custom_tool_call_input")
         super().__init__(frame, index, events)
-        self._call_id = piece.id
+        self._piece = piece
         self._namespace, self._name = request.tool_namespaces.get(piece.name, ("", piece.name))
-        self._upstream_name = piece.name
-        self._reader = FreeTextReader() if self._is_custom else None
         self._arguments: list[str] = []
-        field = "custom_tool_call_input" if self._is_custom else "function_call_arguments"
-        self._delta = _splice(f"response.{field}.delta", self._position())
-        self._done = f"response.{field}.done"
+        self._delta = _splice(f"response.{event}.delta", self._position())
+        self._done = f"response.{event}.done"
 
     @property
     def is_whole(self) -> bool:
-        return is_whole_call(ToolCall(self._call_id, self._upstream_name, "".join(self._arguments)))
+        return is_whole_call(ToolCall(self._piece.id, self._piece.name, "".join(self._arguments)))
 
     @property
     def value(self) -> dict[str, Any]:
-        kind, field = ("custom_tool_call", "input") if self._is_custom else ("function_call", "arguments")
-        item = {"id": self.id, "type": kind, "status": self._status, "call_id": self._call_id, "name": self._name}
-        if self._namespace:
-            item["namespace"] = self._namespace
-        return {**item, field: self.text}
+        item = {"id": self.id, "type": self._type, "status": self._status}
+        item |= {"call_id": self._piece.id, "name": self._name}
+        return {**item, **({"namespace": self._namespace} if self._namespace else {}), self._field: self.text}
 
     def write(self, arguments: str) -> None:
         self._arguments.append(arguments)
@@ -323,15 +308,11 @@ class CallItem(Item):
             self._pieces.append(text)
             self._events.splice(self._delta, [encode_json(text)[1:-1]])
 
-    def _write_rest(self) -> None:
-        if self._reader is not None:
-            self._write_text(self._reader.end())
-
     def finish(self) -> None:
-        self._write_rest()
+        self._write_text(self._reader.end() if self._reader is not None else "")
         self._status = "completed"
-        whole = {"input": self.text} if self._is_custom else {"arguments": self.text, "name": self._name}
-        self._events.add(self._done, **self._position(), **whole)
+        name = {} if self._reader is not None else {"name": self._name}
+        self._events.add(self._done, **self._position(), **{self._field: self.text}, **name)
         super().finish()
 
     def break_off(self) -> None:
@@ -339,7 +320,7 @@ class CallItem(Item):
         if self.is_whole:
             self.finish()
         else:
-            self._write_rest()
+            self._write_text(self._reader.end() if self._reader is not None else "")
             super().break_off()
 
 

@@ -17,7 +17,6 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json, is_json
 from deepseek_cursor_proxy.protocols.request.field_checks import Json
-from deepseek_cursor_proxy.protocols.responses import compaction
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usage
 from deepseek_cursor_proxy.protocols.responses.output_items import (
     CallItem,
@@ -84,23 +83,26 @@ class ResponseWriter:
         return self._events.take()
 
     def end(self) -> bytes:
-        self._close_all()
+        self._end_items()
         if (failure := early_end(self._finish_reason)) is not None:
             return self.fail(failure)
         if self._finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[self._finish_reason]}
             return self._last("response.incomplete", "incomplete", incomplete_details=details)
-        if self._frame.options.json and not self._calls and not self._has_json():
-            return self.fail(UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again."))
+        if self._frame.options.json and not self._calls:
+            texts = self._texts()
+            # The last text alone as well: the model may say that it searches before it does.
+            if not (is_json("".join(texts)) or (texts and is_json(texts[-1]))):
+                return self.fail(UpstreamFailed("DeepSeek's answer is not the JSON that was asked for. Try again."))
         return self._last("response.completed", "completed")
 
     def fail(self, error: ProxyError) -> bytes:
-        self._break_off()
+        self._end_items(is_broken=True)
         return self._last("response.failed", "failed", error=error_object(error))
 
     def cancel(self) -> bytes:
         """The last events of a cancelled answer; the API has none for that, so it is incomplete."""
-        self._break_off()
+        self._end_items(is_broken=True)
         return self._last("response.incomplete", "cancelled")
 
     def _add_lifecycle(self, kind: str, so_far: Mapping[str, Any]) -> None:
@@ -120,11 +122,6 @@ class ResponseWriter:
 
     def _texts(self) -> list[str]:
         return [item.text for item in self._items if isinstance(item, TextItem)]
-
-    def _has_json(self) -> bool:
-        """Whether the text is JSON, or the last one is: the model may say that it searches before it does."""
-        texts = self._texts()
-        return is_json("".join(texts)) or (bool(texts) and is_json(texts[-1]))
 
     def _write(self, item: Delta | Heartbeat) -> None:
         if isinstance(item, Heartbeat):
@@ -147,7 +144,11 @@ class ResponseWriter:
             self._write_server(item.server)
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
-            self._finish(item.finish_reason)
+            is_incomplete = item.finish_reason in _INCOMPLETE
+            if is_incomplete and isinstance(self._open, TextItem):
+                # A text that reached its limit is done, as in OpenAI's own streams.
+                self._open.finish("incomplete")
+            self._end_items(is_broken=is_incomplete or early_end(item.finish_reason) is not None)
 
     def _write_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Write an event, because Codex does not count comments."""
@@ -179,7 +180,9 @@ class ResponseWriter:
     def _write_call(self, piece: CallPiece) -> None:
         call = self._calls.get(piece.index)
         if call is None:
-            piece = _join(self._nameless.pop(piece.index, None), piece)
+            if (before := self._nameless.pop(piece.index, None)) is not None:
+                arguments = before.arguments + piece.arguments
+                piece = CallPiece(piece.index, before.id or piece.id, piece.name, arguments)
             if not piece.name:
                 # Its name decides which kind of item it is; a gateway may send that late.
                 self._nameless[piece.index] = piece
@@ -201,28 +204,17 @@ class ResponseWriter:
             for annotation in server.citations:
                 self._open.cite(annotation)
 
-    def _finish(self, reason: str) -> None:
-        if reason in _INCOMPLETE and isinstance(self._open, TextItem):
-            # A text that reached its limit is done, as in OpenAI's own streams.
-            self._open.finish("incomplete")
-        if reason in _INCOMPLETE or early_end(reason) is not None:
-            self._break_off()
-        else:
-            self._close_all()
-
-    def _close_all(self) -> None:
-        for item in self._take_unfinished():
-            item.finish()
-
-    def _break_off(self) -> None:
-        for item in self._take_unfinished():
-            item.break_off()
-
-    def _take_unfinished(self) -> list[Item]:
-        """The items that have not ended; none is open any more."""
-        item, self._open = self._open, None
-        begun: list[Item | None] = [item, *self._calls.values(), *self._server_items.values()]
-        return [each for each in begun if each is not None and not each.is_done]
+    def _end_items(self, *, is_broken: bool = False) -> None:
+        """End every item that has not ended, as broken off or finished."""
+        begun: list[Item | None] = [self._open, *self._calls.values(), *self._server_items.values()]
+        self._open = None
+        for item in begun:
+            if item is None or item.is_done:
+                continue
+            if is_broken:
+                item.break_off()
+            else:
+                item.finish()
 
 
 class SummaryWriter(ResponseWriter):
@@ -291,7 +283,7 @@ class PlainCompactionWriter(PlainResponseWriter):
                 "id": response["id"],
                 "object": "response.compaction",
                 "created_at": response["created_at"],
-                "output": compaction.compacted_items(self._items, response["output"]),
+                "output": [*(item for item in self._items if item.get("role") == "user"), *response["output"]],
                 "usage": response["usage"] or usage({}),
             }
         )
@@ -299,12 +291,6 @@ class PlainCompactionWriter(PlainResponseWriter):
     def fail(self, error: ProxyError) -> bytes:
         """Break off: a compaction has no field for a failure."""
         raise ClientGone
-
-
-def _join(before: CallPiece | None, piece: CallPiece) -> CallPiece:
-    if before is None:
-        return piece
-    return CallPiece(piece.index, before.id or piece.id, piece.name, before.arguments + piece.arguments)
 
 
 def failure_event(error: ProxyError) -> bytes:

@@ -5,8 +5,9 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
+from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
 from deepseek_cursor_proxy.protocols.responses import envelope
-from deepseek_cursor_proxy.protocols.responses.envelope import Frame, ItemPlace, ResponseOptions, state
+from deepseek_cursor_proxy.protocols.responses.envelope import Frame, ResponseOptions, state
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
 
@@ -82,12 +83,14 @@ class TestUnseal(unittest.TestCase):
 class TestItemPlaces(unittest.TestCase):
     def test_an_item_id_of_ours_names_its_response(self) -> None:
         for kind in ("rs", "msg", "fc", "ctc"):
-            self.assertEqual(ItemPlace(f"resp_{MARK}", 12), envelope.item_place(f"{kind}_{MARK}_12"))
+            found = OWN_ID.fullmatch(f"{kind}_{MARK}_12")
+            assert found is not None
+            self.assertEqual((MARK, "12"), found.groups())
 
     def test_a_foreign_item_id_names_no_response(self) -> None:
         for item_id in ("", "msg_1", f"msg_{MARK}", f"msg_{MARK}_x", f"msg_{MARK}_1\n", f"msg_{MARK}_1234567"):
             with self.subTest(item_id):
-                self.assertIsNone(envelope.item_place(item_id))
+                self.assertIsNone(OWN_ID.fullmatch(item_id))
 
 
 class TestResponseObject(unittest.TestCase):
