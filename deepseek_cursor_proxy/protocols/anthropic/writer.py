@@ -52,35 +52,42 @@ class Block:
 
     delta = ("", "")
 
-    def __init__(self, index: int, beginning: dict[str, Any]) -> None:
-        self.index = index
-        self.beginning = beginning
+    def __init__(self, beginning: dict[str, Any]) -> None:
+        self._beginning = beginning
         self._pieces: list[str] = []
-        kind, name = self.delta
-        head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % index
-        self._around = head + b'"delta":{"type":"%b","%b":"' % (kind.encode(), name.encode()), b'"}}\n\n'
+        # The number of the block, once it has begun, and the bytes around the text of a delta.
+        self.index: int | None = None
+        self._around = (b"", b"")
 
     @property
     def value(self) -> dict[str, Any]:
-        raise AssertionError
+        return {**self._beginning, self.delta[1]: self.text}
 
     @property
     def text(self) -> str:
         return join_pieces(self._pieces)
 
+    def begin(self, index: int) -> bytes:
+        self.index = index
+        kind, name = self.delta
+        head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % index
+        self._around = head + b'"delta":{"type":"%b","%b":"' % (kind.encode(), name.encode()), b'"}}\n\n'
+        return event("content_block_start", index=index, content_block=self._beginning)
+
     def write(self, text: str, strings: Iterable[bytes]) -> bytes:
+        """The deltas of a text; `strings` are its pieces as they are between the quotes of JSON."""
         self._pieces.append(text)
         return b"".join([string.join(self._around) for string in strings])
 
     def finish(self) -> bytes:
-        return b""
+        return event("content_block_stop", index=self.index)
 
 
 class Thinking(Block):
     delta = ("thinking_delta", "thinking")
 
-    def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
-        super().__init__(index, {"type": "thinking", "thinking": "", "signature": ""})
+    def __init__(self, sealer: Sealer, is_omitted: bool) -> None:
+        super().__init__({"type": "thinking", "thinking": "", "signature": ""})
         self._sealer = sealer
         self._is_omitted = is_omitted
 
@@ -96,20 +103,19 @@ class Thinking(Block):
     def finish(self) -> bytes:
         # Never empty: some clients drop thinking without a signature, or take it for text.
         delta = {"type": "signature_delta", "signature": self._sealer.seal(self.text)}
-        return event("content_block_delta", index=self.index, delta=delta)
+        return event("content_block_delta", index=self.index, delta=delta) + super().finish()
 
 
 class Text(Block):
     delta = ("text_delta", "text")
 
-    def __init__(self, index: int, sealer: Sealer, is_omitted: bool) -> None:
-        super().__init__(index, {"type": "text", "text": ""})
+    def __init__(self) -> None:
+        super().__init__({"type": "text", "text": ""})
         self._citations: list[Mapping[str, Any]] = []
 
     @property
     def value(self) -> dict[str, Any]:
-        citations = {"citations": self._citations} if self._citations else {}
-        return {"type": "text", "text": self.text, **citations}
+        return {**super().value, **({"citations": self._citations} if self._citations else {})}
 
     def cite(self, citation: Mapping[str, Any]) -> bytes:
         self._citations.append(citation)
@@ -118,15 +124,45 @@ class Text(Block):
 
 
 class ToolUse(Block):
+    """A call as far as it has come; it begins once its name is known and the call before it is whole."""
+
     delta = ("input_json_delta", "partial_json")
 
-    def __init__(self, index: int, call: int, call_id: str, name: str) -> None:
-        super().__init__(index, {"type": "tool_use", "id": call_id, "name": name, "input": {}})
-        self.call = call
+    def __init__(self) -> None:
+        super().__init__({"type": "tool_use", "id": "", "name": "", "input": {}})
+        self._arguments: list[str] = []
+        self._written = self._checked_count = 0
+        self._last = ""
+        self._was_whole = False
+
+    @property
+    def name(self) -> str:
+        return str(self._beginning["name"])
 
     @property
     def value(self) -> dict[str, Any]:
-        return {**self.beginning, "input": repair_object(self.text)}
+        return {**self._beginning, "input": repair_object(self.text)}
+
+    def add(self, piece: CallPiece) -> None:
+        begun = self._beginning
+        begun["id"], begun["name"] = begun["id"] or piece.id, begun["name"] or piece.name
+        if piece.arguments:
+            self._arguments.append(piece.arguments)
+            self._last = piece.arguments.rstrip()[-1:] or self._last
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its arguments are a whole object; called only when something waits for it, as they may be long."""
+        if self._checked_count < len(self._arguments):
+            self._checked_count = len(self._arguments)
+            self._was_whole = self._last == "}" and _is_object(join_pieces(self._arguments))
+        return self._was_whole and bool(self.name)
+
+    def write_rest(self) -> bytes:
+        """Write the arguments that came since the last time."""
+        fragment = "".join(self._arguments[self._written :])
+        self._written = len(self._arguments)
+        return self.write(fragment, [encode_json(fragment)[1:-1]]) if fragment else b""
 
 
 class ServerBlock(Block):
@@ -134,10 +170,10 @@ class ServerBlock(Block):
 
     delta = ("input_json_delta", "partial_json")
 
-    def __init__(self, index: int, piece: ServerPiece) -> None:
+    def __init__(self, piece: ServerPiece) -> None:
         self._item = dict(piece.item)
         self._has_deltas = self._item["type"] == "server_tool_use"
-        super().__init__(index, {**self._item, "input": {}} if self._has_deltas else self._item)
+        super().__init__({**self._item, "input": {}} if self._has_deltas else self._item)
         self.key = piece.key
 
     @property
@@ -152,6 +188,10 @@ class ServerBlock(Block):
         return self.write(text, [encode_json(text)[1:-1]])
 
 
+# Reasoning or text, and its strings as they are between the quotes of JSON.
+_Words = tuple[type[Thinking] | type[Text], str, Sequence[bytes]]
+
+
 class MessageWriter:
     """Writes one message as events. Used by one thread."""
 
@@ -163,7 +203,7 @@ class MessageWriter:
         self._events: list[bytes] = []
         self._blocks: list[Block] = []
         self._open: Block | None = None
-        self._calls: dict[int, _PendingToolUse] = {}
+        self._calls: dict[int, ToolUse] = {}
         # Reasoning and text that came in the middle of a call.
         self._pending_words: list[_Words] = []
         self._usage: Mapping[str, Any] | None = None
@@ -231,13 +271,13 @@ class MessageWriter:
         self._usage = self._usage if item.usage is None else item.usage
         strings = item.run.strings if item.run is not None else None
         if item.reasoning and self._request.has_thinking:
-            self._write_words(_Words(Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]]))
+            self._write_words(Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
         if item.text:
-            self._write_words(_Words(Text, item.text, strings or [encode_json(item.text)[1:-1]]))
+            self._write_words(Text, item.text, strings or [encode_json(item.text)[1:-1]])
         if item.server is not None:
             self._write_server_delta(item.server)
         for piece in item.calls:
-            self._calls.setdefault(piece.index, _PendingToolUse()).add(piece)
+            self._calls.setdefault(piece.index, ToolUse()).add(piece)
             self._write_calls_in_turn()
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
@@ -250,16 +290,16 @@ class MessageWriter:
         found = as_object(choices[0]).get("stop_reason")
         return found if isinstance(found, str) and found in self._request.stops else None
 
-    def _write_words(self, words: "_Words") -> None:
-        if isinstance(self._open, ToolUse) and not self._calls[self._open.call].is_whole:
-            # The block of the call would have to be closed, and could not be opened again.
-            self._pending_words.append(words)
-            return
+    def _write_words(self, kind: "type[Thinking] | type[Text]", text: str, strings: Sequence[bytes]) -> None:
         block = self._open
-        if not isinstance(block, words.kind):
-            block = words.kind(len(self._blocks), self._sealer, self._request.omits_thinking)
+        if isinstance(block, ToolUse) and not block.is_whole:
+            # The block of the call would have to be closed, and could not be opened again.
+            self._pending_words.append((kind, text, strings))
+            return
+        if not isinstance(block, kind):
+            block = Thinking(self._sealer, self._request.omits_thinking) if kind is Thinking else Text()
             self._open_block(block)
-        self._events.append(block.write(words.text, words.strings))
+        self._events.append(block.write(text, strings))
         if self._pending_citations and isinstance(block, Text):
             self._events += map(block.cite, self._pending_citations)
             self._pending_citations = []
@@ -283,7 +323,7 @@ class MessageWriter:
         block = self._open
         if not (isinstance(block, ServerBlock) and block.key == piece.key):
             # A call before it is whole by now: DeepSeek sends one block after the other.
-            block = ServerBlock(len(self._blocks), piece)
+            block = ServerBlock(piece)
             self._open_block(block)
         if piece.is_whole:
             self._events.append(block.complete(piece.item))
@@ -292,50 +332,46 @@ class MessageWriter:
     def _open_block(self, block: Block) -> None:
         self._close_open()
         self._open = block
+        self._events.append(block.begin(len(self._blocks)))
         self._blocks.append(block)
-        self._events.append(event("content_block_start", index=block.index, content_block=block.beginning))
 
     def _close_open(self) -> None:
         block, self._open = self._open, None
         if block is not None:
-            self._events += [block.finish(), event("content_block_stop", index=block.index)]
+            self._events.append(block.finish())
 
     def _close_and_write_pending(self) -> None:
         """Close the open block, then write the words that came in the middle of a call."""
         self._close_open()
         pending, self._pending_words = self._pending_words, []
         for words in pending:
-            self._write_words(words)
+            self._write_words(*words)
 
     def _write_calls_in_turn(self) -> None:
         """Write what can be written of the calls: each begins when the one before it is whole, however they came."""
         unwritten = self._unwritten_calls()
         while unwritten:
-            call = self._write_call(unwritten.pop(0))
+            call = unwritten.pop(0)
+            self._write_call(call)
             if not (unwritten or self._pending_words) or not call.is_whole:
                 break
             self._close_and_write_pending()
 
-    def _unwritten_calls(self) -> list[int]:
-        """The indexes of the calls without a block, or whose block is open."""
-        calls, unwritten = self._calls, (None, self._open)
-        return [index for index in sorted(calls) if calls[index].block in unwritten]
+    def _unwritten_calls(self) -> list[ToolUse]:
+        """The calls, by their index, that have not begun or are open."""
+        calls = [call for _, call in sorted(self._calls.items())]
+        return [call for call in calls if call.index is None or call is self._open]
 
-    def _write_call(self, index: int) -> "_PendingToolUse":
+    def _write_call(self, call: ToolUse) -> None:
         """Write what has come of a call; nothing before its name is known."""
-        call = self._calls[index]
-        if not call.name:
-            return call
-        if call.block is None:
-            call.block = ToolUse(len(self._blocks), index, call.id, call.name)
-            self._open_block(call.block)
-        if call.block is self._open and (fragment := call.take_unwritten()):
-            self._events.append(call.block.write(fragment, [encode_json(fragment)[1:-1]]))
-        return call
+        if call.name and call.index is None:
+            self._open_block(call)
+        if call is self._open:
+            self._events.append(call.write_rest())
 
     def _close_all(self) -> None:
-        for index in self._unwritten_calls():
-            self._write_call(index)
+        for call in self._unwritten_calls():
+            self._write_call(call)
         self._close_and_write_pending()
         self._close_open()
 
@@ -373,45 +409,6 @@ class PlainMessageWriter(MessageWriter):
 
 def failure_event(error: ProxyError, request_id: str) -> bytes:
     return sse.event(encode_json(errors.failure(error, request_id)), "error")
-
-
-class _Words(NamedTuple):
-    """Reasoning or text, and its strings as they are between the quotes of JSON."""
-
-    kind: "type[Thinking] | type[Text]"
-    text: str
-    strings: Sequence[bytes]
-
-
-class _PendingToolUse:
-    """One call as far as it has come, and how much of it is written."""
-
-    def __init__(self) -> None:
-        self.id = self.name = ""
-        self.block: ToolUse | None = None
-        self._arguments: list[str] = []
-        self._written = self._checked_count = 0
-        self._last = ""
-        self._was_whole = False
-
-    def add(self, piece: CallPiece) -> None:
-        self.id, self.name = self.id or piece.id, self.name or piece.name
-        if piece.arguments:
-            self._arguments.append(piece.arguments)
-            self._last = piece.arguments.rstrip()[-1:] or self._last
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its arguments are a whole object; called only when something waits for it, as they may be long."""
-        if self._checked_count < len(self._arguments):
-            self._checked_count = len(self._arguments)
-            self._was_whole = self._last == "}" and _is_object(join_pieces(self._arguments))
-        return self._was_whole and bool(self.name)
-
-    def take_unwritten(self) -> str:
-        fragment = "".join(self._arguments[self._written :])
-        self._written = len(self._arguments)
-        return fragment
 
 
 def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, Any]:
