@@ -1,97 +1,70 @@
-"""Families of samples in Prometheus' text format (0.0.4) and in OpenMetrics (1.0.0); the kinds Counter and Histogram.
+"""Metrics in Prometheus' text format (0.0.4) and in OpenMetrics (1.0.0): counters, gauges and histograms.
 
-Label values come from requests, so they are escaped and bounded by the caller. Pure: nothing here knows what is counted
-or when. A Counter or Histogram is guarded by the lock of its owner.
+Label values come from requests, so they are escaped here and bounded by the caller. Pure: nothing here knows what is
+counted or when. A metric is guarded by the lock of its owner.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 OPENMETRICS_END = b"# EOF\n"
 
 Labels = tuple[str, ...]
+# What follows the name of the metric, the labels with their names, the value.
+Sample = tuple[str, dict[str, str], float]
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-class Family(NamedTuple):
-    """A metric: its name, type (counter, gauge or histogram), help, the names of its labels, and its samples."""
+class Metric:
+    """A counter or a gauge: sums by the values of its labels. Without labels it begins at 0."""
 
-    name: str
-    type: str
-    help: str
-    samples: Iterable["Sample"]
-
-
-class Sample(NamedTuple):
-    """One value; `labels` are names with values, `suffix` is one of _bucket, _sum and _count."""
-
-    value: float
-    labels: Mapping[str, str] = {}
-    suffix: str = ""
-
-
-class Counter:
-    """Sums by the values of its labels; one without labels begins at 0."""
-
-    def __init__(self, *label_names: str) -> None:
+    def __init__(self, name: str, type: str, help: str, *label_names: str) -> None:
+        self.name = name
+        self.type = type
+        self.help = help
         self._label_names = label_names
         self._values: dict[Labels, float] = {} if label_names else {(): 0}
 
     def add(self, amount: float, *labels: str) -> None:
         self._values[labels] = self._values.get(labels, 0) + amount
 
-    def samples(self) -> list[Sample]:
-        return [Sample(value, self._names(labels)) for labels, value in self._values.items()]
+    def samples(self) -> Iterator[Sample]:
+        for labels, value in self._values.items():
+            yield "", self._named(labels), value
 
-    def _names(self, labels: Labels) -> dict[str, str]:
+    def _named(self, labels: Labels) -> dict[str, str]:
         return dict(zip(self._label_names, labels, strict=True))
 
 
-class Histogram:
-    """Counts of values up to each bound, by the values of its labels; one without labels begins at 0."""
+class Histogram(Metric):
+    """Counts of values up to each bound, by the values of its labels. Without labels it begins at 0."""
 
-    def __init__(self, bounds: Sequence[float], *label_names: str) -> None:
+    def __init__(self, name: str, help: str, bounds: Sequence[float], *label_names: str) -> None:
+        super().__init__(name, "histogram", help, *label_names)
         self._bounds = tuple(bounds)
-        self._label_names = label_names
-        self._cells: dict[Labels, _Cell] = {}
-
+        # `_values` are sums.
+        self._counts: dict[Labels, list[int]] = {}
         if not label_names:
-            self._begin()
+            self._counts[()] = [0] * (len(bounds) + 1)
 
-    def _begin(self, *labels: str) -> "_Cell":
-        cell = self._cells[labels] = _Cell(len(self._bounds) + 1)
-        return cell
-
-    def add(self, values: Sequence[float], *labels: str) -> None:
+    def observe(self, values: Sequence[float], *labels: str) -> None:
         if not values:
             return
-        cell = self._cells.get(labels) or self._begin(*labels)
+        counts = self._counts.setdefault(labels, [0] * (len(self._bounds) + 1))
         for value in values:
-            cell.counts[bisect_left(self._bounds, value)] += 1
-            cell.sum += value
+            counts[bisect_left(self._bounds, value)] += 1
+        self.add(sum(values), *labels)
 
-    def samples(self) -> list[Sample]:
-        return [sample for labels, cell in self._cells.items() for sample in self._samples_of(labels, cell)]
-
-    def _samples_of(self, labels: Labels, cell: "_Cell") -> Iterator[Sample]:
-        names = dict(zip(self._label_names, labels, strict=True))
-        totals = list(accumulate(cell.counts))
-        for bound, total in zip((*map(format_number, self._bounds), "+Inf"), totals, strict=True):
-            yield Sample(total, {**names, "le": bound}, "_bucket")
-        yield Sample(cell.sum, names, "_sum")
-        yield Sample(totals[-1], names, "_count")
-
-
-class _Cell:
-    __slots__ = ("counts", "sum")
-
-    def __init__(self, size: int) -> None:
-        self.counts = [0] * size
-        self.sum = 0.0
+    def samples(self) -> Iterator[Sample]:
+        for labels, counts in self._counts.items():
+            names, totals = self._named(labels), list(accumulate(counts))
+            for bound, total in zip((*map(_format_number, self._bounds), "+Inf"), totals, strict=True):
+                yield "_bucket", {**names, "le": bound}, total
+            yield "_sum", names, self._values[labels]
+            yield "_count", names, totals[-1]
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -111,27 +84,25 @@ def wants_openmetrics(accept: str) -> bool:
     return 0 < weights["openmetrics"] >= weights["text"]
 
 
-def render(families: Iterable[Family], *, openmetrics: bool = False) -> bytes:
-    """The text that Prometheus scrapes; families without a sample are left out. OPENMETRICS_END follows the last."""
-    return "".join(line for family in families for line in _lines(family, openmetrics)).encode()
+def render(metrics: Iterable[Metric], *, openmetrics: bool = False) -> bytes:
+    """The text that Prometheus scrapes; metrics without a sample are left out. OPENMETRICS_END follows the last."""
+    return "".join(line for metric in metrics for line in _lines(metric, openmetrics)).encode()
 
 
-def _lines(family: Family, openmetrics: bool) -> Iterator[str]:
-    samples = list(family.samples)
+def _lines(metric: Metric, openmetrics: bool) -> Iterator[str]:
+    samples = list(metric.samples())
     if samples:
         # In OpenMetrics a counter has the suffix in its samples alone.
-        name = family.name.removesuffix("_total") if openmetrics and family.type == "counter" else family.name
-        yield f"# HELP {name} {family.help}\n# TYPE {name} {family.type}\n"
-    for each in samples:
-        found = each.labels
-        if openmetrics and "le" in found:
+        name = metric.name.removesuffix("_total") if openmetrics and metric.type == "counter" else metric.name
+        yield f"# HELP {name} {metric.help}\n# TYPE {name} {metric.type}\n"
+    for suffix, labels, value in samples:
+        if openmetrics and labels.get("le", "+Inf") != "+Inf":
             # And a bound is a number with a point.
-            found = {**found, "le": str(float(found["le"])) if found["le"] != "+Inf" else "+Inf"}
-        pairs = ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in found.items()])
-        labels = f"{{{pairs}}}" if pairs else ""
-        yield f"{family.name}{each.suffix}{labels} {format_number(each.value)}\n"
+            labels["le"] = str(float(labels["le"]))
+        pairs = ",".join([f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items()])
+        yield f"{metric.name}{suffix}{f'{{{pairs}}}' if pairs else ''} {_format_number(value)}\n"
 
 
-def format_number(value: float) -> str:
+def _format_number(value: float) -> str:
     """A whole number without a point, any other with all its digits."""
     return str(int(value)) if value == int(value) else repr(value)

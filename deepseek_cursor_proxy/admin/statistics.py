@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from deepseek_cursor_proxy.admin.prometheus import Counter, Histogram
+from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
@@ -26,6 +26,7 @@ _SOURCES = ("store", "client", "empty", "missing")
 _PARTS = ("system", "tools", "message")
 _OUTCOMES = tuple(result.value for result in Result)
 _MINUTES = 60
+_COST_NAMES = {"USD": "dcp_cost_usd_total", "CNY": "dcp_cost_cny_total"}
 # Short answers take seconds, long ones with much thinking half an hour.
 _REQUEST_BOUNDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 _FIRST_TOKEN_BOUNDS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
@@ -65,22 +66,37 @@ class Statistics:
         # API and model of requests that were counted.
         self._known: set[tuple[str, str]] = set()
         self._minutes: deque[Minute] = deque(maxlen=_MINUTES)
-        self.requests = Counter("api", "model", "outcome")
-        self.tokens = Counter("model", "kind")
+        self.requests = _counter(
+            "dcp_requests_total", "Requests that ended, by API, model and outcome.", "api", "model", "outcome"
+        )
+        help = "Tokens by kind: hit and miss of the prefix cache, thinking, and output without thinking."
+        self.tokens = _counter("dcp_tokens_total", help, "model", "kind")
         # By the currency that the settings had then, and the model.
-        self.costs: dict[str, Counter] = {}
-        self.retries = Counter("reason")
-        self.reroutes = Counter("upstream")
-        self.turns = Counter("source")
-        self.recoveries = Counter()
-        self.divergences = Counter("where")
-        self.request_seconds = Histogram(_REQUEST_BOUNDS, "model")
-        self.first_token_seconds = Histogram(_FIRST_TOKEN_BOUNDS, "model")
-        self.queue_seconds = Histogram(_QUEUE_BOUNDS)
+        self.costs: dict[str, Metric] = {}
+        help = "Time from request to last byte."
+        self.request_seconds = Histogram("dcp_request_seconds", help, _REQUEST_BOUNDS, "model")
+        help = "Time from request to first token, thinking included."
+        self.first_token_seconds = Histogram("dcp_first_token_seconds", help, _FIRST_TOKEN_BOUNDS, "model")
+        help = "Time that calls waited for a slot."
+        self.queue_seconds = Histogram("dcp_upstream_queue_seconds", help, _QUEUE_BOUNDS)
+        help = "Calls that another upstream got because this one failed."
+        self.reroutes = _counter("dcp_reroutes_total", help, "upstream")
+        self.retries = _counter("dcp_retries_total", "Calls made again, by what had failed.", "reason")
+        help = "Assistant turns sent, by where their reasoning came from."
+        self.turns = _counter("dcp_reasoning_turns_total", help, "source")
+        help = "Requests sent with turns as a transcript, because reasoning was lost."
+        self.recoveries = _counter("dcp_recoveries_total", help)
+        help = "Requests that changed what the chat had sent before, by the first part that differs."
+        self.divergences = _counter("dcp_divergences_total", help, "where")
         # Present from the start: Prometheus computes no increase from a series that begins with its first event.
         for counter, values in ((self.retries, REASONS), (self.turns, _SOURCES), (self.divergences, _PARTS)):
             for value in values:
                 counter.add(0, value)
+
+    def metrics(self) -> list[Metric]:
+        first, times = [self.requests, self.tokens], [self.request_seconds, self.first_token_seconds]
+        more = [self.queue_seconds, self.reroutes, self.retries, self.turns, self.recoveries, self.divergences]
+        return [*first, *self.costs.values(), *times, *more]
 
     def add(self, record: RequestRecord) -> None:
         """Have a request counted, soon."""
@@ -110,7 +126,7 @@ class Statistics:
             self._count_request(record.facts.api, model, record.result.value)
             minute.failed += record.result is Result.FAILED
             if (cost := record.cost) is not None:
-                self.costs.setdefault(cost.currency, Counter("model")).add(cost.amount, model)
+                self._costs_in(cost.currency).add(cost.amount, model)
                 minute.cost = (minute.cost or 0.0) + cost.amount
             for reason in record.retry_reasons:
                 self.retries.add(1, reason)
@@ -127,6 +143,12 @@ class Statistics:
             for each in _OUTCOMES:
                 self.requests.add(0, api, model, each)
         self.requests.add(1, api, model, outcome)
+
+    def _costs_in(self, currency: str) -> Metric:
+        if currency not in self.costs:
+            help = f"What requests cost, in {currency}; an estimate. Those of unknown price are not in it."
+            self.costs[currency] = _counter(_COST_NAMES[currency], help, "model")
+        return self.costs[currency]
 
     def minutes(self) -> list[Minute]:
         """The last sixty minutes, the oldest first, those without a request too."""
@@ -155,9 +177,9 @@ class Statistics:
             self.tokens.add(number, model, kind)
 
     def _add_times(self, timings: Sequence[Timing], model: str) -> None:
-        self.request_seconds.add([each.total for each in timings], model)
-        self.first_token_seconds.add([each.first_delta for each in timings if each.first_delta is not None], model)
-        self.queue_seconds.add([each.queue for each in timings if each.queue is not None])
+        self.request_seconds.observe([each.total for each in timings], model)
+        self.first_token_seconds.observe([each.first_delta for each in timings if each.first_delta is not None], model)
+        self.queue_seconds.observe([each.queue for each in timings if each.queue is not None])
 
     def _add_history(self, record: RequestRecord) -> None:
         filled, kept, empty, missing, recovered = record.turns
@@ -173,6 +195,10 @@ class Statistics:
         if not self._minutes or self._minutes[-1].minute != start:
             self._minutes.append(Minute(start))
         return self._minutes[-1]
+
+
+def _counter(name: str, help: str, *labels: str) -> Metric:
+    return Metric(name, "counter", help, *labels)
 
 
 def _model(record: RequestRecord) -> str:

@@ -4,7 +4,7 @@ import threading
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.admin.prometheus import Family, render
+from deepseek_cursor_proxy.admin.prometheus import Metric, render
 from deepseek_cursor_proxy.admin.statistics import Statistics
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
@@ -26,12 +26,12 @@ class StatisticsTest(unittest.TestCase):
         self.statistics.add(each)
         self.statistics.catch_up()
 
-    def counted(self, samples: Any) -> list[str]:
+    def counted(self, metric: Metric) -> list[str]:
         """The lines that are not 0."""
-        return [line for line in self.lines(samples) if not line.endswith(" 0")]
+        return [line for line in self.lines(metric) if not line.endswith(" 0")]
 
-    def lines(self, samples: Any) -> list[str]:
-        return render([Family("x", "counter", "h", samples.samples())]).decode().splitlines()[2:]
+    def lines(self, metric: Metric) -> list[str]:
+        return [line.replace(metric.name, "x") for line in render([metric]).decode().splitlines()[2:]]
 
     def test_what_has_known_labels_begins_at_0_so_that_the_first_event_is_an_increase(self) -> None:
         for name, label, values in (
