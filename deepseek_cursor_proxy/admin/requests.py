@@ -123,7 +123,7 @@ def _bodies(number: int, trace_dir: Path | None, run: str) -> dict[str, Any]:
 def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:
     """A request that ended; without an id it is one in memory."""
     facts, tokens, timing = record.facts, record.tokens, record.timing
-    cost, saved, divergence_cost = record.cost[:3] if record.cost is not None else (None, None, None)
+    cost, saved, divergence_cost, currency, _ = record.cost or (None,) * 5
     return {
         "id": record.number if id is None else id,
         **_facts(facts),
@@ -133,10 +133,10 @@ def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:
         "message": record.message,
         "tokens": _tokens(tokens) if tokens is not None else None,
         "searches": tokens.searches if tokens is not None else 0,
-        # In the currency of the settings; the names are older than the choice.
-        "cost_usd": cost,
-        "saved_usd": saved,
-        "divergence_usd": divergence_cost,
+        "cost": cost,
+        "saved": saved,
+        "divergence_cost": divergence_cost,
+        "currency": currency,
         "seconds": {
             "queue": _seconds(timing.queue),
             "connect": _seconds(timing.connect),

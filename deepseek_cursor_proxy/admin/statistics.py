@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric
 from deepseek_cursor_proxy.deepseek.usage import Tokens
@@ -36,18 +37,19 @@ _MOST_PENDING = 64
 _QUEUE_BOUNDS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
 
 
+@dataclass
 class Minute:
-    """What ended within one minute."""
+    """What ended within one minute, as /api/stats shows it."""
 
-    __slots__ = ("cost", "failed", "hit_tokens", "minute", "miss_tokens", "output_tokens", "requests")
-
-    def __init__(self, minute: int) -> None:
-        # Its beginning, in Unix seconds.
-        self.minute = minute
-        self.requests = self.failed = 0
-        self.hit_tokens = self.miss_tokens = self.output_tokens = 0
-        # None as long as nothing with a known price has ended.
-        self.cost: float | None = None
+    # Its beginning, in Unix seconds.
+    minute: int
+    requests: int = 0
+    failed: int = 0
+    output_tokens: int = 0
+    hit_tokens: int = 0
+    miss_tokens: int = 0
+    # None as long as nothing with a known price has ended.
+    cost: float | None = None
 
 
 class Statistics:

@@ -87,18 +87,7 @@ def _waiting(services: Services) -> dict[str, int]:
 def _last_minutes(context: AdminContext) -> list[dict[str, Any]]:
     statistics = context.statistics()
     with statistics.lock:
-        return [
-            {
-                "minute": each.minute,
-                "requests": each.requests,
-                "failed": each.failed,
-                "output_tokens": each.output_tokens,
-                "hit_tokens": each.hit_tokens,
-                "miss_tokens": each.miss_tokens,
-                "cost_usd": each.cost,
-            }
-            for each in statistics.minutes()
-        ]
+        return [{**vars(minute)} for minute in statistics.minutes()]
 
 
 def _last_hour(records: Sequence[RequestRecord], now: float) -> dict[str, Any]:
@@ -153,7 +142,7 @@ def _cache(services: Services) -> dict[str, Any] | None:
         "entries": found.entries,
         "bytes": found.bytes,
         "saved_tokens": found.totals.tokens,
-        "saved_usd": round(found.totals.money, 6),
+        "saved": round(found.totals.money, 6),
     }
 
 

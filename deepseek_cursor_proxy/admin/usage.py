@@ -45,7 +45,7 @@ class UsageReader:
 
     def today(self, database: Database, currency: str) -> dict[str, Any]:
         day = date.today()
-        return self._read((day, currency), database, lambda connection: _today(connection, day, currency))
+        return self._read((day, currency), database, lambda connection: sum_day(connection, day, currency).sums_json())
 
     def _read(
         self, key: object, database: Database, read: Callable[[sqlite3.Connection], dict[str, Any]]
@@ -74,23 +74,6 @@ def ledger_connection(database: Database) -> Iterator[sqlite3.Connection]:
                 yield connection
     except (Unusable, FileNotFoundError) as error:
         raise Overloaded(f"The store cannot be read: {error}.", retry_after=5) from None
-
-
-def _today(connection: sqlite3.Connection, day: date, currency: str) -> dict[str, Any]:
-    group = sum_day(connection, day, currency)
-    sums = group.sums
-    return {
-        "requests": sums.requests,
-        "cost_usd": group.cost,
-        "unknown_cost_requests": sums.unknown_costs,
-        "saved_usd": sums.saved,
-        "divergence_usd": sums.divergence_cost,
-        "hit_tokens": sums.hit,
-        "miss_tokens": sums.miss,
-        "output_tokens": sums.output,
-        "thinking_tokens": sums.thinking,
-        "searches": sums.searches,
-    }
 
 
 def _period(parameters: Mapping[str, str]) -> Period:

@@ -111,8 +111,8 @@ def row(number: int) -> Json:
         "model": model, "requested_model": model, "key": chance.choice(KEYS), "session": None, "stream": True,
         "outcome": outcome, "status": {"completed": 200, "failed": 503, "client_left": 499}[outcome],
         "message": "DeepSeek is busy. Tried 3 times; try again in a minute." if outcome == "failed" else None,
-        "tokens": tokens if outcome == "completed" else None, "searches": 0, "cost_usd": cost, "saved_usd": saved,
-        "divergence_usd": 0.0312 if has_diverged else None,
+        "tokens": tokens if outcome == "completed" else None, "searches": 0, "cost": cost, "saved": saved,
+        "divergence_cost": 0.0312 if has_diverged else None,
         "seconds": {"queue": 0.0, "connect": 0.21, "first_token": first, "total": total},
         "retries": int(outcome == "failed") * 2, "turns": turns,
         "repairs": {"cancelled": 1} if number % 9 == 0 else {},
@@ -156,7 +156,7 @@ def stats() -> Json:
     minutes = [
         {"minute": first + 60 * place, "requests": count, "failed": int(place in (11, 38)),
          "output_tokens": count * 900, "hit_tokens": count * 60000, "miss_tokens": count * 4000,
-         "cost_usd": count * chance.uniform(0.003, 0.009)}
+         "cost": count * chance.uniform(0.003, 0.009)}
         for place, count in enumerate(counts)
     ]  # fmt: skip
     return {
@@ -166,9 +166,9 @@ def stats() -> Json:
         "in_flight": [running(place) for place in range(5)], "waiting": {PRO: 1}, "connections": 9,
         "last_minutes": minutes, "first_token_seconds": {"p50": 0.84, "p95": 2.31}, "tokens_per_second": 57.2,
         "cache_hit_share": 0.943,
-        "today": {"requests": 212, "cost_usd": 2.1834, "unknown_cost_requests": 3, "saved_usd": 11.42,
-                  "divergence_usd": 0.173, "hit_tokens": 18_412_800, "miss_tokens": 1_204_331, "output_tokens": 231_020,
-                  "thinking_tokens": 140_118, "searches": 0},
+        "today": {"requests": 212, "cost": 2.1834, "unknown_cost_requests": 3, "saved": 11.42,
+                  "divergence_cost": 0.173, "hit_tokens": 18_412_800, "miss_tokens": 1_204_331,
+                  "output_tokens": 231_020, "thinking_tokens": 140_118, "searches": 0},
         "store": {"path": "/home/ada/.deepseek-cursor-proxy/reasoning_content.sqlite3", "state": "usable", "faults": 0,
                   "rows": {"reasonings": 18_231, "responses": 412}, "bytes": 96_468_992},
         "process": {"pid": 4711, "python": "3.13.1", "cpu_seconds": 41.3, "memory_bytes": 71_303_168, "open_files": 31},

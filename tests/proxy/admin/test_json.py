@@ -21,17 +21,16 @@ from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until,
 from tests.support.polling import wait_until
 
 ROW = """id number started_at api model requested_model key session stream ended_at outcome status message tokens
-searches cost_usd saved_usd divergence_usd seconds retries turns repairs divergence messages tools body_bytes
+searches cost saved divergence_cost currency seconds retries turns repairs divergence messages tools body_bytes
 upstream cached"""
 RUNNING = """number started_at api model requested_model key session stream phase age_seconds output_tokens_estimate
 first_token_seconds"""
 STATS = """version started_at now uptime_seconds base_url public_url upstreams in_flight waiting connections
 last_minutes first_token_seconds tokens_per_second cache_hit_share today store cache process tracing currency"""
-TODAY = """requests cost_usd unknown_cost_requests saved_usd divergence_usd hit_tokens miss_tokens output_tokens
-thinking_tokens searches"""
-GROUP = """requests failed hit_tokens miss_tokens output_tokens thinking_tokens searches cost unknown_cost_requests
-saved divergence_cost seconds first_token_seconds"""
-MINUTE = "minute requests failed output_tokens hit_tokens miss_tokens cost_usd"
+TODAY = """requests failed hit_tokens miss_tokens output_tokens thinking_tokens searches cost unknown_cost_requests
+saved divergence_cost"""
+GROUP = TODAY + " seconds first_token_seconds"
+MINUTE = "minute requests failed output_tokens hit_tokens miss_tokens cost"
 SECRETS = {
     "prompt": "planted-secret-of-the-prompt",
     "answer": "planted-secret-of-the-answer",
@@ -248,14 +247,14 @@ class LedgerTest(AdminCase):
             self.round_trip(proxy, chat_body())
         proxy.server.services().ledger.flush()
         rows = self.get(admin, "/api/requests").value["requests"]
-        cost = sum(row["cost_usd"] for row in rows)
+        cost = sum(row["cost"] for row in rows)
         self.assertGreater(cost, 0)
         stats = self.get(admin, "/api/stats").value
         self.assertEqual(set(TODAY.split()), set(stats["today"]))
         self.assertEqual((3, 0), (stats["today"]["requests"], stats["today"]["unknown_cost_requests"]))
         self.assertEqual("USD", stats["currency"])
-        self.assertAlmostEqual(cost, stats["today"]["cost_usd"])
-        self.assertAlmostEqual(cost, sum(each["cost_usd"] or 0 for each in stats["last_minutes"]))
+        self.assertAlmostEqual(cost, stats["today"]["cost"])
+        self.assertAlmostEqual(cost, sum(each["cost"] or 0 for each in stats["last_minutes"]))
         for by in ("day", "model", "key", "api", "session"):
             report = self.get(admin, f"/api/usage?by={by}").value
             self.assertEqual({"since", "until", "by", "currency", "estimate", "groups", "total", "days"}, set(report))

@@ -230,5 +230,6 @@ class TestAmounts(unittest.TestCase):
             self.assertEqual(expected, format_amount(value, currency))
 
     def test_the_steps_of_a_price_are_in_order(self) -> None:
-        for steps in STEPS.values():
-            self.assertEqual(sorted(step.since for step in steps), [step.since for step in steps])
+        for key in {(step.models, step.currency) for step in STEPS}:
+            moments = [step.since for step in STEPS if (step.models, step.currency) == key]
+            self.assertEqual(sorted(moments), moments)

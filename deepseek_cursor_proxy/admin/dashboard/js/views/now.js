@@ -114,8 +114,8 @@ export class NowView {
     this.cached.set(format.share(cached), "of the input, last hour");
     this.cached.setShare(cached);
     const unknown = today.unknown_cost_requests ? ` · ${today.unknown_cost_requests} of unknown price` : "";
-    this.cost.set(format.money(today.cost_usd), `cache saved ${format.money(today.saved_usd)}${unknown}`, "estimate");
-    this.cost.draw(minutes.map((minute) => minute.cost_usd ?? 0));
+    this.cost.set(format.money(today.cost), `cache saved ${format.money(today.saved)}${unknown}`, "estimate");
+    this.cost.draw(minutes.map((minute) => minute.cost ?? 0));
   }
 
   // Oldest first: a new stream comes at the end, and moves none.

@@ -111,9 +111,9 @@ function tokens(request) {
     ["thinking", thinking, 3],
     ["answer", output - thinking, 0],
   ]);
-  const saved = request.saved_usd ? ` · the cache saved ${format.money(request.saved_usd)}` : "";
+  const saved = request.saved ? ` · the cache saved ${format.money(request.saved)}` : "";
   const words = ` estimate · ${format.share(hit, hit + miss)} of the input cached${saved}`;
-  const cost = h("strong", format.money(request.cost_usd, "Price unknown"));
+  const cost = h("strong", format.money(request.cost, "Price unknown"));
   return section("Tokens and cost", h("p.lead", cost, h("span.quiet", words)), bar);
 }
 
@@ -146,7 +146,7 @@ function repairs({ repairs: counts, turns }) {
     : null;
 }
 
-function divergence({ divergence: words, divergence_usd: cost }) {
+function divergence({ divergence: words, divergence_cost: cost }) {
   if (!words) return null;
   const price = cost ? ` That cost about ${format.money(cost)} more.` : "";
   const text = `The chat differs from its previous request at ${words}. What follows could not come from the cache.`;

@@ -91,7 +91,7 @@ function storeFacts({ state, path, bytes, faults, rows }, cache) {
   ]);
 }
 
-function cacheWords({ entries, hits, misses, saved_tokens: tokens, saved_usd: money }) {
+function cacheWords({ entries, hits, misses, saved_tokens: tokens, saved: money }) {
   const use = hits + misses ? ` · ${format.plural(hits, "hit")}, ${format.plural(misses, "miss", "misses")}` : "";
   const saved = hits ? ` · ${format.compact(tokens)} tokens, ${format.money(money)} saved` : "";
   return `${format.plural(entries, "answer")}${use}${saved}`;
