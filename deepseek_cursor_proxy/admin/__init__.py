@@ -4,8 +4,7 @@
     context         AdminContext: what the endpoints look at
     key_files       admin.key beside the store, and the file that tells `dashboard` where a proxy listens
     running         how commands ask a running proxy, after it has proven itself
-    app             the table of paths, who may ask (key, Host and Origin), and the headers of every reply
-    static_files    the files of dashboard/
+    app             the table of paths, who may ask (key, Host and Origin), the headers of every reply, dashboard/
     metrics         Prometheus' text, in the format of prometheus
     requests, stats, usage, sessions    the JSON of /api; .github/docs/observing.md has the shapes
     feed            /api/events: what happens, to every open dashboard

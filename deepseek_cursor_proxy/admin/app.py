@@ -5,9 +5,14 @@ no data, and the proof for commands (`running`) need no key. Every reply forbids
 hosts, frames, guesses about types.
 """
 
+import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
 from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy.access import Access
@@ -16,14 +21,13 @@ from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
 from deepseek_cursor_proxy.admin.state import ReadinessProbe
-from deepseek_cursor_proxy.admin.static_files import StaticFiles
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     Forbidden,
     MethodNotAllowed,
     NotFound,
+    Overloaded,
     ProxyError,
     Unauthorized,
     WrongKey,
@@ -52,6 +56,14 @@ _REQUEST = re.compile(r"/api/requests/(-?[0-9]{1,15})")
 _SESSION = re.compile(r"/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?")
 _NONCE = re.compile(r"nonce=([0-9a-f]{32})")
 _MOST_FIELDS = 20
+_INDEX = "/index.html"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
 
 Parameters = dict[str, str]
 Endpoint = Callable[[Parameters], HttpReply]
@@ -66,13 +78,13 @@ class AdminApp:
         self._readiness = ReadinessProbe()
         self._secret = InstallationSecret(context.config.reasoning_content_path)
         self._feeds = Feeds(context)
-        self._access = AdminAccess(context.config, _admin_key(context))
+        self._access = AdminAccess(context)
         self._endpoints: dict[str, Endpoint] = {
             "/healthz": lambda _: _json({"status": "alive"}),
             "/readyz": self._ready,
             "/api/stats": lambda _: _json(stats.stats(context)),
             "/api/requests": lambda parameters: _json(requests.page(context, parameters)),
-            "/api/usage": self._usage,
+            "/api/usage": lambda parameters: _json(context.usage.report(context.services(), parameters)),
             "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
             "/api/events": lambda _: HttpReply.events(self._feeds.open()),
             "/api/config": lambda _: _json(stats.settings(context.loaded, context.config_path)),
@@ -86,7 +98,7 @@ class AdminApp:
         return HttpReply(reply.status, reply.body, (*reply.headers, *_HEADERS))
 
     def reload(self, *, has_new_key: bool) -> None:
-        self._access = AdminAccess(self._context.config, _admin_key(self._context), self._access)
+        self._access = AdminAccess(self._context, self._access)
         if has_new_key:
             self._feeds.end_all()
 
@@ -106,13 +118,17 @@ class AdminApp:
         if (number := _REQUEST.fullmatch(request.path)) is not None:
             return _json(requests.details(self._context, int(number[1])))
         if (session := _SESSION.fullmatch(request.path)) is not None:
-            return self._session(session[1], session[2])
+            return _json(sessions.find(self._context.services(), *session.groups()))
         if request.path == _METRICS:
             return metrics.reply(self._context, request.header("accept") or "")
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
             raise NotFound("There is nothing at this path of the dashboard's port; the API is at the proxy's own port.")
-        return endpoint(_parameters(request.query))
+        try:
+            parameters = dict(parse_qsl(request.query, max_num_fields=_MOST_FIELDS))
+        except ValueError:
+            raise BadRequest("The query has too many fields.") from None
+        return endpoint(parameters)
 
     def _prove(self, query: str) -> HttpReply:
         if (nonce := _NONCE.fullmatch(query)) is None:
@@ -120,35 +136,12 @@ class AdminApp:
         answer = proof(self._secret.read(), self._context.url, nonce[1])
         return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"), *_NO_STORE))
 
-    def _session(self, session: str, node: str | None) -> HttpReply:
-        services = self._context.services()
-        if node is None:
-            return _json(sessions.tree(services, session))
-        return _json(sessions.trajectory(services, session, int(node)))
-
-    def _usage(self, parameters: Parameters) -> HttpReply:
-        services = self._context.services()
-        database, currency = services.reasoning_store.database, services.config.currency
-        return _json(self._context.usage.report(database, parameters, currency))
-
     def _ready(self, _: Parameters) -> HttpReply:
         reasons = ["the proxy is stopping"] if self._context.is_stopping else []
         reasons += self._readiness.reasons(self._context.services())
         if reasons:
             return _json({"status": "not ready", "reasons": reasons}, 503)
         return _json({"status": "ready"})
-
-
-def _admin_key(context: AdminContext) -> AccessKey:
-    key = context.config.admin_key
-    return key if key is not None else AccessKey.of(context.own_key or "")
-
-
-def _parameters(query: str) -> Parameters:
-    try:
-        return dict(parse_qsl(query, max_num_fields=_MOST_FIELDS))
-    except ValueError:
-        raise BadRequest("The query has too many fields.") from None
 
 
 def _json(value: object, status: int = 200) -> HttpReply:
@@ -176,20 +169,23 @@ class AdminAccess:
     Keys are compared in constant time, and wrong ones make their sender wait, as on the proxy's own port (`Access`).
     """
 
-    def __init__(self, config: ProxyConfig, admin_key: AccessKey, former: "AdminAccess | None" = None) -> None:
+    def __init__(self, context: AdminContext, former: "AdminAccess | None" = None) -> None:
         """New keys take over the failed attempts of the former ones."""
+        config = context.config
+        key = config.admin_key or AccessKey.of(context.own_key or "")
         self._hosts = OwnHosts([config.admin_host])
         former_access = former._full if former is not None else None
-        self._full: Access = Access(replace(config, access_keys=(admin_key,)), former_access, environment={})
-        keys = (admin_key,) if config.metrics_key is None else (admin_key, config.metrics_key)
+        self._full: Access = Access(replace(config, access_keys=(key,)), former_access, environment={})
+        keys = (key,) if config.metrics_key is None else (key, config.metrics_key)
         self._metrics = Access(replace(config, access_keys=keys), self._full, environment={})
 
     def check_address(self, request: HttpRequest) -> None:
         """Forbidden for a request under a foreign name, or from a page of another origin."""
         address = Address.of(request)
         foreign = self._hosts.foreign_part(address._replace(origin=None))
-        origin = address.origin
-        if foreign is None and origin is not None and origin.lower() not in _origins(request):
+        origin, host = address.origin, (request.header("host") or "").lower()
+        # https: a reverse proxy of the owner may speak TLS.
+        if foreign is None and origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             foreign = f"Origin: {origin}"
         if foreign is not None:
             raise Forbidden(
@@ -209,7 +205,46 @@ class AdminAccess:
             ) from None
 
 
-def _origins(request: HttpRequest) -> tuple[str, ...]:
-    host = (request.header("host") or "").lower()
-    # A reverse proxy of the owner may speak TLS.
-    return f"http://{host}", f"https://{host}"
+class StaticFiles:
+    """The files of the dashboard: read when a browser asks, found again by their digest (ETag).
+
+    Only names that are in the folder are served, so no path leads out of it. They contain no data and need no key.
+    """
+
+    def __init__(self, folder: Traversable | None = None) -> None:
+        # By way of resources, because the package may be in a zip file.
+        self._folder = folder or files("deepseek_cursor_proxy.admin") / "dashboard"
+
+    @cached_property
+    def _files(self) -> dict[str, Traversable]:
+        found = dict(_walk(self._folder, ""))
+        return {**found, "/": found[_INDEX]} if _INDEX in found else found
+
+    def has(self, path: str) -> bool:
+        return path in self._files
+
+    def reply(self, request: HttpRequest) -> HttpReply:
+        file = self._files[request.path]
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise Overloaded(f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1) from None
+        tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+        # no-cache: ask every time whether it is still the same, because the next version has the same names.
+        headers: Headers = (("ETag", tag), ("Cache-Control", "no-cache"))
+        if tag in (request.header("if-none-match") or ""):
+            return HttpReply(304, headers=headers)
+        return HttpReply(200, data, (("Content-Type", _type(file)), *headers))
+
+
+def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    """Every file below a folder that has a known type, under the path that leads to it."""
+    for each in folder.iterdir() if folder.is_dir() else ():
+        if each.is_dir():
+            yield from _walk(each, f"{path}/{each.name}")
+        elif _type(each) and not each.name.startswith("."):
+            yield f"{path}/{each.name}", each
+
+
+def _type(file: Traversable) -> str:
+    return _TYPES.get(PurePosixPath(file.name).suffix, "")

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -192,19 +192,24 @@ class Feeds:
     # On the thread of the feeds …
 
     def _run(self, unsubscribe: Callable[[], None]) -> None:
-        schedule = _Schedule(time.monotonic())
+        due_at = {"running": 0.0, "stats": 0.0, "heartbeat": time.monotonic() + _INTERVALS["heartbeat"]}
+        # What was last said about each request in flight.
+        last: dict[int, tuple[str, int]] = {}
         try:
             while self._has_feeds():
-                self._wake.wait(schedule.seconds_left(time.monotonic()))
+                self._wake.wait(max(0.0, min(due_at.values()) - time.monotonic()))
                 self._wake.clear()
                 time.sleep(_GATHER_SECONDS)
-                self._fill(schedule)
+                now = time.monotonic()
+                due = [name for name, at in due_at.items() if now >= at]
+                due_at |= {name: now + _INTERVALS[name] for name in due}
+                self._fill(due, last)
         finally:
             unsubscribe()
 
-    def _fill(self, schedule: "_Schedule") -> None:
+    def _fill(self, due: Sequence[str], last: dict[int, tuple[str, int]]) -> None:
         try:
-            data = b"".join(self._gather(schedule))
+            data = b"".join(self._gather(due, last))
         except Exception as error:
             # A bug costs these events; the page asks for the state again when the feed ends.
             _log.error("unexpected %s in the feed of the dashboard", type(error).__name__)
@@ -219,54 +224,32 @@ class Feeds:
                 self._thread = None
             return bool(self._open)
 
-    def _gather(self, schedule: "_Schedule") -> Iterator[bytes]:
+    def _gather(self, due: Sequence[str], last: dict[int, tuple[str, int]]) -> Iterator[bytes]:
         log = self._context.services().request_log
-        for number in _drain(self._new_numbers):
-            if (request := log.find_running(number)) is not None:
-                yield schedule.running_event(request)
+        # A request may have ended since: its `running` goes before its `ended`.
+        new = [log.find_running(number) for number in _drain(self._new_numbers)]
+        yield from _running_events([request for request in new if request is not None], last)
         for record in _drain(self._new_records):
             yield _event("ended", {"number": record.number})
             yield _event("request", requests.row(record))
-        now = time.monotonic()
-        if schedule.is_due("running", now):
+        if "running" in due:
             in_flight = log.running()
-            schedule.keep({each.facts.number for each in in_flight})
-            for each in in_flight:
-                yield schedule.running_event(each)
-        if schedule.is_due("stats", now):
+            for number in last.keys() - {request.facts.number for request in in_flight}:
+                del last[number]
+            yield from _running_events(in_flight, last)
+        if "stats" in due:
             yield _event("stats", stats.summary(self._context))
-        if schedule.is_due("heartbeat", now):
+        if "heartbeat" in due:
             yield _HEARTBEAT
 
 
-class _Schedule:
-    """When what is repeated is due, and what was last said about every request in flight. Used by one thread."""
-
-    def __init__(self, now: float) -> None:
-        self._due_at = {"running": now, "stats": now, "heartbeat": now + _INTERVALS["heartbeat"]}
-        self._last: dict[int, tuple[str, int]] = {}
-
-    def seconds_left(self, now: float) -> float:
-        return max(0.0, min(self._due_at.values()) - now)
-
-    def is_due(self, name: str, now: float) -> bool:
-        """Whether it is time for this; then it is due again after its interval."""
-        is_due = now >= self._due_at[name]
-        if is_due:
-            self._due_at[name] = now + _INTERVALS[name]
-        return is_due
-
-    def running_event(self, request: RunningRequest) -> bytes:
-        """The event for a request in flight; nothing if it is as it was."""
+def _running_events(in_flight: Sequence[RunningRequest], last: dict[int, tuple[str, int]]) -> Iterator[bytes]:
+    """The events for requests that are not as they were `last`."""
+    for request in in_flight:
         state = (request.phase, request.output_tokens_estimate)
-        if self._last.get(request.facts.number) == state:
-            return b""
-        self._last[request.facts.number] = state
-        return _event("running", requests.running(request))
-
-    def keep(self, numbers: set[int]) -> None:
-        """Forget all requests but these."""
-        self._last = {number: state for number, state in self._last.items() if number in numbers}
+        if last.get(request.facts.number) != state:
+            last[request.facts.number] = state
+            yield _event("running", requests.running(request))
 
 
 def _drain(items: deque[Any]) -> Iterator[Any]:

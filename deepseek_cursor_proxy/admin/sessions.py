@@ -26,8 +26,10 @@ def sessions(services: "Services") -> dict[str, Any]:
         return {"sessions": [_session(each) for each in store.list(None)]}
 
 
-def tree(services: "Services", session: str) -> dict[str, Any]:
-    """A session and its nodes, without their messages."""
+def find(services: "Services", session: str, number: str | None) -> dict[str, Any]:
+    """A session and its nodes, without their messages; or one node with them."""
+    if number is not None:
+        return _trajectory(services, session, int(number))
     with _store(services) as store:
         found = next((each for each in store.list(None) if each.uuid == session), None)
         if found is None:
@@ -35,8 +37,7 @@ def tree(services: "Services", session: str) -> dict[str, Any]:
         return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
 
 
-def trajectory(services: "Services", session: str, number: int) -> dict[str, Any]:
-    """One node with its messages."""
+def _trajectory(services: "Services", session: str, number: int) -> dict[str, Any]:
     with _store(services) as store:
         node = store.node(session, number)
     if node is None:
@@ -56,18 +57,9 @@ def _store(services: "Services") -> "Iterator[SessionStore]":
 
 
 def _session(session: "Session") -> dict[str, Any]:
-    return {
-        "uuid": session.uuid,
-        "name": session.options.name,
-        "tags": list(session.options.tags),
-        "model": session.model,
-        "created_at": session.created_at,
-        "used_at": session.used_at,
-        "requests": session.requests,
-        "nodes": session.nodes,
-        "tokens": session.tokens,
-        "cost": session.cost,
-    }
+    names = ("uuid", "model", "created_at", "used_at", "requests", "nodes", "tokens", "cost")
+    fields = {name: getattr(session, name) for name in names}
+    return {**fields, "name": session.options.name, "tags": list(session.options.tags)}
 
 
 def _summary(node: "Node") -> dict[str, Any]:
@@ -78,13 +70,8 @@ def _summary(node: "Node") -> dict[str, Any]:
         "title": _title(node),
         "message_count": len(node.messages),
         "turns": len(node.own),
-        "model": node.info.get("model"),
-        "started": node.info.get("started"),
-        "finished": node.info.get("finished"),
-        "cost": node.info.get("cost"),
-        "api": metadata.get("api"),
-        "finish_reason": metadata.get("finish_reason"),
-        "is_complete": metadata.get("is_complete"),
+        **{name: node.info.get(name) for name in ("model", "started", "finished", "cost")},
+        **{name: metadata.get(name) for name in ("api", "finish_reason", "is_complete")},
         "requests": metadata.get("request_numbers"),
     }
 

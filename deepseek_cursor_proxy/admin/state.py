@@ -139,15 +139,10 @@ class StoreStates:
     def read(self, database: Database) -> StoreState:
         with self._lock:
             if database.fault is None and self._now() - self._counted_at >= _COUNT_VALID_SECONDS:
-                self._count(database)
+                self._counted_at = self._now()
+                # If it cannot be counted now, `fault` says why; the next count comes in a minute.
+                with suppress(Unusable):
+                    self._size = store_size.measure(database)
             size = self._size
         fault = database.fault
         return StoreState(database.path, size, str(fault) if fault is not None else None, database.fault_count)
-
-    def _count(self, database: Database) -> None:
-        self._counted_at = self._now()
-        try:
-            self._size = store_size.measure(database)
-        except Unusable:
-            # The next count comes in a minute; `fault` says why there is none.
-            return

@@ -20,19 +20,21 @@ from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.upstream.call_limit import CallLimit
+from deepseek_cursor_proxy.usage.report import Percentiles
 
 _HOUR = 3600.0
 
 
 def stats(context: AdminContext) -> dict[str, Any]:
-    """All of it."""
-    in_flight = [requests.running(each) for each in context.services().request_log.running()]
-    return {**summary(context), "in_flight": in_flight}
+    in_flight = context.services().request_log.running()
+    return {**summary(context), "in_flight": [requests.running(request) for request in in_flight]}
 
 
 def summary(context: AdminContext) -> dict[str, Any]:
     """All but the requests in flight, as the feed repeats it."""
     services, now = context.services(), time.time()
+    limits = services.upstream.call_limits.snapshot()
     return {
         "version": __version__,
         "started_at": round(context.started_at, 3),
@@ -40,8 +42,9 @@ def summary(context: AdminContext) -> dict[str, Any]:
         "uptime_seconds": round(now - context.started_at, 1),
         "base_url": context.base_url,
         "public_url": context.public_url,
-        "upstreams": _upstreams(services),
-        "waiting": _waiting(services),
+        "upstreams": [_upstream(each, limits) for each in services.upstreams.all],
+        # Calls that wait for a slot, of every model that has some.
+        "waiting": {safe_text(name): limit.queued_calls for name, limit in limits.items() if limit.queued_calls},
         "connections": len(context.server.connections),
         "last_minutes": _last_minutes(context),
         **_last_hour(services.request_log.ended(limit=sys.maxsize), now),
@@ -54,12 +57,7 @@ def summary(context: AdminContext) -> dict[str, Any]:
     }
 
 
-def _upstreams(services: Services) -> list[dict[str, Any]]:
-    return [_upstream(each, services) for each in services.upstreams.all]
-
-
-def _upstream(upstream: Upstream, services: Services) -> dict[str, Any]:
-    limits = services.upstream.call_limits.snapshot()
+def _upstream(upstream: Upstream, limits: Mapping[str, CallLimit]) -> dict[str, Any]:
     own = [limit for name, limit in limits.items() if upstream.is_own_limit(name)]
     return {
         "name": upstream.name,
@@ -73,15 +71,9 @@ def _upstream(upstream: Upstream, services: Services) -> dict[str, Any]:
 def _today(context: AdminContext, services: Services) -> dict[str, Any] | None:
     """The sums of today; null while the store cannot be read."""
     try:
-        return context.usage.today(services.reasoning_store.database, services.config.currency)
+        return context.usage.today(services)
     except Overloaded:
         return None
-
-
-def _waiting(services: Services) -> dict[str, int]:
-    """Calls that wait for a slot, of every model that has some."""
-    limits = services.upstream.call_limits.snapshot()
-    return {safe_text(name): limit.queued_calls for name, limit in limits.items() if limit.queued_calls}
 
 
 def _last_minutes(context: AdminContext) -> list[dict[str, Any]]:
@@ -93,13 +85,13 @@ def _last_minutes(context: AdminContext) -> list[dict[str, Any]]:
 def _last_hour(records: Sequence[RequestRecord], now: float) -> dict[str, Any]:
     """Figures of the last hour, as far back as the log has it: its last thousand requests."""
     recent = [each for each in records if now - each.ended_at <= _HOUR]
-    firsts = sorted(each.timing.first_delta for each in recent if each.timing.first_delta is not None)
+    first = Percentiles.of(each.timing.first_delta for each in recent if each.timing.first_delta is not None)
     # A cached answer has tokens that were not generated now.
     used = [each for each in recent if each.tokens is not None and not each.is_cached]
     prompt = sum(each.tokens.prompt for each in used if each.tokens is not None)
     hit = sum(each.tokens.hit for each in used if each.tokens is not None)
     return {
-        "first_token_seconds": {"p50": _quantile(firsts, 0.5), "p95": _quantile(firsts, 0.95)} if firsts else None,
+        "first_token_seconds": {"p50": round(first.p50, 4), "p95": round(first.p95, 4)} if first is not None else None,
         "tokens_per_second": _tokens_per_second(used),
         "cache_hit_share": round(hit / prompt, 4) if prompt else None,
     }
@@ -113,10 +105,6 @@ def _tokens_per_second(records: Sequence[RequestRecord]) -> float | None:
             tokens += each.tokens.output
             seconds += each.timing.total - each.timing.first_delta
     return round(tokens / seconds, 2) if seconds > 0 else None
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return round(values[min(len(values) - 1, int(share * len(values)))], 4)
 
 
 def _store(context: AdminContext, services: Services) -> dict[str, Any]:

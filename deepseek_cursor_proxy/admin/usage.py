@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.errors import BadRequest, Overloaded
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
 from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_day
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.services import Services
 
 _VALID_SECONDS = 5.0
 _MOST_REPORTS = 16
@@ -32,20 +35,24 @@ class UsageReader:
         self._lock = threading.Lock()
         self._recent: dict[object, tuple[float, dict[str, Any]]] = {}
 
-    def report(self, database: Database, parameters: Mapping[str, str], currency: str) -> dict[str, Any]:
+    def report(self, services: "Services", parameters: Mapping[str, str]) -> dict[str, Any]:
         """The sums that a query asks for; BadRequest for one that makes no sense, Overloaded for a store that fails."""
-        period, by = _period(parameters), parameters.get("by", "day")
+        period, by, currency = _period(parameters), parameters.get("by", "day"), services.config.currency
         if by not in GROUPS:
             raise BadRequest(f"The parameter by is none of {', '.join(GROUPS)}.", param="by")
         return self._read(
             (period, by, currency),
-            database,
+            services.reasoning_store.database,
             lambda connection: make_report(connection, period, by, currency).as_json(),
         )
 
-    def today(self, database: Database, currency: str) -> dict[str, Any]:
-        day = date.today()
-        return self._read((day, currency), database, lambda connection: sum_day(connection, day, currency).sums_json())
+    def today(self, services: "Services") -> dict[str, Any]:
+        day, currency = date.today(), services.config.currency
+        return self._read(
+            (day, currency),
+            services.reasoning_store.database,
+            lambda connection: sum_day(connection, day, currency).sums_json(),
+        )
 
     def _read(
         self, key: object, database: Database, read: Callable[[sqlite3.Connection], dict[str, Any]]

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from deepseek_cursor_proxy.admin.static_files import StaticFiles
+from deepseek_cursor_proxy.admin.app import StaticFiles
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 Json = dict[str, Any]

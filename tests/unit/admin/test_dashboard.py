@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import deepseek_cursor_proxy
-from deepseek_cursor_proxy.admin.static_files import StaticFiles
+from deepseek_cursor_proxy.admin.app import StaticFiles
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 PACKAGE = Path(deepseek_cursor_proxy.__file__).parent

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.admin.static_files import StaticFiles
+from deepseek_cursor_proxy.admin.app import StaticFiles
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 
