@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import running
-from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
-from deepseek_cursor_proxy.cli.doctor.subject import Subject
+from deepseek_cursor_proxy.cli.doctor.subject import Finding, Subject, failed, good, skipped, warning
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.errors import ProxyError
@@ -42,18 +41,14 @@ def check_port(subject: Subject) -> list[Finding]:
     config = subject.config
     if config.port == 0:
         return [good(PORT, "any free one (port = 0)")]
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
-        _listen(config.host, config.port)
+        # As the proxy listens: on POSIX also while connections of a former one linger.
+        socket.create_server((config.host, config.port), family=family).close()
     # UnicodeError: a name longer than DNS allows.
     except (OSError, UnicodeError) as error:
         return [_port_finding(config, error)]
     return [good(PORT, f"{authority(config.host, config.port)} is free; no proxy runs there")]
-
-
-def _listen(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # As the proxy listens: on POSIX also while connections of a former one linger.
-    socket.create_server((host, port), family=family).close()
 
 
 def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding:
@@ -68,10 +63,10 @@ def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding
         return good(PORT, f"{address}, where this proxy runs")
     if version is not None:
         text = f"{address} is held by version {version} of this proxy, and this is {__version__}"
-        return warning(PORT, text, "stop that one and start this one, or restart its service")
+        return warning(PORT, text, "stop it and start this one, or restart its service")
     if error.errno == errno.EADDRINUSE:
         return failed(PORT, f"{address} is in use by another program", f"stop that program, or {other}")
-    return failed(PORT, f"{address} cannot be listened on ({error.strerror or type(error).__name__})", other)
+    return failed(PORT, f"cannot listen on {address} ({error.strerror or type(error).__name__})", other)
 
 
 def _proxy_version(url: str) -> str | None:
@@ -97,8 +92,8 @@ def _dashboard_finding(subject: Subject) -> Finding:
     if subject.config.admin_port == 0:
         return skipped(DASHBOARD, "off (admin_port = 0)")
     if facts.key_state == "unreadable":
-        text = f"the key in {facts.key_path} cannot be read, or is none"
-        return failed(DASHBOARD, text, "make it yours and private (chmod 600), or delete it: the next start makes one")
+        text = f"{facts.key_path} cannot be read, or holds no key"
+        return failed(DASHBOARD, text, "make it yours and private (chmod 600), or delete it: the next start writes one")
     if facts.key_state == "exposed":
         return warning(DASHBOARD, f"other users can read {facts.key_path}", f"chmod 600 {facts.key_path}")
     if not facts.url:
@@ -110,13 +105,13 @@ def _dashboard_finding(subject: Subject) -> Finding:
         return good(DASHBOARD, f"{facts.url} answers; its key is that of admin_key")
     if facts.status == 401:
         text = f"{facts.url} does not accept the key in {facts.key_path}: it was started with an admin_key"
-        return failed(DASHBOARD, text, "have doctor read the proxy's own settings, as with --config")
+        return failed(DASHBOARD, text, "give doctor the proxy's own settings, for example with --config")
     if facts.proxy is None:
         text = f"{facts.url} answers {facts.status}, not as a proxy with this store does"
         return failed(DASHBOARD, text, "restart the proxy")
     if facts.proxy.version != __version__:
         text = f"{facts.url} belongs to version {facts.proxy.version}, and this is {__version__}"
-        return warning(DASHBOARD, text, "stop that proxy and start this one, or restart its service")
+        return warning(DASHBOARD, text, "stop it and start this one, or restart its service")
     return good(DASHBOARD, f"{facts.url} answers, for the proxy at {facts.proxy.base_url}")
 
 
@@ -126,17 +121,16 @@ def check_tunnel(subject: Subject) -> list[Finding]:
     urls = [proxy.public_url.rstrip("/")] if proxy is not None and proxy.public_url else []
     urls += [f"https://{host}" for host in config.public_hosts if not host.startswith("*")]
     if not urls:
-        where = "the running proxy has none" if proxy is not None else "no proxy with one runs"
-        return [skipped(TUNNEL, f"{where}; only clients that call from elsewhere need one, as Cursor does")]
-    return [_public_finding(url, config) for url in dict.fromkeys(urls)]
-
-
-def _public_finding(url: str, config: ProxyConfig) -> Finding:
-    problem = _public_problem(url, config)
-    if not problem:
-        return good(TUNNEL, f"{url} leads to the proxy; Cursor needs {url}/v1")
-    remedy = "start the proxy and its tunnel again, and paste the URL that it prints into Cursor"
-    return failed(TUNNEL, f"{url} does not lead to the proxy: {problem}", remedy)
+        where = "the running proxy has none" if proxy is not None else "no proxy with one is running"
+        return [skipped(TUNNEL, f"{where}; only clients that call from elsewhere, such as Cursor, need one")]
+    findings = []
+    for url in dict.fromkeys(urls):
+        if problem := _public_problem(url, config):
+            remedy = "start the proxy and its tunnel again, and paste the URL that it prints into Cursor"
+            findings.append(failed(TUNNEL, f"{url} does not lead to the proxy: {problem}", remedy))
+        else:
+            findings.append(good(TUNNEL, f"{url} leads to the proxy; Cursor needs {url}/v1"))
+    return findings
 
 
 def _public_problem(url: str, config: ProxyConfig) -> str:

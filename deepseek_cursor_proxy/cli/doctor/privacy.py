@@ -25,8 +25,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli.doctor import this_machine
-from deepseek_cursor_proxy.cli.doctor.finding import Finding
-from deepseek_cursor_proxy.cli.doctor.subject import Subject
+from deepseek_cursor_proxy.cli.doctor.subject import Finding, Subject
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS
 from deepseek_cursor_proxy.deepseek import hosts

@@ -1,14 +1,15 @@
-"""Subject: what the checks look at: the settings, also damaged ones, the user's key, and the proxy that runs.
+"""What a check gets, a Subject, and what it returns: Findings, with the remedy if something is wrong.
 
-It is made once, of values only, so that a test can make up any machine. The proxy that runs with a store is found by
-the files that it leaves beside it. Its admin listener first proves itself (`admin/running`), then gets the key in
-admin.key and tells the rest.
+The Subject has the settings, also damaged ones, the user's key, and the proxy that runs. It is made once, of values
+only, so that a test can make up any machine. The proxy that runs with a store is found by the files that it leaves
+beside it. Its admin listener first proves itself (`admin/running`), then gets the key in admin.key and tells the rest.
 """
 
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,41 @@ from deepseek_cursor_proxy.config.loaded_config import LoadedConfig, collect
 from deepseek_cursor_proxy.config.values import expand_home, lacks_home
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import StartupError
+
+
+class Level(StrEnum):
+    GOOD = "good"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check with this name; `remedy` is empty where there is nothing to do."""
+
+    name: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+def good(name: str, text: str) -> Finding:
+    return Finding(name, Level.GOOD, text)
+
+
+def warning(name: str, text: str, remedy: str) -> Finding:
+    """It works, but not as well as it could, or not for long."""
+    return Finding(name, Level.WARNING, text, remedy)
+
+
+def failed(name: str, text: str, remedy: str) -> Finding:
+    return Finding(name, Level.FAILED, text, remedy)
+
+
+def skipped(name: str, text: str, remedy: str = "") -> Finding:
+    """There was nothing to check; `remedy` says how it can be checked."""
+    return Finding(name, Level.SKIPPED, text, remedy)
 
 
 class NamedKey(NamedTuple):
@@ -40,6 +76,7 @@ class AdminFacts(NamedTuple):
 
     key_path: Path
     key_state: str
+    key: str | None = None
     # The listener that answered, if one did: whether it proved to be a proxy with this store, and its status.
     url: str = ""
     is_proven: bool = False
@@ -81,45 +118,38 @@ def load_settings(path: Path, environment: Mapping[str, str], flags: Mapping[str
 
 def file_status(path: Path) -> os.stat_result | None:
     """The status of a file, perhaps in the home directory; None if it is not there or cannot be seen."""
-    if lacks_home(path):
-        return None
     try:
         return expand_home(path).stat()
     except (OSError, StartupError):
         return None
 
 
+def is_open_to(status: os.stat_result, permissions: int) -> bool:
+    """Whether other users have one of these permissions; Windows has none of this kind."""
+    return os.name != "nt" and bool(stat.S_IMODE(status.st_mode) & permissions)
+
+
 def find_admin(config: ProxyConfig) -> AdminFacts:
     store = config.reasoning_content_path
-    if not _has_folder(store):
+    if str(store) == ":memory:" or lacks_home(store):
         return AdminFacts(Path(key_files.NAME), "absent")
     path = store.expanduser().absolute().with_name(key_files.NAME)
-    state = "set" if config.admin_key is not None else _key_state(path, store)
-    key = key_files.read_key(store) if state in ("private", "exposed") else None
-    answers = list(running.ask_all(store, "/api/stats", key))
-    found = next((each for each in answers if each.is_proven), answers[0] if answers else None)
-    if found is None:
-        return AdminFacts(path, state)
-    return AdminFacts(path, state, found.url, found.is_proven, found.status, running.read_stats(found.body))
+    key = key_files.read_key(store)
+    state = "set" if config.admin_key is not None else _key_state(path, key)
+    answers = list(running.ask_all(store, "/api/stats", key if state in ("private", "exposed") else None))
+    if not answers:
+        return AdminFacts(path, state, key)
+    found = next((each for each in answers if each.is_proven), answers[0])
+    return AdminFacts(path, state, key, found.url, found.is_proven, found.status, running.read_stats(found.body))
 
 
-def own_key(config: ProxyConfig) -> str | None:
-    """The key in admin.key, so that it can be hidden."""
-    store = config.reasoning_content_path
-    return key_files.read_key(store) if _has_folder(store) else None
-
-
-def _has_folder(store: Path) -> bool:
-    return str(store) != ":memory:" and not lacks_home(store)
-
-
-def _key_state(path: Path, store: Path) -> str:
+def _key_state(path: Path, key: str | None) -> str:
     try:
         status = path.stat()
     except FileNotFoundError:
         return "absent"
     except OSError:
         return "unreadable"
-    if key_files.read_key(store) is None:
+    if key is None:
         return "unreadable"
-    return "exposed" if os.name != "nt" and stat.S_IMODE(status.st_mode) & 0o077 else "private"
+    return "exposed" if is_open_to(status, 0o077) else "private"

@@ -1,6 +1,8 @@
-"""This machine: Python with its libraries, the files of the package, the settings, and the clients with their settings.
+"""This machine: Python, the files of the package, the settings, the store and its disk, the clients.
 
-The files of the package are compared with the list that the installer left. Files of clients are only read.
+The files of the package are compared with the list that the installer left. Files of clients are only read, and so is
+the store, past SQLite's locks if no process has it open. An empty file without a name, or one that is deleted at once,
+shows whether its folder can be written.
 """
 
 import base64
@@ -8,48 +10,58 @@ import csv
 import hashlib
 import os
 import platform
+import shutil
 import sqlite3
 import ssl
-import stat
-import sys
-from collections.abc import Iterator
+import tempfile
+import time
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import deepseek_cursor_proxy
-from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
-from deepseek_cursor_proxy.cli.doctor.subject import Subject, file_status
+from deepseek_cursor_proxy.cli.doctor.subject import (
+    Finding,
+    Subject,
+    failed,
+    file_status,
+    good,
+    is_open_to,
+    skipped,
+    warning,
+)
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
 from deepseek_cursor_proxy.cli.setup.endpoint import Machine, ProxyEndpoint
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
+from deepseek_cursor_proxy.config.values import lacks_home
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
 
 PYTHON, PACKAGE, SETTINGS_FILE, CLIENT_FILES = "python", "package", "settings", "clients"
+STORE, DISK = "store", "disk"
 _DISTRIBUTION = "deepseek-cursor-proxy"
-# As `__main__` has it.
-OLDEST_PYTHON = (3, 11)
-_VERSION = sys.version_info[:3]
 SYSTEM = f"{platform.system()} {platform.release()} {platform.machine()}"
 # The first with STRICT tables. Python uses that of the system, which may be much older.
 _OLDEST_SQLITE = (3, 37)
 _MOST_NAMES = 3
+# A file of a gigabyte takes longer to read through; then the rest is not.
+_READ_THROUGH_SECONDS = 2.0
+_STEPS_BETWEEN_LOOKS = 10_000
+# SQLite needs some for its log, and a chat adds about a megabyte.
+_LEAST_FREE = 50_000_000
+_LITTLE_FREE = 500_000_000
+_GRANT = "make it and its folder readable and writable for you"
 
 
 def check_python(subject: Subject) -> list[Finding]:
-    python, sqlite = _dotted(_VERSION), _dotted(sqlite3.sqlite_version_info)
-    if _VERSION < OLDEST_PYTHON:
-        remedy = f"install Python {_dotted(OLDEST_PYTHON)} or newer, and start the proxy with that"
-        return [failed(PYTHON, f"Python {python} is too old", remedy)]
-    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-        remedy = "use a Python that brings a newer SQLite, as those of python.org and uv do"
-        text = f"Python {python} has SQLite {sqlite}; the store needs {_dotted(_OLDEST_SQLITE)}"
-        return [failed(PYTHON, text, remedy)]
-    return [good(PYTHON, f"Python {python}, SQLite {sqlite}, {ssl.OPENSSL_VERSION}, {SYSTEM}")]
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
+    """`__main__` has refused a Python that is too old, but not one with an old SQLite."""
+    sqlite = sqlite3.sqlite_version_info
+    versions = f"Python {platform.python_version()}, SQLite {'.'.join(map(str, sqlite))}"
+    if sqlite < _OLDEST_SQLITE:
+        text = f"{versions}; the store needs SQLite {'.'.join(map(str, _OLDEST_SQLITE))}"
+        return [failed(PYTHON, text, "use a Python with a newer SQLite, such as those from python.org and uv")]
+    return [good(PYTHON, f"{versions}, {ssl.OPENSSL_VERSION}, {SYSTEM}")]
 
 
 def check_package(subject: Subject) -> list[Finding]:
@@ -66,8 +78,10 @@ def check_package(subject: Subject) -> list[Finding]:
 def compare_files(distribution: metadata.Distribution, folder: Path) -> Finding:
     """The files of this folder against those that were installed. An editable installation lists none of them."""
     missing, changed, count = [], [], 0
-    for name, digest in _recorded_files(distribution):
-        if PurePosixPath(name).parts[0] != folder.name or name.endswith(".pyc"):
+    # Since Python 3.12 `files` leaves out those that are missing.
+    for name, digest, *_ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        is_code = PurePosixPath(name).parts[0] == folder.name and not name.endswith(".pyc")
+        if not is_code or not digest.startswith("sha256="):
             continue
         path = Path(str(distribution.locate_file(name)))
         if not path.is_relative_to(folder):
@@ -79,7 +93,8 @@ def compare_files(distribution: metadata.Distribution, folder: Path) -> Finding:
         except OSError:
             missing.append(name)
             continue
-        if base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode() != digest:
+        found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        if digest != f"sha256={found}":
             changed.append(name)
     if not count:
         return _not_compared("a checkout")
@@ -92,15 +107,7 @@ def compare_files(distribution: metadata.Distribution, folder: Path) -> Finding:
 
 
 def _not_compared(kind: str) -> Finding:
-    return skipped(PACKAGE, f"{deepseek_cursor_proxy.__version__}, {kind}, whose files are not compared")
-
-
-def _recorded_files(distribution: metadata.Distribution) -> Iterator[tuple[str, str]]:
-    """Name and SHA-256 of the files in RECORD; since Python 3.12 `files` leaves out those that are missing."""
-    for name, digest, *_ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
-        kind, _, value = digest.partition("=")
-        if kind == "sha256":
-            yield name, value
+    return skipped(PACKAGE, f"{deepseek_cursor_proxy.__version__} from {kind}; its files are not compared")
 
 
 def _few(names: list[str]) -> str:
@@ -112,25 +119,108 @@ def check_settings(subject: Subject) -> list[Finding]:
     """Unknown keys and bad values from every source, and who else can read or change the file."""
     settings, path = subject.settings, subject.config_path
     if settings.faults:
-        return [_settings_fault(fault) for fault in settings.faults]
+        parts = [fault.removeprefix("config: ").partition("; ") for fault in settings.faults]
+        default = "correct or remove it; `serve --help` lists all settings"
+        return [failed(SETTINGS_FILE, text, remedy or default) for text, _, remedy in parts]
     changed = sum(origin != "default" for origin in settings.origins.values())
-    found = file_status(path)
-    if found is None:
+    status = file_status(path)
+    if status is None:
         return [good(SETTINGS_FILE, f"no file at {path}; changed settings: {changed}")]
-    mode = stat.S_IMODE(found.st_mode) if os.name != "nt" else 0
-    from_file = [name for name, origin in settings.origins.items() if origin == str(path)]
-    has_keys = any(each.field in from_file for each in SETTINGS if each.is_secret)
-    remedy = f"chmod 600 {path}"
-    if mode & 0o022:
-        return [warning(SETTINGS_FILE, f"other users can change {path}", remedy)]
-    if mode & 0o044 and has_keys:
-        return [warning(SETTINGS_FILE, f"{path} has keys, and other users can read it", remedy)]
+    has_keys = any(settings.origins.get(each.field) == str(path) for each in SETTINGS if each.is_secret)
+    if is_open_to(status, 0o022):
+        return [warning(SETTINGS_FILE, f"other users can change {path}", f"chmod 600 {path}")]
+    if is_open_to(status, 0o044) and has_keys:
+        return [warning(SETTINGS_FILE, f"{path} has keys, and other users can read it", f"chmod 600 {path}")]
     return [good(SETTINGS_FILE, f"{path}; changed settings: {changed}")]
 
 
-def _settings_fault(fault: str) -> Finding:
-    text, _, hint = fault.removeprefix("config: ").partition("; ")
-    return failed(SETTINGS_FILE, text, hint or "correct or remove it; `serve --help` lists all settings")
+def check_store(subject: Subject) -> list[Finding]:
+    place = subject.config.reasoning_content_path
+    if str(place) == ":memory:":
+        return [good(STORE, "in memory, until the proxy stops")]
+    if lacks_home(place):
+        remedy = "set HOME, or choose a file with --reasoning-content-path"
+        return [warning(STORE, "there is no home directory, so reasoning is kept in memory only", remedy)]
+    path = place.expanduser().absolute()
+    folder = next((each for each in path.parents if each.is_dir()), path.parent)
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        status = None
+    except OSError as error:
+        return [failed(STORE, f"{path} cannot be used: {error.strerror or error}", _GRANT)]
+    findings = [_check_file(path, folder, status, subject)]
+    # Damaged files that the proxy has moved away.
+    if aside := sorted(each.name for each in path.parent.glob(f"{path.name}.corrupt-*")):
+        text = f"damaged files were set aside ({len(aside)}), the last as {aside[-1]}"
+        findings.append(warning(STORE, text, "delete them; check the disk if more appear"))
+    return [*findings, *_check_disk(path, folder)]
+
+
+def _check_file(path: Path, folder: Path, status: os.stat_result | None, subject: Subject) -> Finding:
+    """The finding on the file; without a status there is none yet."""
+    config, proxy = subject.config, subject.admin.proxy
+    try:
+        rows = _read_through(path) if status is not None else 0
+    except Unusable as fault:
+        return failed(STORE, f"{path} cannot be used: {fault.reason}", fault.remedy)
+    if not _can_write(path, folder):
+        return failed(STORE, f"{path} cannot be written: it or its folder is read-only", _GRANT)
+    if proxy is not None and proxy.store_fault:
+        text = f"the running proxy cannot use it: {proxy.store_fault}"
+        return failed(STORE, text, "fix that, then restart the proxy")
+    if status is None:
+        return good(STORE, f"{path} will be created with the first answer")
+    if is_open_to(status, 0o077):
+        return warning(STORE, f"other users can read {path}", f"chmod 600 {path}")
+    most, size = config.reasoning_cache_max_rows, status.st_size
+    amount = f"{path}, {rows:,} of at most {most:,} reasonings, {size / 1e6:,.1f} MB"
+    if rows >= most or size >= 2 * config.reasoning_cache_max_bytes:
+        remedy = "raise reasoning_cache_max_rows and reasoning_cache_max_bytes if chats lose their reasoning"
+        return warning(STORE, f"{amount}: full, so the least recently used are deleted", remedy)
+    return good(STORE, amount)
+
+
+def _read_through(path: Path) -> int:
+    """Have SQLite check the file as far as time allows; the number of reasonings. Raises Unusable."""
+    until = time.monotonic() + _READ_THROUGH_SECONDS
+    with open_read_only(path) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        count = 0
+        if "reasonings" in tables:
+            count = int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+        connection.set_progress_handler(lambda: int(time.monotonic() > until), _STEPS_BETWEEN_LOOKS)
+        try:
+            damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+            damage = "ok"
+    if damage != "ok":
+        raise Unusable(f"it is damaged ({damage})", "stop the proxy and move the file away; a new one is begun")
+    return count
+
+
+def _can_write(path: Path, folder: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            if path.exists():
+                os.close(os.open(path, os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
+def _check_disk(path: Path, folder: Path) -> list[Finding]:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return []
+    if free >= _LITTLE_FREE:
+        return [good(DISK, f"{free / 1e9:,.1f} GB free")]
+    level = failed if free < _LEAST_FREE else warning
+    text = f"{free / 1e6:,.0f} MB free on the disk of {path}"
+    return [level(DISK, text, "free some space, or choose another place for the store")]
 
 
 def check_clients(subject: Subject) -> list[Finding]:
@@ -145,16 +235,16 @@ def check_clients(subject: Subject) -> list[Finding]:
     others: list[Client] = []
     unreadable: list[Finding] = []
     for client in CLIENTS.values():
-        seen = status(client, machine, ProxyEndpoint(root))
-        if seen.is_found and seen.points_here is None:
-            text = f"the settings of {client.title} cannot be read: {seen.fault}"
+        found = status(client, machine, ProxyEndpoint(root))
+        if found.is_found and found.points_here is None:
+            text = f"the settings of {client.title} cannot be read: {found.fault}"
             unreadable.append(warning(name, text, f"correct the file of {client.title}"))
-        elif seen.is_found:
-            (here if seen.points_here else others).append(client)
-    elsewhere = f"; {', '.join(each.title for each in others)} elsewhere" if others else ""
+        elif found.is_found:
+            (here if found.points_here else others).append(client)
+    elsewhere = f"; {', '.join(client.title for client in others)} elsewhere" if others else ""
     if here:
-        return [good(name, f"{', '.join(each.title for each in here)} to {root}{elsewhere}"), *unreadable]
+        return [good(name, f"{', '.join(client.title for client in here)} to {root}{elsewhere}"), *unreadable]
     if not others:
-        return unreadable or [skipped(name, "none is found here whose settings can be read; Cursor's cannot")]
+        return unreadable or [skipped(name, "none found whose settings can be read; Cursor's cannot")]
     remedy = f"`setup {others[0].name}` points one to {root}; Cursor's own settings cannot be read"
     return [skipped(name, f"none points to {root}{elsewhere}", remedy), *unreadable]

@@ -12,8 +12,7 @@ from pathlib import Path
 from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient
 from deepseek_cursor_proxy.cli.demo.small_deepseek import SmallDeepSeek, local_proxy
 from deepseek_cursor_proxy.cli.doctor import upstreams
-from deepseek_cursor_proxy.cli.doctor.finding import Finding, Level, failed, good, skipped, warning
-from deepseek_cursor_proxy.cli.doctor.subject import Subject
+from deepseek_cursor_proxy.cli.doctor.subject import Finding, Level, Subject, failed, good, skipped, warning
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, new_key
 from deepseek_cursor_proxy.redaction import safe_text
@@ -64,7 +63,7 @@ def play(config: ProxyConfig) -> Finding:
         return finding
     sent = [each.get("reasoning_content") for each in deepseek.accepted[-1]["messages"] if each["role"] == "assistant"]
     if sent != deepseek.thoughts[: len(sent)]:
-        return failed(NAME, "the reasoning did not come back as it was", _REPORT)
+        return failed(NAME, "the reasoning did not come back unchanged", _REPORT)
     return finding
 
 
@@ -100,6 +99,6 @@ def _ask(config: ProxyConfig, key: str, *, is_live: bool) -> Finding:
         return failed(NAME, f"through the proxy to {whom}: {problem.replace(key, '***')}", remedy)
     calls = sum(len(each.calls) for each in answers)
     if not calls:
-        return warning(NAME, f"{whom} answered and called no tool", "try again; if it stays so, try another model")
+        return warning(NAME, f"{whom} answered without calling a tool", "try again, or another model")
     also = "; `--live` asks the real upstream" if not is_live else ""
     return good(NAME, f"{len(answers)} requests, {calls} tool calls with {whom}{also}")

@@ -15,8 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access import HELD_KEY
-from deepseek_cursor_proxy.cli.doctor.finding import Finding, failed, good, skipped, warning
-from deepseek_cursor_proxy.cli.doctor.subject import NamedKey, Subject
+from deepseek_cursor_proxy.cli.doctor.subject import Finding, NamedKey, Subject, failed, good, skipped, warning
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.upstreams import serving
@@ -63,8 +62,9 @@ class CheckedUpstream(NamedTuple):
     def origin(self) -> Origin:
         return Destination(self.base_url).origin
 
-    def without_keys(self, why: str) -> "CheckedUpstream":
-        return self._replace(keys=(), empty_variables=(), why_no_key=why)
+    def name(self, word: str) -> str:
+        """The name of a check of this upstream."""
+        return f"{word} {self.label}".rstrip()
 
 
 def is_usable(key: NamedKey, config: ProxyConfig) -> bool:
@@ -88,48 +88,47 @@ def key_hosts(config: ProxyConfig) -> list[str]:
     return list(dict.fromkeys(Destination(url).origin.host for url in urls))
 
 
-def list_upstreams(config: ProxyConfig, key: NamedKey | None, environment: Mapping[str, str]) -> list[CheckedUpstream]:
+def list_upstreams(subject: Subject) -> list[CheckedUpstream]:
     """Every upstream that the proxy may ask, with the key that it would be asked with."""
+    config, key, environment = subject.config, subject.key, subject.environment
     own: dict[str, Any] = {"why_no_key": "no key is known here"}
     if key is not None:
         own = {"keys": (key,)} if is_usable(key, config) else {"why_no_key": f"{HELD_KEY} is for DeepSeek alone"}
     elif environment.get(HELD_KEY, "").strip():
         own = {"empty_variables": (HELD_KEY,)}
-    if not config.upstreams:
-        return [CheckedUpstream("", config.upstream_base_url, "--base-url", models=_models_of(config), **own)]
-    served = serving(config.upstream_model, config.upstreams)
-    found = []
-    for name, table in config.upstreams.items():
-        names = (*filter(None, [served.get(name)]), *table.models.values())
-        models = tuple(dict.fromkeys(each for each in names if not each.endswith("*")))
-        upstream = CheckedUpstream(name, table.base_url, f"base_url of [upstreams.{name}]", models=models)
-        if table.key_env:
-            keys, empty = _keys_of(table.key_env, environment)
-            found.append(upstream._replace(keys=keys, empty_variables=empty))
-        elif _is_deepseeks(table.host, table.base_url):
-            found.append(upstream._replace(**own))
-        else:
-            found.append(upstream._replace(why_no_key="it is asked with the client's key, which is not known here"))
+    if config.upstreams:
+        found = [_from_table(name, subject, own) for name in config.upstreams]
+    else:
+        # Under the names that DeepSeek lists.
+        targets = (model_resolver.resolve(each, config).model for each in config.models.values())
+        models = tuple(dict.fromkeys(map(model_names.model_for_limit, (config.upstream_model, *targets))))
+        found = [CheckedUpstream("", config.upstream_base_url, "--base-url", models=models, **own)]
+    if subject.settings.faults:
+        # A key could go to the wrong place.
+        why = "no key is sent anywhere while the settings have a mistake"
+        found = [each._replace(keys=(), empty_variables=(), why_no_key=why) for each in found]
     return found
 
 
-def _models_of(config: ProxyConfig) -> tuple[str, ...]:
-    """The models that are configured, under the names that DeepSeek lists."""
-    targets = (model_resolver.resolve(each, config).model for each in config.models.values())
-    return tuple(dict.fromkeys(map(model_names.model_for_limit, (config.upstream_model, *targets))))
-
-
-def _keys_of(
-    variables: tuple[str, ...], environment: Mapping[str, str]
-) -> tuple[tuple[NamedKey, ...], tuple[str, ...]]:
-    """The keys in these variables, of which each may hold several, and the variables without any."""
+def _from_table(name: str, subject: Subject, own: Mapping[str, Any]) -> CheckedUpstream:
+    """The upstream of a table; `own` says which key it gets if it has none of its own."""
+    table = subject.config.upstreams[name]
+    served = serving(subject.config.upstream_model, subject.config.upstreams).get(name)
+    names = (*filter(None, [served]), *table.models.values())
+    models = tuple(dict.fromkeys(each for each in names if not each.endswith("*")))
+    upstream = CheckedUpstream(name, table.base_url, f"base_url of [upstreams.{name}]", models=models)
+    if not table.key_env and _is_deepseeks(table.host, table.base_url):
+        return upstream._replace(**own)
+    if not table.key_env:
+        return upstream._replace(why_no_key="it is asked with the client's key, which is not known here")
     keys, empty = [], []
-    for variable in variables:
-        given = [each.strip() for each in environment.get(variable, "").split(",")]
-        found = [each for each in given if not why_not_sendable(each)]
-        keys += [NamedKey(variable, each) for each in found]
+    for variable in table.key_env:
+        # Each may hold several.
+        given = [part.strip() for part in subject.environment.get(variable, "").split(",")]
+        found = [NamedKey(variable, key) for key in given if not why_not_sendable(key)]
+        keys += found
         empty += [] if found else [variable]
-    return tuple(keys[:_MOST_KEYS]), tuple(empty)
+    return upstream._replace(keys=tuple(keys[:_MOST_KEYS]), empty_variables=tuple(empty))
 
 
 # The check …
@@ -175,9 +174,8 @@ def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
             answers = [_ask(client, upstream, each) for each in upstream.keys or (NamedKey("", _NO_KEY),)]
             account = _account(client, upstream) if upstream.keys and answers[0].status == 200 else None
         failure = next((each.failure for each in answers if each.failure is not None), None)
-    via = _outbound_proxy(upstream, config, subject.environment)
     return [
-        _check_way(upstream, failure, seconds, via),
+        _check_way(upstream, failure, seconds, _outbound_proxy(upstream, config, subject.environment)),
         _check_clock(upstream, failure, answers),
         *_check_keys(upstream, failure, answers),
         *_check_account(upstream, account),
@@ -187,33 +185,24 @@ def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
 
 def _ask(client: UpstreamClient, upstream: CheckedUpstream, key: NamedKey) -> KeyAnswer:
     destination = Destination(f"{upstream.base_url}/models", setting=upstream.setting, method="GET")
+    clock, models = None, None
     try:
         with closing(client.send_to(destination, b"", key.key, None)) as response:
-            clock = _clock_seconds(response.headers.get("date", ""))
-            models = None
+            with contextlib.suppress(ValueError, TypeError, OverflowError):
+                clock = parsedate_to_datetime(response.headers.get("date", "")).timestamp() - time.time()
             if response.status == 200:
                 with contextlib.suppress(ValueError):
-                    models = _model_names(decode_upstream_json(response.read(_MAX_LIST_BYTES)))
+                    body = as_object(decode_upstream_json(response.read(_MAX_LIST_BYTES)))
+                    names = (as_object(each).get("id") for each in as_list(body.get("data")))
+                    models = tuple(safe_text(name, 100) for name in names if isinstance(name, str))
             return KeyAnswer(key.variable, response.status, models, clock)
     except UpstreamTimeout:
         text = f"{upstream.origin.host} did not answer within {_ANSWER_SECONDS:.0f} s"
-        failure = Failure("answer", text, f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is")
+        failure = Failure("answer", text, f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is doing")
     except ProxyError as error:
         error.hide(key.key)
         failure = Failure("answer", *_split(error.message))
     return KeyAnswer(key.variable, None, failure=failure)
-
-
-def _model_names(body: Any) -> tuple[str, ...]:
-    entries = (as_object(each) for each in as_list(as_object(body).get("data")))
-    return tuple(safe_text(each["id"], 100) for each in entries if isinstance(each.get("id"), str))
-
-
-def _clock_seconds(date: str) -> float | None:
-    try:
-        return parsedate_to_datetime(date).timestamp() - time.time()
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def _account(client: UpstreamClient, upstream: CheckedUpstream) -> balance.Account | None:
@@ -237,27 +226,25 @@ def _outbound_proxy(upstream: CheckedUpstream, config: ProxyConfig, environment:
 def explain(error: Exception, upstream: CheckedUpstream) -> Failure:
     """The step at which opening a connection failed, and the remedy."""
     host, port = upstream.origin.host, upstream.origin.port
+    behind = f"{upstream.setting}; behind a company's proxy set HTTPS_PROXY"
     if isinstance(error, ProxyError):
-        # Of an outbound proxy, or of a trust store that is empty; both say what to do.
+        # From an outbound proxy, or a trust store that is empty; both say what to do.
         step = "outbound proxy" if error.message.startswith(("The proxy ", "config: ")) else "TLS"
         return Failure(step, *_split(error.message))
     if isinstance(error, socket.gaierror):
-        remedy = f"check the network, DNS and {upstream.setting}; behind a company's proxy set HTTPS_PROXY"
-        return Failure("name (DNS)", f"{host} is not found ({error.strerror or 'no such name'})", remedy)
+        text = f"{host} is not found ({error.strerror or 'no such name'})"
+        return Failure("name (DNS)", text, f"check the network, DNS and {behind}")
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Failure("TLS", f"the certificate of {host} is not to be trusted ({error.verify_message})", _tls(error))
+        remedy = "set SSL_CERT_FILE to the certificate of your network's own authority, or find out who intercepts TLS"
+        if "expired" in error.verify_message or "not yet valid" in error.verify_message:
+            remedy = "check the clock of this machine: certificates are valid for a limited time"
+        return Failure("TLS", f"the certificate of {host} is not trusted ({error.verify_message})", remedy)
     if isinstance(error, ssl.SSLError):
-        remedy = f"check {upstream.setting}, and what stands between you and {host}"
+        remedy = f"check {upstream.setting}, and anything between you and {host}"
         return Failure("TLS", f"no secure connection to {host} ({error.reason or error})", remedy)
     reason = "no connection in time" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or error
-    remedy = f"check the network, a firewall and {upstream.setting}; behind a company's proxy set HTTPS_PROXY"
-    return Failure("connection", f"{host}:{port} cannot be reached ({reason})", remedy)
-
-
-def _tls(error: ssl.SSLCertVerificationError) -> str:
-    if "expired" in error.verify_message or "not yet valid" in error.verify_message:
-        return "check the clock of this machine: certificates are valid for a time"
-    return "name the certificate of your network's own authority in SSL_CERT_FILE, or ask who reads along"
+    text = f"{host}:{port} cannot be reached ({reason})"
+    return Failure("connection", text, f"check the network, a firewall and {behind}")
 
 
 def _split(message: str) -> tuple[str, str]:
@@ -270,41 +257,33 @@ def _split(message: str) -> tuple[str, str]:
 # What it means …
 
 
-def _name(word: str, upstream: CheckedUpstream) -> str:
-    return f"{word} {upstream.label}".rstrip()
-
-
 def _check_way(upstream: CheckedUpstream, failure: Failure | None, seconds: float, via: str) -> Finding:
-    name, origin = _name(UPSTREAM, upstream), upstream.origin
+    name, origin = upstream.name(UPSTREAM), upstream.origin
     if failure is not None:
         return failed(name, f"{failure.step}: {failure.problem}", failure.remedy)
     steps = "name, connection and TLS" if origin.scheme == "https" else "name and connection, without TLS"
-    by = f", by the proxy {via} (HTTPS_PROXY)" if via else ""
+    by = f", through the proxy {via} (HTTPS_PROXY)" if via else ""
     return good(name, f"{origin.host} reached: {steps} in {seconds:.2f} s{by}")
 
 
 def _check_clock(upstream: CheckedUpstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Finding:
-    name, host = _name(CLOCK, upstream), upstream.origin.host
+    name, host = upstream.name(CLOCK), upstream.origin.host
     ahead = next((each.clock_seconds for each in answers if each.clock_seconds is not None), None)
     if ahead is None:
-        return skipped(name, f"{host} sends no date" if failure is None else "there is no other clock to compare")
-    text = f"this machine is {_duration(abs(ahead))} {'behind' if ahead > 0 else 'ahead of'} {host}"
-    remedy = "set the clock and the time zone, and have the system keep it right (NTP)"
-    if abs(ahead) >= _CLOCK_FAILED_SECONDS:
-        return failed(name, text, remedy)
-    if abs(ahead) >= _CLOCK_WARNING_SECONDS:
-        return warning(name, text, remedy)
-    return good(name, f"as that of {host}, to a few seconds")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        return skipped(name, f"{host} sends no date" if failure is None else "no answer to compare it with")
+    off = abs(ahead)
+    if off < _CLOCK_WARNING_SECONDS:
+        return good(name, f"within a few seconds of {host}")
+    level = failed if off >= _CLOCK_FAILED_SECONDS else warning
+    duration = f"{off:.0f} s" if off < 120 else f"{off / 60:.0f} min"
+    text = f"this machine is {duration} {'behind' if ahead > 0 else 'ahead of'} {host}"
+    return level(name, text, "set the clock and time zone, and turn on time synchronisation (NTP)")
 
 
 def _check_keys(upstream: CheckedUpstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
-    name = _name(KEY, upstream)
+    name = upstream.name(KEY)
     for variable in upstream.empty_variables:
-        text = f"{variable} holds no key, or one of Anthropic"
+        text = f"{variable} holds no key, or one from Anthropic"
         yield failed(name, text, f"set {variable} where the proxy is started")
     if upstream.why_no_key:
         remedy = "set DEEPSEEK_API_KEY, or type it when asked, to have key, balance and models checked"
@@ -320,7 +299,7 @@ def check_key(name: str, answer: KeyAnswer) -> Finding:
     match answer.status:
         case 401 | 403:
             is_deepseeks = answer.variable in ("", HELD_KEY)
-            remedy = f"make a new one at {_KEYS_PAGE}" if is_deepseeks else f"set {answer.variable} anew"
+            remedy = f"make a new one at {_KEYS_PAGE}" if is_deepseeks else f"set {answer.variable} to a valid key"
             return failed(name, f"{key} is not accepted ({answer.status})", remedy)
         case 402:
             return failed(name, "the account has no balance (402)", f"top up at {_TOP_UP_PAGE}")
@@ -329,7 +308,7 @@ def check_key(name: str, answer: KeyAnswer) -> Finding:
         case 404 | 405:
             return skipped(name, f"{key} cannot be checked: this upstream lists no models")
         case 429:
-            return warning(name, f"{key} is asked to wait (429)", "try again in a minute")
+            return warning(name, f"the upstream tells {key} to wait (429)", "try again in a minute")
         case status:
             return warning(name, f"the upstream answers {status} when asked for its models", "try again in a moment")
 
@@ -337,7 +316,7 @@ def check_key(name: str, answer: KeyAnswer) -> Finding:
 def _check_account(upstream: CheckedUpstream, account: balance.Account | None) -> Iterator[Finding]:
     if account is None:
         return
-    name = _name(BALANCE, upstream)
+    name = upstream.name(BALANCE)
     amounts = ", ".join(f"{each.total} {each.currency}" for each in account.balances) or "no amounts"
     if account.is_available:
         yield good(name, f"the account can be used ({amounts})")
@@ -349,15 +328,12 @@ def _check_models(upstream: CheckedUpstream, answers: Sequence[KeyAnswer]) -> It
     listed = next((each.models for each in answers if upstream.keys and each.models), None)
     if listed is None:
         return
-    name, lower = _name(MODELS, upstream), {each.lower() for each in listed}
+    name, lower = upstream.name(MODELS), {each.lower() for each in listed}
     missing = [each for each in upstream.models if each.lower() not in lower]
-    if missing:
-        text = f"{', '.join(missing[:_MOST_NAMES])} not among those that it lists: {_few(listed)}"
-        where = f"models of [upstreams.{upstream.label}]" if upstream.label else "model and [models]"
-        yield warning(name, text, f"correct {where}, unless the upstream serves more than it lists")
-    else:
+    if not missing:
         yield good(name, f"{', '.join(upstream.models[:_MOST_NAMES]) or 'any'}: listed")
-
-
-def _few(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+        return
+    more = ", …" if len(listed) > _MOST_NAMES else ""
+    text = f"{', '.join(missing[:_MOST_NAMES])} not in its list: {', '.join(listed[:_MOST_NAMES])}{more}"
+    where = f"models of [upstreams.{upstream.label}]" if upstream.label else "model and [models]"
+    yield warning(name, text, f"correct {where}, unless the upstream serves more than it lists")

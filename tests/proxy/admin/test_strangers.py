@@ -15,7 +15,7 @@ from unittest import mock
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.cli.doctor import tool_round
-from deepseek_cursor_proxy.cli.doctor.finding import good
+from deepseek_cursor_proxy.cli.doctor.subject import good
 from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
 
 EVIL = "http://127.0.0.1:6666/v1"

@@ -14,10 +14,11 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.api.endpoints import start_page
+from deepseek_cursor_proxy.cli import doctor_command
 from deepseek_cursor_proxy.cli.demo.cursor import Answer
 from deepseek_cursor_proxy.cli.demo.small_deepseek import SmallDeepSeek
-from deepseek_cursor_proxy.cli.doctor import checks, store, this_machine, tool_round, upstreams
-from deepseek_cursor_proxy.cli.doctor.finding import good
+from deepseek_cursor_proxy.cli.doctor import this_machine, tool_round, upstreams
+from deepseek_cursor_proxy.cli.doctor.subject import good
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connect
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
@@ -303,7 +304,7 @@ class BrokenTest(DoctorCase):
         self.fill_store()
         self.store.chmod(0o400)
         # The tests may run as root, who can write everything.
-        self.enterContext(mock.patch.object(store, "_can_write", return_value=False))
+        self.enterContext(mock.patch.object(this_machine, "_can_write", return_value=False))
 
     def damaged_store(self) -> None:
         self.fill_store(50)
@@ -361,11 +362,7 @@ class BrokenTest(DoctorCase):
     def settings_for_others(self) -> None:
         self.write_settings('verbose = true\naccess_keys = ["sk-0123456789abcdef01234"]\n').chmod(0o644)
 
-    def old_python(self) -> None:
-        self.enterContext(mock.patch.object(this_machine, "_VERSION", (3, 9, 2)))
-
     def old_sqlite(self) -> None:
-        self.enterContext(mock.patch.object(this_machine, "_VERSION", (3, 12, 1)))
         self.enterContext(mock.patch("sqlite3.sqlite_version_info", (3, 31, 1)))
 
     def other_models(self) -> None:
@@ -411,7 +408,7 @@ BROKEN = [
         "wrong key", T.wrong_key, "key", "failed", "DEEPSEEK_API_KEY is not accepted", "platform.deepseek.com/api_keys"
     ),
     Broken("no key at all", T.no_key_at_all, "key", "failed", "DEEPSEEK_API_KEY holds no key", "set DEEPSEEK_API_KEY"),
-    Broken("key of Anthropic", T.key_of_anthropic, "key", "failed", "or one of Anthropic", "set DEEPSEEK_API_KEY"),
+    Broken("key of Anthropic", T.key_of_anthropic, "key", "failed", "or one from Anthropic", "set DEEPSEEK_API_KEY"),
     Broken("no balance", T.no_balance, "balance", "failed", r"cannot be used \(0.00 CNY\)", "top up at https"),
     Broken("clock an hour off", T.clock, "clock", "failed", "60 min behind", "set the clock"),
     Broken(
@@ -460,9 +457,7 @@ BROKEN = [
         "not an address of this machine",
         "set host to 127.0.0.1",
     ),
-    Broken(
-        "other version", T.other_version, "port", "warning", "held by version 0.0.9", "stop that one and start this"
-    ),
+    Broken("other version", T.other_version, "port", "warning", "held by version 0.0.9", "stop it and start this one"),
     Broken(
         "read-only store", T.read_only_store, "store", "failed", "cannot be written", "readable and writable for you"
     ),
@@ -491,12 +486,16 @@ BROKEN = [
     ),
     Broken("damaged settings", T.damaged_settings, "settings", "failed", "is not valid TOML", "correct or remove it"),
     Broken("key in clear", T.plain_http, "settings", "failed", "would send your key in clear", "use https"),
-    Broken("old Python", T.old_python, "python", "failed", "Python 3.9.2 is too old", "install Python 3.11"),
     Broken(
-        "old SQLite", T.old_sqlite, "python", "failed", "SQLite 3.31.1; the store needs 3.37", "brings a newer SQLite"
+        "old SQLite", T.old_sqlite, "python", "failed", "SQLite 3.31.1; the store needs SQLite 3.37", "a newer SQLite"
     ),
     Broken(
-        "other models", T.other_models, "models", "warning", "deepseek-v4-pro not among.* deepseek-v9", "correct model"
+        "other models",
+        T.other_models,
+        "models",
+        "warning",
+        "deepseek-v4-pro not in its list: deepseek-v9",
+        "correct model",
     ),
     Broken(
         "unreadable admin key", T.unreadable_admin_key, "dashboard", "failed", "admin.key cannot be read", "chmod 600"
@@ -571,8 +570,8 @@ class WaitTest(DoctorCase):
         def hang(*_: object) -> None:
             released.wait(30)
 
-        row = checks.Check("slow", hang, 0.05, "the moon", "look up")  # type: ignore[arg-type]
-        with mock.patch.object(checks, "table", return_value=[row]):
+        row = doctor_command.Check("slow", hang, 0.05, "the moon", "look up")  # type: ignore[arg-type]
+        with mock.patch.object(doctor_command, "table", return_value=[row]):
             found = self.doctor("--json").checks()["slow"]
         self.assertEqual("no result within 0 s: it waits for the moon", found["text"])
         self.assertEqual(("failed", "look up"), (found["level"], found["remedy"]))

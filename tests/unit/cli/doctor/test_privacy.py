@@ -7,9 +7,8 @@ from unittest import mock
 from deepseek_cursor_proxy.admin.running import RunningProxy
 from deepseek_cursor_proxy.cli import doctor_command  # noqa: F401  (a report knows the words of the modules that are loaded)
 from deepseek_cursor_proxy.cli.doctor import this_machine
-from deepseek_cursor_proxy.cli.doctor.finding import Finding, Level
 from deepseek_cursor_proxy.cli.doctor.privacy import Identity, Privacy, hide_keys
-from deepseek_cursor_proxy.cli.doctor.subject import AdminFacts, Settings, Subject
+from deepseek_cursor_proxy.cli.doctor.subject import AdminFacts, Finding, Level, Settings, Subject
 from deepseek_cursor_proxy.config import ProxyConfig
 
 WHO = Identity("/home/trillian", ("trillian",), ("zarniwoop", "zarniwoop.example.net"))
