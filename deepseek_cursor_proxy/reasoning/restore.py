@@ -13,7 +13,6 @@ An assistant's reasoning comes from the first of these that has it:
   5. MISSING  a filler where DeepSeek accepts one; in a tool loop `missing_reasoning_strategy` decides
 """
 
-import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -81,33 +80,35 @@ class KeyAlias(NamedTuple):
     unless: tuple[bytes, ...] = ()
 
 
-# Not frozen: every request makes one, and that takes three times as long.
-@dataclass(eq=False)
-class Restoration:
+class Restoration(NamedTuple):
     """The history with its reasoning restored and its tool calls in order, and one Turn for each assistant."""
 
     repaired: RepairedHistory
     turns: tuple[Turn, ...]
     aliases: tuple[KeyAlias, ...] = ()
 
-    @functools.cached_property
     def positions(self) -> Mapping[int, int]:
         """The index of each assistant of the client's history in the repaired one, which has no empty ones."""
         pairs = zip(self.repaired.origins, self.repaired.messages, strict=True)
         return {origin: at for at, (origin, message) in enumerate(pairs) if message.role == "assistant"}
 
-    def depends_on(self, turn: Turn) -> bool:
-        """Whether the turn is sent, and its reasoning does not come with the next one: clients split text and calls."""
-        following = self._by_index.get(turn.index + 1)
-        return turn.index in self.positions and (following is None or following.source is Source.MISSING)
-
-    @functools.cached_property
-    def _by_index(self) -> Mapping[int, Turn]:
-        return {turn.index: turn for turn in self.turns}
+    def lost_turns(self) -> list[Turn]:
+        """The turns that are sent without a reasoning that DeepSeek insists on."""
+        if not (lost := [turn for turn in self.turns if turn.is_lost]):
+            return []
+        positions, by_index = self.positions(), {turn.index: turn for turn in self.turns}
+        # Clients split text and calls; then the reasoning may come with the next message.
+        following = [by_index.get(turn.index + 1) for turn in lost]
+        return [
+            turn
+            for turn, after in zip(lost, following, strict=True)
+            if turn.index in positions and (after is None or after.source is Source.MISSING)
+        ]
 
     def turns_from(self, boundary: int) -> list[Turn]:
         """The turns from an index of the repaired history on."""
-        return [turn for turn in self.turns if self.positions.get(turn.index, -1) >= boundary]
+        positions = self.positions()
+        return [turn for turn in self.turns if positions.get(turn.index, -1) >= boundary]
 
 
 class TurnCounts(NamedTuple):
@@ -248,7 +249,7 @@ def prepare(
 ) -> PreparedRequest:
     """The request to send, by the strategy for reasoning that is missing where DeepSeek insists on it."""
     restoration = restore(request, history, stored, memory)
-    lost = [turn for turn in restoration.turns if turn.is_lost and restoration.depends_on(turn)]
+    lost = restoration.lost_turns()
     if lost and strategy == "reject":
         raise _missing_reasoning(len(lost))
     if lost and strategy == "recover":
@@ -280,7 +281,7 @@ def _prepare_transcript(
     request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn
 ) -> PreparedRequest:
     native = _prepare_native(request, history, restoration)
-    last = restoration.positions[last_lost.index]
+    last = restoration.positions()[last_lost.index]
     transcription = transcript.transcribe(native.request.messages, last, with_pictures=can_see_images(request.model))
     if transcription is None:
         # Without a user message there is nothing to answer; the fillers are already in place.
@@ -341,7 +342,7 @@ _RESTORE: Stage[TurnKeys | None, Mapping[int, _RestoredTurn]] = Stage("restore",
 def restore(request: ChatRequest, history: History, stored: StoredTexts, memory: ChatMemory = NO_MEMORY) -> Restoration:
     """Restore the reasoning of every assistant that has a source, and strip our display from its text."""
     messages = list(request.messages)
-    aliases = []
+    aliases: list[KeyAlias | None] = []
     lookup = memory.look_up(_RESTORE, history.keys)
     # The assistants of this history when it was shorter, by index.
     before = lookup.result or {}
@@ -367,9 +368,10 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         if match.key is not None and match.reasoning is not None:
             aliases.append(KeyAlias(match.key, keys.alias, match.reasoning))
         if sent_key is not None and sent is None and need is not ReasoningNeed.NONE:
-            aliases += _sent_aliases(one, keys, sent_key, stored)
+            aliases.append(_sent_alias(one, keys, sent_key, stored))
     lookup.store(restored, sum(one.size for one in restored.values()))
-    return Restoration(repair(messages), tuple(one.turn for one in restored.values()), tuple(aliases))
+    turns = tuple([one.turn for one in restored.values()])
+    return Restoration(repair(messages), turns, tuple(filter(None, aliases)))
 
 
 def _open_partial_block(blocks: Sequence[Block], keys: TurnKeys, stored: StoredTexts) -> Sequence[Block]:
@@ -383,35 +385,35 @@ def _open_partial_block(blocks: Sequence[Block], keys: TurnKeys, stored: StoredT
     return blocks
 
 
-def _sent_aliases(one: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: StoredTexts) -> list[KeyAlias]:
+def _sent_alias(one: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: StoredTexts) -> KeyAlias | None:
     """The alias by which the next request finds the reasoning that is sent for a turn now."""
     source, match = one.turn.source, one.match
     reasoning = "" if one.turn.has_filler else one.message.reasoning or ""
     if source is Source.MISSING:
         # With `exact`, because it may exist after all: in a file that could not be read, or in an answer stored later.
         unless = (sent_key,) if match.proof.startswith("ambiguous") else (sent_key, keys.exact)
-        return [KeyAlias(None, sent_key, FILLER, unless)]
+        return KeyAlias(None, sent_key, FILLER, unless)
     if reasoning in stored.get(keys.exact, ()):
-        return [KeyAlias(keys.exact, sent_key, reasoning)]
+        return KeyAlias(keys.exact, sent_key, reasoning)
     if source is Source.CLIENT or match.proof in ("alias", "dialogue", "round"):
         # The client sends its own text again. A reasoning found by a weak key has its alias, and has to give way to one
         # that the model produces exactly here later.
-        return []
+        return None
     if match.key is not None and reasoning == match.reasoning:
-        return [KeyAlias(match.key, sent_key, reasoning)]
-    return [KeyAlias(None, sent_key, reasoning, (sent_key,))]
+        return KeyAlias(match.key, sent_key, reasoning)
+    return KeyAlias(None, sent_key, reasoning, (sent_key,))
 
 
 def _restore_one(
     message: Message, index: int, need: ReasoningNeed, match: StoreMatch, blocks: Sequence[Block]
 ) -> tuple[Message, Turn]:
+    sent = None if is_blank(message.reasoning) else message.reasoning
+    single = blocks[0] if match.reasoning is None and thinking_blocks.is_single(blocks) else None
     reasoning, source, proof = match.reasoning, Source.STORE, match.proof
-    if match.reasoning is None and (shown := _shown_original(message.reasoning, blocks)) is not None:
-        reasoning, source = shown, Source.DISPLAY
-    elif not is_blank(message.reasoning) and not match.beats_client:
-        reasoning, source, proof = message.reasoning, Source.CLIENT, ""
-    elif match.reasoning is None and thinking_blocks.is_single(blocks):
-        reasoning, source = blocks[0].reasoning, Source.DISPLAY
+    if single is not None and (sent is None or (original := _original(sent, single)) is not None):
+        reasoning, source = single.reasoning if sent is None else original, Source.DISPLAY
+    elif sent is not None and not match.beats_client:
+        reasoning, source, proof = sent, Source.CLIENT, ""
     elif match.reasoning is None:
         source = Source.MISSING
     content, has_notice = message.content, False
@@ -420,27 +422,21 @@ def _restore_one(
         text = thinking_blocks.strip_blocks(content, own)
         content, has_notice = thinking_blocks.strip_notices(text), thinking_blocks.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
-    # Without _replace(), which takes three times as long: this runs for every assistant of a history.
-    return Message(message.role, content, _reasoning_to_send(reasoning, turn), *message[3:]), turn
-
-
-def _shown_original(reasoning: str | None, blocks: Sequence[Block]) -> str | None:
-    """The text of the only block of a turn, if the client also sent it as reasoning with other white space."""
-    if reasoning is None or is_blank(reasoning) or not thinking_blocks.is_single(blocks):
-        return None
-    if reasoning in blocks[0].readings:
-        return None
-    words = remove_spaces(reasoning)
-    return next((each for each in blocks[0].readings if remove_spaces(each) == words), None)
-
-
-def _reasoning_to_send(reasoning: str | None, turn: Turn) -> str | None:
     if turn.has_filler:
-        return FILLER
-    if turn.need is ReasoningNeed.NONE and turn.source is Source.STORE:
+        reasoning = FILLER
+    elif need is ReasoningNeed.NONE and source is Source.STORE:
         # DeepSeek ignores it there, so it would only cost bytes.
+        reasoning = None
+    # Without _replace(), which takes three times as long: this runs for every assistant of a history.
+    return Message(message.role, content, reasoning, *message[3:]), turn
+
+
+def _original(sent: str, shown: Block) -> str | None:
+    """The text of a block, if the client also sent it as reasoning, with other white space."""
+    if sent in shown.readings:
         return None
-    return reasoning
+    words = remove_spaces(sent)
+    return next((each for each in shown.readings if remove_spaces(each) == words), None)
 
 
 def match_sent(sent: Sequence[str] | None, shown: Block | None) -> StoreMatch | None:
