@@ -11,7 +11,8 @@ of its list that is known, and goes on from there:
     echoes     Messages                      those that take the place of    reasoning/echoes, if there are any
                                              turns with an echo
     identify   Messages                      their keys                      reasoning/identity
-    restore    keys                          Messages with reasoning         reasoning/restore
+    restore    keys                          Messages with reasoning, and    reasoning/restore
+                                             the stored texts of those sent
     details    Messages with reasoning       the same with its details       reasoning/restore, for hosts that have them
     items      Messages with reasoning       the same with whole searches    reasoning/server_turns, if there are any
     encode     Messages with reasoning       JSON bytes                      deepseek/apis/chat_api, responses_api

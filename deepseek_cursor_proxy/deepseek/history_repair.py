@@ -59,7 +59,9 @@ def _is_in_order(messages: Sequence[Message]) -> bool:
             return False
         elif message.role == "assistant":
             open_ids = {call.id for call in message.tool_calls}
-            if len(open_ids) < len(message.tool_calls) or "" in open_ids or _is_silent(message):
+            if len(open_ids) < len(message.tool_calls) or "" in open_ids:
+                return False
+            if not open_ids and _is_silent(message):
                 return False
     return not open_ids and bool(messages)
 

@@ -69,7 +69,7 @@ def find_turns(
     def look_up_all() -> tuple[FoundTurns, Sequence[int]]:
         edited = request._replace(messages=_apply(edits, request.messages)) if edits else request
         history = identify(namespace, _apply(edits, messages), request.conversation, memory)
-        looked_up = look_up(edited, history, find)
+        looked_up = look_up(edited, history, find, memory)
         return FoundTurns(edited, history, looked_up.stored), looked_up.doubtful
 
     found, doubtful = look_up_all()

@@ -57,7 +57,10 @@ _DIGIT_BEFORE_LETTER = re.compile(r"[0-9](?=[A-Za-z])")
 # not count: two agents may read the same file with the same words.
 _FEWEST_ROUND_BYTES = 20
 
-# The memory of a message's keys and digests.
+# Bytes of a digest in an outline: they are compared within one chat only, where eight do not collide.
+_SHORT = 8
+
+# The memory of a message's keys, digests and outline.
 _BYTES_PER_MESSAGE = 600
 
 
@@ -148,12 +151,33 @@ class TurnKeys:
 PROOFS = ("exact", "alias", "call", "result", "dialogue", "round")
 
 
+class MessageOutline(NamedTuple):
+    """A message as it is compared with that of another request: role, digest, hashes of its calls and its ids.
+
+    The hashes are Python's own, which are keyed: an outline never leaves the process.
+    """
+
+    role: str
+    digest: bytes
+    calls: int = 0
+    ids: int = 0
+
+
+def _outline(message: Message, digest: bytes) -> MessageOutline:
+    if not message.tool_calls:
+        return MessageOutline(message.role, digest[:_SHORT], 0, hash(message.tool_call_id))
+    calls = hash(tuple([(call.name, call.arguments) for call in message.tool_calls]))
+    ids = hash(tuple([call.id for call in message.tool_calls]))
+    return MessageOutline(message.role, digest[:_SHORT], calls, ids)
+
+
 class History(NamedTuple):
     """The keys of every assistant in a history (None for other messages), and the chains that an answer continues."""
 
     keys: tuple[TurnKeys | None, ...]
     # One per message, independent of the messages before it.
     digests: tuple[bytes, ...]
+    outlines: tuple[MessageOutline, ...]
     # The thinking blocks in each message; they take no part in its digest.
     blocks: tuple[list[thinking_blocks.Block], ...]
     # The digest of the chat; chats that begin with the same question share it, unless the client names them.
@@ -199,15 +223,16 @@ def identify(
     The client's name for the chat, if it gives one, narrows the dialogue and round keys; it never widens anything.
     """
     lookup = memory.look_up(_IDENTIFY, messages, (namespace, conversation))
-    start = lookup.result or History((), (), (), b"", _HashChains(namespace, conversation))
+    start = lookup.result or History((), (), (), (), b"", _HashChains(namespace, conversation))
     chains = start.chains.copy()
     # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
     unnamed = (start.unnamed_chains or _HashChains(namespace, None)).copy() if conversation else None
     keys, sent_keys = list(start.keys), list(start.sent_keys)
-    digests, blocks = list(start.digests), list(start.blocks)
+    digests, outlines, blocks = list(start.digests), list(start.outlines), list(start.blocks)
     for message in messages[lookup.count :]:
         own = digest_message(message)
         digests.append(own.digest)
+        outlines.append(_outline(message, own.digest))
         blocks.append(own.blocks)
         keys.append(chains.add(message, own))
         if sent_keys and keys[-2] is not None:
@@ -221,7 +246,9 @@ def identify(
         # System prompts are rewritten in mid-chat; the first question stays.
         first = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
         chat = digest(namespace, b"opening", next(first, b""))
-    history = History(tuple(keys), tuple(digests), tuple(blocks), chat, chains, tuple(sent_keys), unnamed)
+    history = History(
+        tuple(keys), tuple(digests), tuple(outlines), tuple(blocks), chat, chains, tuple(sent_keys), unnamed
+    )
     lookup.store(history)
     return history
 

@@ -31,8 +31,12 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
 # The memory of a turn's keys and of how it was restored.
 _BYTES_PER_TURN = 1000
+# After so many requests of a chat the store is asked for all its turns again: it counts uses, and may have lost some.
+_MOST_USES = 100
 
 FindTexts = Callable[[Collection[bytes]], dict[bytes, list[str]]]
+# For each key the texts recorded under it, newest first.
+StoredTexts = Mapping[bytes, list[str]]
 
 
 class Source(Enum):
@@ -174,10 +178,6 @@ class PreparedRequest(NamedTuple):
             )
 
 
-# For each key the texts recorded under it, newest first.
-StoredTexts = Mapping[bytes, Sequence[str]]
-
-
 class StoreMatch(NamedTuple):
     """The reasoning that the store proves for a turn (None: it proves none), and the proof or the lack of one."""
 
@@ -199,11 +199,16 @@ class LookedUp(NamedTuple):
     doubtful: Sequence[int] = ()
 
 
-def look_up(request: ChatRequest, history: History, find: FindTexts) -> LookedUp:
-    """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs."""
+def look_up(request: ChatRequest, history: History, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> LookedUp:
+    """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs.
+
+    The chat memory knows the texts of turns that were sent before.
+    """
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
-    sent_keys = [key for key in history.sent_keys if key is not None]
-    stored = find([*sent_keys, *(keys.exact for _, keys in turns[-1:])])
+    before = memory.look_up(_RESTORE, history.keys).result
+    known = before.sent if before is not None and before.uses < _MOST_USES else {}
+    new_keys = [key for key in history.sent_keys if key is not None and key not in known]
+    stored = known | find([*new_keys, *(keys.exact for _, keys in turns[-1:])])
     others = []
     for at, keys in turns:
         # Confirmed: the store has the reasoning that was sent for the turn, and the client does not contradict it.
@@ -328,15 +333,22 @@ class _RestoredTurn(NamedTuple):
     match: StoreMatch
     message: Message
     turn: Turn
+    # The texts of its sent key, when it was restored.
+    sent: list[str] | None
+    # About how many bytes it takes.
+    size: int
 
-    @property
-    def size(self) -> int:
-        reasoning = self.message.reasoning or self.match.reasoning or ""
-        return _BYTES_PER_TURN + len(self.message.content) + 2 * len(reasoning)
+
+class _RestoredTurns(NamedTuple):
+    """The assistants of a history by index, the texts of their sent keys, and how many requests used these texts."""
+
+    turns: Mapping[int, _RestoredTurn]
+    sent: dict[bytes, list[str]]
+    uses: int
 
 
 # The same TurnKeys object always means the same turn after the same history.
-_RESTORE: Stage[TurnKeys | None, Mapping[int, _RestoredTurn]] = Stage("restore", lambda keys: 0)
+_RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore", lambda keys: 0)
 
 
 def restore(request: ChatRequest, history: History, stored: StoredTexts, memory: ChatMemory = NO_MEMORY) -> Restoration:
@@ -344,32 +356,43 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
     messages = list(request.messages)
     aliases: list[KeyAlias | None] = []
     lookup = memory.look_up(_RESTORE, history.keys)
-    # The assistants of this history when it was shorter, by index.
-    before = lookup.result or {}
+    # This history when it was shorter.
+    before = lookup.result or _RestoredTurns({}, {}, 0)
     restored: dict[int, _RestoredTurn] = {}
+    sent_texts: dict[bytes, list[str]] = {}
     for index, need in enumerate(reasoning_needs(request)):
-        keys = history.keys[index]
+        keys, sent_key = history.keys[index], history.sent_keys[index]
         if keys is None:
+            continue
+        sent = stored.get(sent_key) if sent_key is not None else None
+        if sent_key is not None and sent is not None:
+            sent_texts[sent_key] = sent
+        one = before.turns.get(index)
+        if one is not None and one.sent is sent is not None and one.turn.need is need and keys.exact not in stored:
+            # As for the last request: nothing else was looked up for it.
+            restored[index] = one
+            messages[index] = one.message
             continue
         blocks = _open_partial_block(history.blocks[index], keys, stored)
         shown = blocks[0] if blocks and blocks[0].start == 0 else None
-        sent_key = history.sent_keys[index]
-        sent = stored.get(sent_key) if sent_key is not None else None
         match = match_sent(sent, shown) or match_turn(keys, stored, shown)
-        one = before.get(index)
         if one is None or one.turn.need is not need or one.match != match:
             best = match_client(messages[index], match, keys, stored)
-            new = _RestoredTurn(match, *_restore_one(messages[index], index, need, best, blocks))
+            message, turn = _restore_one(messages[index], index, need, best, blocks)
+            reasoning = message.reasoning or match.reasoning or ""
+            size = _BYTES_PER_TURN + len(message.content) + 2 * len(reasoning)
+            new = _RestoredTurn(match, message, turn, sent, size)
             # The same object if only the proof changed, as it does once a turn was sent: later stages look up their
             # memory by these objects.
             one = new._replace(message=one.message) if one is not None and one.message == new.message else new
-        restored[index] = one
+        restored[index] = one if one.sent is sent else one._replace(sent=sent)
         messages[index] = one.message
         if match.key is not None and match.reasoning is not None:
             aliases.append(KeyAlias(match.key, keys.alias, match.reasoning))
         if sent_key is not None and sent is None and need is not ReasoningNeed.NONE:
             aliases.append(_sent_alias(one, keys, sent_key, stored))
-    lookup.store(restored, sum(one.size for one in restored.values()))
+    uses = before.uses + 1 if before.uses < _MOST_USES else 0
+    lookup.store(_RestoredTurns(restored, sent_texts, uses), sum([one.size for one in restored.values()]))
     turns = tuple([one.turn for one in restored.values()])
     return Restoration(repair(messages), turns, tuple(filter(None, aliases)))
 

@@ -15,27 +15,16 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.reasoning.identity import History
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.reasoning.identity import History, MessageOutline
 from deepseek_cursor_proxy.redaction import safe_text
 
-# Bytes of a digest: they are compared within one chat only, where eight do not collide, and thousands are held.
-_SHORT = 8
 # Names shown of tools that came or went.
 _MOST_NAMES = 3
 
 # In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
 # Later versions encode what is shared, too. It takes a fifth of the time of JSON: 0.1 ms for 40 tools of 1 kB.
 _MARSHAL_VERSION = 2
-
-
-class MessageOutline(NamedTuple):
-    """The role of a message, its digest, and hashes of its calls and its ids."""
-
-    role: str
-    digest: bytes
-    calls: int = 0
-    ids: int = 0
 
 
 class RequestOutline(NamedTuple):
@@ -104,12 +93,12 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
         if message.role != "system":
             break
         leading += 1
-    messages = tuple(map(_message_outline, request.messages, history.digests))
     tools = {
         tool_name(tool): hash(marshal.dumps(dict(tool), _MARSHAL_VERSION))
         for tool in (*request.tools, *request.server_tools)
     }
-    return RequestOutline(tuple([message.digest for message in messages[:leading]]), tools, messages[leading:])
+    prompts = tuple([message.digest for message in history.outlines[:leading]])
+    return RequestOutline(prompts, tools, history.outlines[leading:])
 
 
 def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutline | None:
@@ -179,14 +168,6 @@ def _difference(old: MessageOutline, new: MessageOutline) -> str:
         return "replaced"
     parts = [name for name, differs in (("arguments", old.calls != new.calls), ("ids", old.ids != new.ids)) if differs]
     return " and ".join(parts) or "content"
-
-
-def _message_outline(message: Message, digest: bytes) -> MessageOutline:
-    if not message.tool_calls:
-        return MessageOutline(message.role, digest[:_SHORT], 0, hash(message.tool_call_id))
-    calls = hash(tuple([(call.name, call.arguments) for call in message.tool_calls]))
-    ids = hash(tuple([call.id for call in message.tool_calls]))
-    return MessageOutline(message.role, digest[:_SHORT], calls, ids)
 
 
 def _join_names(names: Sequence[str]) -> str:

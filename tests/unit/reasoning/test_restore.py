@@ -1,4 +1,5 @@
 import unittest
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
@@ -6,6 +7,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, look_up, prepare, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.support.histories import TOOLS, assistant, result, system, user
@@ -410,6 +412,22 @@ class TestGrownHistory(unittest.TestCase):
     def test_a_grown_history_is_restored_like_a_new_one(self) -> None:
         for count in (9, 12, len(self.chat), 14):
             self.assert_restored_alike(*self.chat[:count])
+
+    def test_turns_that_were_sent_before_are_looked_up_once_in_a_hundred_requests(self) -> None:
+        sizes: list[int] = []
+
+        def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
+            sizes.append(len(keys))
+            return {key: list(self.memory.found[key]) for key in keys if key in self.memory.found}
+
+        request, chats = _request(self.chat, True, True), self.memory.chats
+        for _ in range(3 * 101):
+            found = find_turns(ME, request, find, chats)
+            prepared = prepare(found.request, found.history, found.stored, "placeholder", chats)
+            self.memory.record_aliases(prepared)
+        sent_keys = sum(message.role == "assistant" for message in self.chat)
+        # The exact key of the last turn is always looked up.
+        self.assertEqual({1: 200, sent_keys + 1: 2}, Counter(sizes[-202:]))
 
     def test_restored_messages_that_did_not_change_are_the_same_objects(self) -> None:
         """Encoded bytes are kept by these objects: 200 turns took 1.6 times as long when each last turn was new."""
