@@ -49,7 +49,8 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
         text = body.decode("utf-8-sig")
         _check_value_count(body)
         value = _decode(text)
-        _check_depth(text, value)
+        if len(text) >= _LONG_TO_COUNT or text.count("{") + text.count("[") > MAX_JSON_DEPTH:
+            check_depth(value)
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
     except RecursionError:
@@ -70,7 +71,9 @@ def decode_upstream_json(data: str | bytes) -> Any:
     text = data if isinstance(data, str) else data.decode()
     try:
         value = _decode_upstream(text)
-        _check_depth(text, value)
+        # Counting is cheap, and enough for the events of a stream.
+        if len(text) >= _LONG_TO_COUNT or text.count("{") + text.count("[") > MAX_JSON_DEPTH:
+            check_depth(value)
         return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -162,16 +165,8 @@ def count_value_starts(body: bytes) -> int:
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
-def _check_depth(text: str, value: Any) -> None:
-    """Raise RecursionError for a value that is nested too deeply, as Python does for a much deeper one."""
-    if len(text) < _LONG_TO_COUNT and text.count("{") + text.count("[") <= MAX_JSON_DEPTH:
-        # Counting is cheap, and enough for the events of a stream.
-        return
-    check_depth(value)
-
-
 def check_depth(value: Any) -> None:
-    """Raise RecursionError for a value that is nested too deeply."""
+    """Raise RecursionError for a value that is nested too deeply, as Python does for a much deeper one."""
     # Only dicts and lists: strings and numbers are most of a request.
     level = [value] if type(value) in _NESTS else []
     for _ in range(MAX_JSON_DEPTH):

@@ -22,14 +22,12 @@ from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
-from deepseek_cursor_proxy.http1.messages import HttpReply
+from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.pictures.picture_texts import PictureTexts
 
 _log = logging.getLogger(__name__)
-
-_JSON = (("Content-Type", "application/json"),)
 
 Events = Generator[bytes | Lull, None, None]
 
@@ -77,7 +75,8 @@ class Writer(Protocol):
 
 
 def stream_reply(exchange: OpenExchange, events: Events) -> HttpReply:
-    return _with_cache_state(HttpReply.events(_AnswerBody(exchange, events)), exchange)
+    state = exchange.cache_state
+    return HttpReply.events(_AnswerBody(exchange, events), (("X-Cache", state),) if state else ())
 
 
 def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Events:
@@ -106,16 +105,20 @@ def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Ev
 def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
     """The reply, as soon as it is known whether it is the value or begins with a blank."""
     blanks = _take_all(exchange, batches, writer, blank_seconds)
+    body: bytes | Body
     try:
-        is_late = next(blanks, False)
-        body = b"" if is_late else writer.end()
+        if next(blanks, False):
+            body = _AnswerBody(exchange, _write_late(blanks, writer))
+        else:
+            body = writer.end()
+            exchange.close()
     except BaseException:
         exchange.close()
         raise
-    if is_late:
-        return _with_cache_state(HttpReply(200, _AnswerBody(exchange, _write_late(blanks, writer)), _JSON), exchange)
-    exchange.close()
-    return _with_cache_state(HttpReply(200, body, _JSON), exchange)
+    headers: Headers = (("Content-Type", "application/json"),)
+    if state := exchange.cache_state:
+        headers += (("X-Cache", state),)
+    return HttpReply(200, body, headers)
 
 
 def _write_late(blanks: Generator[bool, None, None], writer: Writer) -> Events:
@@ -131,11 +134,6 @@ def _write_late(blanks: Generator[bool, None, None], writer: Writer) -> Events:
     except Exception as error:
         last = writer.fail(failure(error))
     yield last
-
-
-def _with_cache_state(reply: HttpReply, exchange: OpenExchange) -> HttpReply:
-    state = exchange.cache_state
-    return reply._replace(headers=(*reply.headers, ("X-Cache", state))) if state else reply
 
 
 def failure(error: Exception) -> ProxyError:

@@ -160,6 +160,7 @@ class App:
         probe: Probe | None = None,
     ) -> None:
         self._config = config
+        self._cors_headers = _CORS_HEADERS if config.cors else ()
         self._services = services
         self._dashboard_url = dashboard_url
         self._probe = probe
@@ -170,7 +171,7 @@ class App:
             session, request = recorded[1], request._replace(path=recorded[2])
         try:
             if request.method == "OPTIONS":
-                return self._with_cors(HttpReply(204, headers=(("Allow", _METHODS),)))
+                return HttpReply(204, headers=(("Allow", _METHODS), *self._cors_headers))
             match = _find(request.method, request.path)
             if match is None:
                 return self._reply_without_route(request)
@@ -194,7 +195,7 @@ class App:
             # The client left, or a bug of ours, which the server answers.
             self._report_refused(error, request, name, report)
             raise
-        return self._with_cors(reply)
+        return HttpReply(reply.status, reply.body, reply.headers + self._cors_headers) if self._cors_headers else reply
 
     def _reply_without_route(self, request: HttpRequest) -> HttpReply:
         is_read = request.method in ("GET", "HEAD")
@@ -249,11 +250,6 @@ class App:
             # Where the services cannot be built, there are no observers either.
             if isinstance(error, ProxyError):
                 _log.info("%s refused: %s %s", route, error.status, error.message)
-
-    def _with_cors(self, reply: HttpReply) -> HttpReply:
-        if not self._config.cors:
-            return reply
-        return HttpReply(reply.status, reply.body, (*reply.headers, *_CORS_HEADERS))
 
 
 def new_request_id() -> str:

@@ -73,7 +73,7 @@ class HttpReply(NamedTuple):
         return cls(status, encode_json(value), (("Content-Type", "application/json"), *headers))
 
     @classmethod
-    def events(cls, body: "bytes | Body") -> "HttpReply":
+    def events(cls, body: "bytes | Body", headers: Headers = ()) -> "HttpReply":
         kind = ("Content-Type", "text/event-stream; charset=utf-8")
         # X-Accel-Buffering keeps an nginx in between from holding events back.
-        return cls(200, body, (kind, ("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")))
+        return cls(200, body, (kind, ("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"), *headers))

@@ -37,7 +37,7 @@ class ChunkWriter:
         self._has_finished = False
         # The chunk with the finish_reason, until the usage comes that some hosts send after it, or the end.
         self._held: Mapping[str, Any] | None = None
-        self._unwrapper = _open_unwrapper(request)
+        self._unwrapper = CustomCallUnwrapper.of(request)
         # The shape of the last run, whether its reasoning is in the text, and the bytes around the text of its chunks.
         self._run_parts: tuple[RunTemplate, bool, list[bytes]] | None = None
         # The last chunk; until DeepSeek sends one, a chunk of our own.
@@ -147,7 +147,7 @@ class CompletionWriter:
         request = self._request
         completion: dict[str, Any] = {}
         choices: list[Any] = []
-        unwrapper = _open_unwrapper(request)
+        unwrapper = CustomCallUnwrapper.of(request)
         for delta in self._deltas:
             delta = unwrapper.unwrap(delta, is_whole=True) if unwrapper is not None else delta
             edited = _edit(delta, request.requested_model, "message", unwrapper)
@@ -167,10 +167,6 @@ def _as_text(delta: Delta) -> Delta:
     return delta._replace(reasoning=None, text=delta.reasoning)
 
 
-def _open_unwrapper(request: ChatRequest) -> CustomCallUnwrapper | None:
-    return CustomCallUnwrapper(request.custom_tools, request.nested_tools) if request.custom_tools else None
-
-
 def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | None) -> dict[str, Any]:
     """The chunk (or completion) a delta came from, with the delta's own values written into it."""
     edited: dict[str, Any] = {**(delta.chunk or {}), "model": model}
@@ -180,26 +176,22 @@ def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | 
     if choices:
         found = choices[0].get(part)
         before = found if isinstance(found, dict) else {}
-        message = _edit_message(before, delta, unwrapper)
+        message = before
+        content = before.get("content")
+        if delta.text is not None and content != delta.text:
+            blocks = content if delta.server is not None and isinstance(content, list) else None
+            message = {**message, "content": delta.text if blocks is None else _edit_blocks(blocks, delta.text)}
+        if delta.calls:
+            entries = before.get("tool_calls")
+            calls = _edit_calls(entries if isinstance(entries, list) else [], delta, unwrapper)
+            if calls != entries:
+                message = {**message, "tool_calls": calls}
         if part == "delta" and delta.reasoning is None and before.get("reasoning_content") is not None:
             # Null, not absent: DeepSeek's own chunks have it so while the model answers, and clients read it unasked.
             message = {**message, "reasoning_content": None}
         if message is not before:
             edited["choices"] = [{**choices[0], part: message}]
     return edited
-
-
-def _edit_message(message: Mapping[str, Any], delta: Delta, unwrapper: CustomCallUnwrapper | None) -> Mapping[str, Any]:
-    content = message.get("content")
-    if delta.text is not None and content != delta.text:
-        blocks = content if delta.server is not None and isinstance(content, list) else None
-        message = {**message, "content": delta.text if blocks is None else _edit_blocks(blocks, delta.text)}
-    if delta.calls:
-        before = message.get("tool_calls")
-        calls = _edit_calls(before if isinstance(before, list) else [], delta, unwrapper)
-        if calls != before:
-            message = {**message, "tool_calls": calls}
-    return message
 
 
 def _edit_blocks(blocks: list[Any], text: str) -> list[Any]:
@@ -217,15 +209,16 @@ def _edit_calls(calls: Sequence[Any], delta: Delta, unwrapper: CustomCallUnwrapp
     for position, call in enumerate(calls):
         index = call.get("index") if isinstance(call, dict) else -1
         index = position if index is None else index
-        piece = next((each for each in new if each.index == index), None)
-        if piece is not None:
-            new.remove(piece)
-            function = call.get("function")
-            if isinstance(function, dict) and (function.get("arguments") or "") != piece.arguments:
-                call = {**call, "function": {**function, "arguments": piece.arguments}}
-            call = call if unwrapper is None else unwrapper.nest(call, delta.choice, piece.index)
+        for piece in new:
+            if piece.index == index:
+                new.remove(piece)
+                function = call.get("function")
+                if isinstance(function, dict) and (function.get("arguments") or "") != piece.arguments:
+                    call = {**call, "function": {**function, "arguments": piece.arguments}}
+                call = call if unwrapper is None else unwrapper.nest(call, delta.choice, index)
+                break
         edited.append(call)
-    for each in new:
-        call = {"index": each.index, "function": {"arguments": each.arguments}}
-        edited.append(call if unwrapper is None else unwrapper.nest(call, delta.choice, each.index))
+    for piece in new:
+        call = {"index": piece.index, "function": {"arguments": piece.arguments}}
+        edited.append(call if unwrapper is None else unwrapper.nest(call, delta.choice, piece.index))
     return edited

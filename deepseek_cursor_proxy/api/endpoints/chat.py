@@ -24,13 +24,12 @@ class ChatEndpoint(GenerationEndpoint):
         chat = parse(request.body, self._services.config, self._services.memory)
         exchange = self.open(request, GenerationRequest(chat, request.body, request.body_bytes))
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
-        return self.reply(exchange, chat, writer, self._form(request), with_end_notices=True)
-
-    def _form(self, request: ClientRequest) -> thinking_blocks.Form | None:
-        """The form of thinking blocks in the text; None when the client gets `reasoning_content` alone."""
         config = self._services.config
-        if config.display_reasoning == "off":
-            return None
-        if config.display_reasoning == "auto" and not clients.shows_thinking(request.http, request.body):
-            return None
-        return thinking_blocks.COLLAPSIBLE if config.collapsible_reasoning else thinking_blocks.PLAIN
+        # Without a form of thinking blocks in the text, the client gets `reasoning_content` alone.
+        form: thinking_blocks.Form | None = thinking_blocks.PLAIN
+        if config.collapsible_reasoning:
+            form = thinking_blocks.COLLAPSIBLE
+        display = config.display_reasoning
+        if display == "off" or (display == "auto" and not clients.shows_thinking(request.http, request.body)):
+            form = None
+        return self.reply(exchange, chat, writer, form, with_end_notices=True)

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, ToolCall, join_pieces
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, ToolCall, join_pieces
 from deepseek_cursor_proxy.json_codec import is_json, object_in
 from deepseek_cursor_proxy.protocols.request.field_checks import json_text
 
@@ -82,6 +82,10 @@ class CustomCallUnwrapper:
         # By choice and call; None for a call of an ordinary function.
         self._readers: dict[tuple[int, int], FreeTextReader | None] = {}
         self._nested_calls: set[tuple[int, int]] = set()
+
+    @classmethod
+    def of(cls, request: ChatRequest) -> "CustomCallUnwrapper | None":
+        return cls(request.custom_tools, request.nested_tools) if request.custom_tools else None
 
     def unwrap(self, delta: Delta, *, is_whole: bool = False) -> Delta:
         """The delta with raw text in place of arguments; the last delta brings the text that was held back."""

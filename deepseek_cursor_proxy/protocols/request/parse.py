@@ -186,8 +186,7 @@ def _params(body: Json) -> dict[str, Any]:
             params.setdefault("max_tokens", limit)
     if "max_tokens" in params:
         params["max_tokens"] = min(params["max_tokens"], _MAX_TOKENS)
-    form = _text_format(body)
-    if form is not None:
+    if (form := _text_format(body) if "text" in body else None) is not None:
         params.setdefault("response_format", form)
     user = optional(body, "user", str, "a string")
     if not _USER_ID.fullmatch(params.get("user_id", "")):
@@ -247,7 +246,9 @@ def _find_history(body: Json) -> _HistorySource:
         return _HistorySource([] if body.get("input") is None else body["input"], "input", are_items=True)
     if not isinstance(messages, list):
         raise bad_field("messages", "a list")
-    return _HistorySource(messages, "messages", any(map(responses_items.is_item, messages)))
+    # A chat message has a role, which no item needs.
+    others = [message for message in messages if isinstance(message, dict) and "role" not in message]
+    return _HistorySource(messages, "messages", any(map(responses_items.is_item, others)))
 
 
 def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: ChatMemory) -> ParsedHistory:

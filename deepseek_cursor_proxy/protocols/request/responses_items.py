@@ -57,9 +57,9 @@ _KINDS = ("message", "reasoning", _TOOLS_KIND, *_CALL_KINDS, *_OUTPUT_KINDS)
 _PART_KINDS = ("input_text", "text", "input_image", "image_url", "input_file")
 
 
-def is_item(value: Any) -> bool:
-    """Whether a value in a list of messages is an item and no chat message."""
-    return isinstance(value, dict) and "role" not in value and value.get("type") in _KINDS
+def is_item(value: Json) -> bool:
+    """Whether an object without a role in a list of messages is an item."""
+    return value.get("type") in _KINDS
 
 
 def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:

@@ -71,6 +71,13 @@ class ToolSet:
         self.upstream_names: dict[QualifiedName, str] = {}
         self._inner: dict[QualifiedName, int] = {}
 
+    def read(self, tool: Any, param: str) -> None:
+        """Add a tool of any shape; a namespace is several."""
+        if isinstance(tool, dict) and tool.get("type") == "namespace":
+            self._add_namespace(tool, param)
+        elif (function := _read_tool(tool, param, self)) is not None:
+            self.add(function)
+
     def add(self, tool: Json) -> None:
         name = tool["function"]["name"]
         if name in self.names:
@@ -80,7 +87,7 @@ class ToolSet:
         self.names.add(name)
         self.tools.append(self._as_function(tool))
 
-    def add_namespace(self, group: Json, param: str) -> None:
+    def _add_namespace(self, group: Json, param: str) -> None:
         namespace = _name(group, param)
         about = optional_string(group, "description", param)
         tools = group.get("tools")
@@ -100,7 +107,8 @@ class ToolSet:
             self.tools.append(tool if description is None else _replace_fields(tool, description=description))
 
     def name_inner_tools(self) -> None:
-        self.upstream_names = upstream_names(self._inner, self.names)
+        if self._inner:
+            self.upstream_names = upstream_names(self._inner, self.names)
         for inner, name in self.upstream_names.items():
             index = self._inner[inner]
             self.tools[index] = self._as_function(_replace_fields(self.tools[index], name=name))
@@ -129,13 +137,13 @@ def read(
         return tool_set
     tools = optional(body, "tools", list, "a list") or []
     functions = optional(body, "functions", list, "a list") or []
-    for tool, param in [*((tool, f"tools[{index}]") for index, tool in enumerate(tools)), *declared]:
+    for index, tool in enumerate(tools):
         if _is_plain(tool):
             tool_set.add(tool)
-        elif isinstance(tool, dict) and tool.get("type") == "namespace":
-            tool_set.add_namespace(tool, param)
-        elif (function := _read_tool(tool, param, tool_set)) is not None:
-            tool_set.add(function)
+        else:
+            tool_set.read(tool, f"tools[{index}]")
+    for tool, param in declared:
+        tool_set.read(tool, param)
     for index, function in enumerate(functions):
         tool_set.add(_function(function, f"functions[{index}]"))
     tool_set.name_inner_tools()
@@ -198,8 +206,11 @@ def _is_plain(tool: Any) -> bool:
     if not isinstance(function, dict) or "input_schema" in tool or function.get("strict") is not None:
         return False
     name, description, parameters = function.get("name"), function.get("description"), function.get("parameters")
-    is_described = isinstance(description, str) and isinstance(parameters, dict)
-    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and is_described
+    if not (description is None or isinstance(description, str)):
+        return False
+    if not (parameters is None or isinstance(parameters, dict)):
+        return False
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME
 
 
 def _read_tool(tool: Any, param: str, tool_set: ToolSet) -> Json | None:
