@@ -28,7 +28,8 @@ from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, RunningRequest
+from deepseek_cursor_proxy.observers.events import Progress
+from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord
 
 _log = logging.getLogger(__name__)
 
@@ -243,7 +244,7 @@ class Feeds:
             yield _HEARTBEAT
 
 
-def _running_events(in_flight: Sequence[RunningRequest], last: dict[int, tuple[str, int]]) -> Iterator[bytes]:
+def _running_events(in_flight: Sequence[Progress], last: dict[int, tuple[str, int]]) -> Iterator[bytes]:
     """The events for requests that are not as they were `last`."""
     for request in in_flight:
         state = (request.phase, request.output_tokens_estimate)

@@ -19,8 +19,8 @@ from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.usage import ledger_connection
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import BadRequest, NotFound
-from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
-from deepseek_cursor_proxy.observers.request_log import RequestRecord, RunningRequest, TurnCounts
+from deepseek_cursor_proxy.observers.events import Progress, RequestFacts, Result, Timing
+from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.observers.trace import PROOFS
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.usage_rows import UsageRow
@@ -192,13 +192,13 @@ def _to_record(found: UsageRow) -> RequestRecord:
     )
 
 
-def running(request: RunningRequest) -> dict[str, Any]:
+def running(request: Progress) -> dict[str, Any]:
     return {
         **_facts(request.facts),
         "phase": request.phase,
         "age_seconds": _seconds(request.age_seconds),
         "output_tokens_estimate": request.output_tokens_estimate,
-        "first_token_seconds": _seconds(request.first_token_seconds),
+        "first_token_seconds": _seconds(request.first_delta_seconds),
     }
 
 

@@ -35,6 +35,8 @@ from deepseek_cursor_proxy.usage.prices import Cost
 
 _log = logging.getLogger(__name__)
 
+# Of mixed text; only ever shown as an estimate.
+_CHARACTERS_PER_TOKEN = 4
 # Hexadecimal digits of a digest that tell callers and chats apart.
 DIGEST_LENGTH = 12
 
@@ -110,6 +112,15 @@ class Progress(NamedTuple):
     is_sent: bool = False
     characters: int = 0
     first_delta_seconds: float | None = None
+
+    @property
+    def phase(self) -> str:
+        """queued, sent or streaming."""
+        return "streaming" if self.first_delta_seconds is not None else "sent" if self.is_sent else "queued"
+
+    @property
+    def output_tokens_estimate(self) -> int:
+        return self.characters // _CHARACTERS_PER_TOKEN
 
 
 class Received(NamedTuple):
@@ -201,6 +212,10 @@ class Finished(NamedTuple):
     @property
     def number(self) -> int:
         return self.facts.number
+
+    def without_texts(self) -> "Finished":
+        """The event for an observer that keeps it."""
+        return self._replace(message=None, usage=None, prepared=None, other_messages=(), logprobs=None)
 
 
 class PictureDescribed(NamedTuple):

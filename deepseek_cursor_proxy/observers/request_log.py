@@ -34,7 +34,7 @@ from deepseek_cursor_proxy.observers.events import (
     Terminal,
     Timing,
 )
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
+from deepseek_cursor_proxy.reasoning.restore import Source, Turn
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.usage.prices import Cost
@@ -49,8 +49,6 @@ _MOST_TURNS = 600
 _MESSAGE_LENGTH = 200
 _NAME_LENGTH = 60
 _MOST_NAMES = 20
-# Of mixed text; only ever shown as an estimate.
-_CHARACTERS_PER_TOKEN = 4
 
 
 class TurnMark(NamedTuple):
@@ -120,17 +118,6 @@ class RequestRecord(NamedTuple):
         return [TurnMark(code >> 8, _SOURCES[code >> 4 & 15], _PROOFS[code & 15]) for code in codes]
 
 
-class RunningRequest(NamedTuple):
-    """A request in flight, as it is at this moment."""
-
-    facts: RequestFacts
-    # queued, sent or streaming.
-    phase: str
-    age_seconds: float
-    output_tokens_estimate: int
-    first_token_seconds: float | None
-
-
 EndListener = Callable[[RequestRecord], None]
 BeginListener = Callable[[int], None]
 
@@ -176,11 +163,11 @@ class RequestLog:
 
     # Read …
 
-    def running(self) -> list[RunningRequest]:
+    def running(self) -> list[Progress]:
         """The requests in flight, oldest first."""
         with self._lock:
             running = list(self._running.values())
-        return [_running_request(progress()) for progress in running]
+        return [_with_safe_facts(progress()) for progress in running]
 
     def count_streams(self) -> int:
         """How many streamed answers are running."""
@@ -201,10 +188,10 @@ class RequestLog:
             records = itertools.chain(self._ended, self._unknown)
             return next((record for _, record in records if record.number == number), None)
 
-    def find_running(self, number: int) -> RunningRequest | None:
+    def find_running(self, number: int) -> Progress | None:
         with self._lock:
             progress = self._running.get(number)
-        return _running_request(progress()) if progress is not None else None
+        return _with_safe_facts(progress()) if progress is not None else None
 
     def subscribe(self, on_end: EndListener, on_begin: BeginListener | None = None) -> Callable[[], None]:
         """Call these on the thread of each request, which they must not block; returns a function that unsubscribes."""
@@ -227,11 +214,8 @@ def _notify(listener: Callable[[Any], None], value: object) -> None:
         _log.warning("%s failed: %s: %s", getattr(listener, "__qualname__", listener), type(error).__name__, error)
 
 
-def _running_request(progress: Progress) -> RunningRequest:
-    first_delta = progress.first_delta_seconds
-    phase = "streaming" if first_delta is not None else "sent" if progress.is_sent else "queued"
-    tokens = progress.characters // _CHARACTERS_PER_TOKEN
-    return RunningRequest(_safe_facts(progress.facts), phase, progress.age_seconds, tokens, first_delta)
+def _with_safe_facts(progress: Progress) -> Progress:
+    return progress._replace(facts=_safe_facts(progress.facts))
 
 
 # Records …
@@ -245,7 +229,13 @@ def make_record(event: Terminal) -> RequestRecord:
     if isinstance(event, PassedThrough):
         host = _safe_name(event.host)
         return RequestRecord(facts, event.end.result, event.end.status, message, Timing(event.seconds), host)
-    history = _read_history(event.prepared) if event.prepared is not None else _NO_HISTORY
+    turns, repairs, strip = TurnCounts(), _NO_REPAIRS, b""
+    dropped: tuple[str, ...] = ()
+    if (prepared := event.prepared) is not None:
+        dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
+        repairs = prepared.repairs
+        if prepared.turns or prepared.transcript_count:
+            turns, strip = prepared.count_turns(), _pack(prepared.turns[-_MOST_TURNS:])
     return RequestRecord(
         facts,
         event.end.result,
@@ -257,34 +247,15 @@ def make_record(event: Terminal) -> RequestRecord:
         event.cost,
         _safe_name(event.finish_reason) if event.finish_reason is not None else None,
         event.retries,
-        history.turns,
-        history.repairs,
+        turns,
+        repairs,
         event.divergence.words() if event.divergence is not None else None,
-        history.dropped,
-        history.packed_strip,
+        dropped,
+        strip,
         event.retry_reasons,
         event.rerouted,
         event.is_cached,
     )
-
-
-class _History(NamedTuple):
-    """What a record has of the history that was sent."""
-
-    turns: TurnCounts = TurnCounts()
-    repairs: Mapping[str, int] = _NO_REPAIRS
-    dropped: tuple[str, ...] = ()
-    packed_strip: bytes = b""
-
-
-_NO_HISTORY = _History()
-
-
-def _read_history(prepared: PreparedRequest) -> _History:
-    dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
-    if not (prepared.turns or dropped or prepared.repairs or prepared.transcript_count):
-        return _NO_HISTORY
-    return _History(prepared.count_turns(), prepared.repairs, dropped, _pack(prepared.turns[-_MOST_TURNS:]))
 
 
 def _source(turn: Turn) -> int:

@@ -10,7 +10,6 @@ file is a StartupError of one line. All text comes from strangers, so it is prin
 or odd fields are tolerated, because people cut and edit a trace before they send it in.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -46,60 +45,41 @@ _FIRST_WORDS = 120
 
 
 class Trace:
-    """Called by handler threads; the lock protects the unfinished traces and their requests."""
+    """Called by handler threads. Operations of its dict are atomic; events of one request come in order."""
 
     def __init__(self, directory: Path, run: str, now: Callable[[], float] = time.time) -> None:
         """`run` is that of the request log."""
         self._directory = directory.expanduser()
         self._run = run
         self._now = now
-        self._lock = threading.Lock()
-        self._open: dict[int, dict[str, Any]] = {}
-        self._requests: dict[int, ChatRequest] = {}
+        # By number, the unfinished traces with the requests of their clients.
+        self._open: dict[int, tuple[dict[str, Any], ChatRequest]] = {}
 
     def emit(self, event: Event) -> None:
         match event:
             case Received():
-                with self._lock:
-                    self._open[event.number] = self._new_trace(event)
-                    self._requests[event.number] = event.request
+                self._open[event.number] = self._new_trace(event), event.request
             case Restored():
                 # A second one follows a refusal. Both are kept, also when DeepSeek is never reached.
-                with self._lock:
-                    request = self._requests[event.number]
-                self._trace_of(event).setdefault("restored", []).append(_restored_fields(event, request))
-                self._trace_of(event)["upstream_request"] = event.upstream_api.payload(event.prepared.request)
+                trace, request = self._open[event.number]
+                trace.setdefault("restored", []).append(_restored_fields(event, request))
+                trace["upstream_request"] = event.upstream_api.payload(event.prepared.request)
             case Sent():
-                self._trace_of(event)["timing"]["accepted_seconds"] = event.seconds
+                self._open[event.number][0]["timing"]["accepted_seconds"] = event.seconds
             case Finished():
-                with self._lock:
-                    trace = self._open.pop(event.number, None)
-                    self._requests.pop(event.number, None)
-                if trace is not None and event.facts.key:
-                    timing = {
-                        "queue_seconds": event.timing.queue,
-                        "connect_seconds": event.timing.connect,
-                        "first_delta_seconds": event.timing.first_delta,
-                        "total_seconds": event.timing.total,
-                    }
-                    # The caller is unknown until an upstream has accepted its key.
-                    fields = {"caller": event.facts.key, **_finished_fields(event)}
-                    self._write({**trace, **fields, "timing": {**trace["timing"], **timing}})
+                opened = self._open.pop(event.facts.number, None)
+                if opened is not None and event.facts.key:
+                    self._write({**opened[0], **_finished_fields(event, opened[0]["timing"])})
             case Rerouted():
-                trace = self._trace_of(event)
+                trace, _ = self._open[event.number]
                 words = {"failed": event.failed, "reason": event.reason, "upstream": event.upstream}
                 # How many times it had been restored by then.
-                count = len(trace.get("restored", ()))
-                trace.setdefault("rerouted", []).append({**words, "after": count})
+                trace.setdefault("rerouted", []).append({**words, "after": len(trace.get("restored", ()))})
             case PictureDescribed() | Refused() | PassedThrough() | UpstreamChanged():
                 # No exchange, so nothing was restored.
                 pass
             case _:
                 assert_never(event)
-
-    def _trace_of(self, event: Restored | Sent | Rerouted) -> dict[str, Any]:
-        with self._lock:
-            return self._open[event.number]
 
     def _new_trace(self, event: Received) -> dict[str, Any]:
         return {
@@ -154,9 +134,11 @@ def _turn_fields(turn: Turn, message: Message) -> dict[str, Any]:
     }
 
 
-def _finished_fields(event: Finished) -> dict[str, Any]:
+def _finished_fields(event: Finished, timing: Mapping[str, float]) -> dict[str, Any]:
     others = {"other_replies": [*map(_reply_fields, event.other_messages)]} if event.other_messages else {}
     return {
+        # Unknown until an upstream has accepted its key.
+        "caller": event.facts.key,
         "reply": _reply_fields(event.message) if event.message is not None else None,
         **others,
         "finish_reason": event.finish_reason,
@@ -165,6 +147,13 @@ def _finished_fields(event: Finished) -> dict[str, Any]:
         "status": event.end.status,
         "retries": event.retries,
         **({"is_cached": True} if event.is_cached else {}),
+        "timing": {
+            **timing,
+            "queue_seconds": event.timing.queue,
+            "connect_seconds": event.timing.connect,
+            "first_delta_seconds": event.timing.first_delta,
+            "total_seconds": event.timing.total,
+        },
     }
 
 

@@ -241,7 +241,7 @@ class TestTerminalEvents(SocketTestCase):
         (running,) = log.running()
         self.assertEqual((1, "chat", True), (running.facts.number, running.facts.api, running.facts.stream))
         self.assertEqual(12, len(running.facts.session))
-        self.assertIsNotNone(running.first_token_seconds)
+        self.assertIsNotNone(running.first_delta_seconds)
         self.fake.release.set()
         read_reply(sock)
         self.ended(proxy)

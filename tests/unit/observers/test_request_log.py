@@ -48,17 +48,22 @@ def turn(index: int, source: Source, need: ReasoningNeed = ReasoningNeed.HARD, p
     return Turn(index, need, source, **{"is_empty": False, "has_notice": False, **fields}, proof=proof)
 
 
+def _state(progress: Progress) -> tuple[str, float, int]:
+    return progress.phase, progress.age_seconds, progress.output_tokens_estimate
+
+
 class TestRequestLog(unittest.TestCase):
     def test_a_request_runs_from_its_first_event_to_its_last(self) -> None:
         log, so_far = RequestLog(), [Progress(facts(), 0.1)]
         log.emit(Received(1, REQUEST, {}, 10, "key", lambda: so_far[0]))
-        self.assertEqual(("queued", 0.1, 0), log.running()[0][1:4])
+        self.assertEqual(("queued", 0.1, 0), _state(log.running()[0]))
         so_far[0] = Progress(facts(stream=True), 0.2, is_sent=True)
         self.assertEqual(("sent", 1), (log.running()[0].phase, log.count_streams()))
         so_far[0] = Progress(facts(), 0.4, True, 400, 0.3)
         running = log.find_running(1)
         assert running is not None
-        self.assertEqual(("streaming", 0.4, 100, 0.3), running[1:])
+        self.assertEqual(("streaming", 0.4, 100), _state(running))
+        self.assertEqual(0.3, running.first_delta_seconds)
         log.emit(finished())
         self.assertEqual(([], None), (log.running(), log.find_running(1)))
         record = log.find(1)
