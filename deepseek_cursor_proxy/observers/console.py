@@ -12,6 +12,9 @@ The second line reports what was repaired or replayed as text. The last reports 
 request, what share of it was cached then if that fell by more than half, and the cost, an estimate.
 A new figure is a field of its event (see `events`), which `exchange` or `api` sets. Lines contain no prompt, answer or
 key; `verbose` logs the bodies, never a key. All goes to the log: a program that embeds the proxy can keep it quiet.
+
+The log's thread formats the lines, many at a time (see `standard_streams`). They may wait there for a paused terminal,
+so they hold figures and names, and no text of a request.
 """
 
 import logging
@@ -19,21 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
-from deepseek_cursor_proxy.observers.events import (
-    COMPLETED,
-    End,
-    Event,
-    Finished,
-    PassedThrough,
-    PictureDescribed,
-    Received,
-    Refused,
-    Rerouted,
-    Restored,
-    Result,
-    Sent,
-    UpstreamChanged,
-)
+from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
@@ -59,132 +48,128 @@ class Console:
         self._write = line_writer(_log)
         self._reported_fields: set[str] = set()
         # By number, the lines of requests in flight whose callers are not known yet.
-        self._held: dict[int, list[str]] = {}
+        self._held: dict[int, list[_Line]] = {}
         # By type: a match statement tries one class after the other.
-        self._reports: dict[type[Event], Callable[[Any], None]] = {
-            Received: self._report_received,
-            Restored: self._report_restored,
-            Sent: self._report_sent,
-            Finished: self._report_finished,
-            PictureDescribed: self._report_picture,
-            Refused: self._report_refused,
-            PassedThrough: self._report_passed,
-            Rerouted: self._report_rerouted,
-            UpstreamChanged: _report_upstream,
+        self._reports: dict[type[events.Event], Callable[[Any], None]] = {
+            events.Received: self._report_received,
+            events.Restored: self._report_restored,
+            events.Sent: self._report_sent,
+            events.Finished: self._report_finished,
+            events.PictureDescribed: self._report_picture,
+            events.Refused: self._report_refused,
+            events.PassedThrough: self._report_passed,
+            events.Rerouted: self._report_rerouted,
+            events.UpstreamChanged: _report_upstream,
         }
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         self._reports[type(event)](event)
 
-    def _report_received(self, event: Received) -> None:
-        is_known = bool(event.key)
-        if not is_known and not self._verbose:
+    def _report_received(self, event: events.Received) -> None:
+        request = event.request
+        if not event.key and not self._verbose:
             self._held[event.number] = []
         # For a caller that is not known yet, they are reported with its next request.
-        if is_known and event.request.dropped:
-            self._report_dropped(event.request.dropped)
-        self._print("┌", event.number, _format_received(event), _PLAIN)
+        if event.key and request.dropped:
+            for name in request.dropped:
+                # Names come from the network, so their length is limited.
+                if self._is_first(text := safe_text(name, 60)):
+                    _log.info("not forwarded to DeepSeek: %s (said once)", text)
+        counts = len(request.messages), len(request.tools) + len(request.server_tools)
+        models = request.requested_model, request.model
+        self._print("┌", event.number, _format_received, models, request.stream, counts, event.body_bytes)
         if self._verbose:
-            self._print_body("client sent", event.body)
+            _print_body("client sent", event.body)
 
-    def _report_restored(self, event: Restored) -> None:
-        counts = event.prepared.count_turns()
-        is_remarkable = counts.missing or event.prepared.has_transcript or event.refused_tools
-        text = f"reasoning  {_format_restored(event, counts)}"
-        self._print("├", event.number, text, _YELLOW if is_remarkable else _PLAIN)
+    def _report_restored(self, event: events.Restored) -> None:
+        prepared = event.prepared
+        self._print(
+            *("├", event.number, _format_restored, prepared.count_turns(), prepared.repairs, prepared.request.thinking),
+            *(event.is_second_attempt, event.refused_tools),
+        )
 
-    def _report_sent(self, event: Sent) -> None:
+    def _report_sent(self, event: events.Sent) -> None:
         self._release(event.number)
-        by = f" by {event.upstream}" if event.upstream else ""
-        accepted = f"accepted{by} after {event.seconds:.2f} s"
-        parts = [_size(event.payload_bytes), accepted, *_retries(event.retries)]
-        text = f"sent       {' · '.join(parts)}"
-        self._print("├", event.number, text, _YELLOW if event.retries else _PLAIN)
+        self._print("├", event.number, _format_sent, event.payload_bytes, event.seconds, event.retries, event.upstream)
         if self._verbose:
-            self._print_body("sent to DeepSeek", event.payload())
+            _print_body("sent to DeepSeek", event.payload())
 
-    def _report_finished(self, event: Finished) -> None:
-        is_good = event.end is COMPLETED
-        has_lost = _has_lost_cache(event)
-        if event.mixed_names:
-            self._report_mixed(event.mixed_names)
-        text = _format_finished(event, has_lost_cache=has_lost)
-        edge = "└"
+    def _report_finished(self, event: events.Finished) -> None:
+        number, edge = event.facts.number, "└"
+        mixed = "reasoning_content and " + " and ".join(event.mixed_names)
+        if event.mixed_names and self._is_first(mixed):
+            _log.warning("the upstream sends reasoning as %s; it is read as one (said once)", mixed)
         if event.facts.key:
-            self._release(event.number)
-        elif self._held.pop(event.number, None) is not None:
-            edge, text = "─", f"{safe_text(event.facts.requested_model, 60)} {text}"
-        self._print(edge, event.number, text, _RED if not is_good else _YELLOW if has_lost else _GREEN)
-        if self._verbose:
-            self._print_answers(event)
+            self._release(number)
+        elif self._held.pop(number, None) is not None:
+            edge = "─"
+        self._print(edge, number, _format_finished, event.without_texts(), edge == "─")
+        for message in filter(None, (event.message, *event.other_messages)) if self._verbose else ():
+            _print_body("DeepSeek said", {"reasoning": message.reasoning, "content": message.content})
 
-    def _report_refused(self, event: Refused) -> None:
+    def _report_refused(self, event: events.Refused) -> None:
         self._held.pop(event.number, None)
         if not event.is_quiet:
             line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
-            self._write(safe_text(line, 1000))
+            self._write(safe_text, line, 1000)
 
-    def _report_passed(self, event: PassedThrough) -> None:
+    def _report_passed(self, event: events.PassedThrough) -> None:
         model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
         line = f"─ #{event.number} {model} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
-        self._write(safe_text(line, 1000))
+        self._write(safe_text, line, 1000)
 
-    def _report_rerouted(self, event: Rerouted) -> None:
-        text = f"rerouted   {event.failed}: {safe_text(event.reason)} · asking {event.upstream}"
-        self._print("├", event.number, text, _YELLOW)
+    def _report_rerouted(self, event: events.Rerouted) -> None:
+        self._print("├", event.number, _format_rerouted, event)
 
-    def _print(self, edge: str, number: int, text: str, colour: str) -> None:
-        line = f"{edge} #{number} {text}"
-        if self._colour:
-            line = f"{_DIM}{edge} #{number}{_PLAIN} {colour}{text}{_PLAIN}"
+    def _report_picture(self, event: events.PictureDescribed) -> None:
+        model = safe_text(event.model, 60)
+        if event.status == 200:
+            tokens = [format_tokens(read_usage(event.usage))] if event.usage else []
+            parts = [f"picture described by {model}", *tokens, f"{event.seconds:.1f} s"]
+            self._write(safe_text, f"─ {' · '.join(parts)}", 1000)
+        # Unknown callers share one line; otherwise they would use up the names.
+        elif self._is_first(f"picture {event.caller} {event.picture if event.caller else ''}"):
+            why = f"{model}: {safe_text(event.outcome)} ({event.status})"
+            then = "named in the request, and tried again with the next one (said once)"
+            self._write(safe_text, f"─ picture not described by {why} · {then}", 1000)
+
+    def _is_first(self, name: str) -> bool:
+        """Whether to report what is said once; names come from the network, so the number remembered is limited."""
+        is_first = name not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED
+        if is_first:
+            self._reported_fields.add(name)
+        return is_first
+
+    def _print(self, edge: str, number: int, format: "_Format", *values: Any) -> None:
+        line = (self._format_line, edge, number, format, values)
         held = self._held.get(number)
         if held is None:
-            self._write(line)
+            self._write(*line)
         else:
             held.append(line)
 
     def _release(self, number: int) -> None:
         """Print the lines of a request whose caller is known now."""
         for line in self._held.pop(number, ()):
-            self._write(line)
+            self._write(*line)
 
-    def _print_body(self, what: str, body: Mapping[str, Any]) -> None:
-        _log.info("│ %s: %s", what, readable_json(body))
-
-    def _print_answers(self, event: Finished) -> None:
-        for message in filter(None, (event.message, *event.other_messages)):
-            self._print_body("DeepSeek said", {"reasoning": message.reasoning, "content": message.content})
-
-    def _report_picture(self, event: PictureDescribed) -> None:
-        if event.status == 200:
-            tokens = [format_tokens(read_usage(event.usage))] if event.usage else []
-            parts = [f"picture described by {safe_text(event.model, 60)}", *tokens, f"{event.seconds:.1f} s"]
-            self._write(safe_text(f"─ {' · '.join(parts)}", 1000))
-            return
-        # Unknown callers share one line; otherwise they would use up the names.
-        name = f"picture {event.caller} {event.picture if event.caller else ''}"
-        if name not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED:
-            self._reported_fields.add(name)
-            why = f"{safe_text(event.model, 60)}: {safe_text(event.outcome)} ({event.status})"
-            then = "named in the request, and tried again with the next one (said once)"
-            self._write(safe_text(f"─ picture not described by {why} · {then}", 1000))
-
-    def _report_mixed(self, names: tuple[str, ...]) -> None:
-        mixed = "reasoning_content and " + " and ".join(names)
-        if mixed not in self._reported_fields:
-            self._reported_fields.add(mixed)
-            _log.warning("the upstream sends reasoning as %s; it is read as one (said once)", mixed)
-
-    def _report_dropped(self, names: tuple[str, ...]) -> None:
-        for name in names:
-            # Names come from the network, so their length is limited.
-            text = safe_text(name, 60)
-            if text not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED:
-                self._reported_fields.add(text)
-                _log.info("not forwarded to DeepSeek: %s (said once)", text)
+    def _format_line(self, edge: str, number: int, format: "_Format", values: tuple[Any, ...]) -> str:
+        text, colour = format(*values)
+        if self._colour:
+            return f"{_DIM}{edge} #{number}{_PLAIN} {colour}{text}{_PLAIN}"
+        return f"{edge} #{number} {text}"
 
 
-def _report_upstream(event: UpstreamChanged) -> None:
+# Returns a text and its colour.
+_Format = Callable[..., tuple[str, str]]
+_Line = tuple[Callable[..., str], str, int, _Format, tuple[Any, ...]]
+
+
+def _print_body(what: str, body: Mapping[str, Any]) -> None:
+    _log.info("│ %s: %s", what, readable_json(body))
+
+
+def _report_upstream(event: events.UpstreamChanged) -> None:
     if event.is_ready:
         _log.info("upstream %s answers again", event.upstream)
         return
@@ -194,47 +179,58 @@ def _report_upstream(event: UpstreamChanged) -> None:
     _log.warning("upstream %s: %s; %s for %.0f s", event.upstream, safe_text(event.reason), effect, event.seconds)
 
 
-def _format_received(event: Received) -> str:
-    request = event.request
-    model = safe_text(request.requested_model, 60)
-    parts = [
-        model if request.requested_model == request.model else f"{model} → {safe_text(request.model, 60)}",
-        "stream" if request.stream else "plain",
-        _count(len(request.messages), "message"),
-        _count(len(request.tools) + len(request.server_tools), "tool"),
-        _size(event.body_bytes),
-    ]
-    return " · ".join(parts)
+# On the log's thread …
 
 
-def _format_restored(event: Restored, counts: TurnCounts) -> str:
-    prepared = event.prepared
+def _format_received(models: tuple[str, str], stream: bool, counts: tuple[int, int], size: int) -> tuple[str, str]:
+    model, served = (safe_text(name, 60) for name in models)
+    name = model if models[0] == models[1] else f"{model} → {served}"
+    messages, tools = _count(counts[0], "message"), _count(counts[1], "tool")
+    return f"{name} · {'stream' if stream else 'plain'} · {messages} · {tools} · {_size(size)}", _PLAIN
+
+
+def _format_restored(
+    counts: TurnCounts, repairs: Mapping[str, int], thinking: bool, is_second: bool, refused_tools: tuple[str, ...]
+) -> tuple[str, str]:
     parts = [f"{counts.filled} filled"]
     if counts.kept:
         parts.append(f"{counts.kept} kept")
     if counts.empty:
         parts.append(f"{counts.empty} empty")
     parts.append(f"{counts.missing} missing")
-    if not prepared.request.thinking:
+    if not thinking:
         parts = ["thinking is off for this request"]
-    if prepared.repairs:
-        parts.append(f"repaired: {format_repairs(prepared.repairs)}")
-    if prepared.has_transcript:
-        parts.append(f"recovered: {_count(prepared.transcript_count, 'message')} replayed as text")
-    if event.is_second_attempt:
+    if repairs:
+        parts.append(f"repaired: {format_repairs(repairs)}")
+    if counts.recovered:
+        parts.append(f"recovered: {_count(counts.recovered, 'message')} replayed as text")
+    if is_second:
         parts.append("second try, DeepSeek refused the first")
-    if event.refused_tools:
-        names = safe_text(", ".join(event.refused_tools), 100)
+    if refused_tools:
+        names = safe_text(", ".join(refused_tools), 100)
         parts.append(f"without {names}, which the upstream refused")
-    return " · ".join(parts)
+    is_remarkable = counts.missing or counts.recovered or refused_tools
+    return f"reasoning  {' · '.join(parts)}", _YELLOW if is_remarkable else _PLAIN
+
+
+def _format_sent(size: int, seconds: float, retries: int, upstream: str) -> tuple[str, str]:
+    by = f" by {upstream}" if upstream else ""
+    parts = [_size(size), f"accepted{by} after {seconds:.2f} s", *_retries(retries)]
+    return f"sent       {' · '.join(parts)}", _YELLOW if retries else _PLAIN
+
+
+def _format_rerouted(event: events.Rerouted) -> tuple[str, str]:
+    return f"rerouted   {event.failed}: {safe_text(event.reason)} · asking {event.upstream}", _YELLOW
 
 
 def _retries(count: int) -> list[str]:
     return [f"{count} {'retry' if count == 1 else 'retries'}"] if count else []
 
 
-def _format_finished(event: Finished, *, has_lost_cache: bool) -> str:
-    last = event.last_prompt
+def _format_finished(event: events.Finished, is_alone: bool) -> tuple[str, str]:
+    """The last line; the only one of a caller that no upstream has accepted names the model."""
+    last, is_good = event.last_prompt, event.end is events.COMPLETED
+    has_lost_cache = _has_lost_cache(event)
     before = f", was {int(100 * last.share)} %" if has_lost_cache and last is not None else ""
     parts = [format_tokens(event.tokens, before)] if event.tokens is not None else []
     if event.divergence is not None:
@@ -246,18 +242,20 @@ def _format_finished(event: Finished, *, has_lost_cache: bool) -> str:
         parts.append(safe_text(event.finish_reason, 40))
     if event.is_cached:
         parts.insert(0, "cached answer")
-    if event.end is not COMPLETED:
+    if not is_good:
         parts[:0] = [_format_end(event.end), *_retries(event.retries)]
     parts.append(f"{event.timing.total:.1f} s")
     if event.cost is not None:
         parts.append(format_amount(event.cost.amount, event.cost.currency))
     elif event.tokens is not None:
         parts.append("cost unknown")
-    return f"{'completed' if event.end is COMPLETED else 'ended':<10} " + " · ".join(parts)
+    text = f"{'completed' if is_good else 'ended':<10} {' · '.join(parts)}"
+    name = f"{safe_text(event.facts.requested_model, 60)} " if is_alone else ""
+    return name + text, _RED if not is_good else _YELLOW if has_lost_cache else _GREEN
 
 
-def _format_end(end: End) -> str:
-    if end.result is Result.PASSED_THROUGH:
+def _format_end(end: events.End) -> str:
+    if end.result is events.Result.PASSED_THROUGH:
         return str(end.status)
     return f"{safe_text(end.message)} ({end.status})"
 
@@ -267,7 +265,7 @@ def format_repairs(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {safe_text(name, 40)}" for name, count in counts.items())
 
 
-def _has_lost_cache(event: Finished) -> bool:
+def _has_lost_cache(event: events.Finished) -> bool:
     """Whether the cached share of the chat fell by more than half."""
     last, tokens = event.last_prompt, event.tokens
     if last is None or tokens is None:

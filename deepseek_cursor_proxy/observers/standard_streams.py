@@ -3,8 +3,9 @@
 A log may be on a full disk, in a pipe that is not read, or on a terminal that is paused (Ctrl-S, QuickEdit). A line
 that cannot be written costs that line alone: not the start, an answer or the exit code, and no traceback per line. So
 stderr, and stdout while the proxy serves, are written by a thread of their own: the LogWriter. Other threads and signal
-handlers only append to its queue. When the queue is full, new text is dropped, and the writer reports the number of
-missing lines where they are missing. Later lines are written as soon as that works again.
+handlers only append to its queue; it also formats the console's lines, many at a time. When the queue is full, new text
+is dropped, and the writer reports the number of missing lines where they are missing. Later lines are written as soon
+as that works again.
 """
 
 import contextlib
@@ -22,8 +23,9 @@ from deepseek_cursor_proxy.redaction import safe_text
 
 # Some ten thousand lines of the console, or two large requests with `--verbose`.
 _MOST_CHARACTERS = 4 * 1024 * 1024
-# The memory of a queue entry besides its characters.
+# The memory of a queue entry besides its characters, and that of a line that is not formatted yet.
 _ENTRY = 64
+_LINE = 256
 # Lines of one moment are written together: waking the thread for each took longer than the write.
 _GATHER_SECONDS = 0.01
 # Small, so that `drain` notices a slow reader's progress; also below a Windows console's limit per write.
@@ -44,7 +46,7 @@ class LogWriter:
         self._raw: Any = getattr(stream.buffer, "raw", stream.buffer)
         # Protects the next five fields. Reentrant: a signal handler or finalizer may write while its thread holds it.
         self._lock = threading.RLock()
-        self._texts: list[str] = []
+        self._entries: list[str | _Line] = []
         self._size = 0
         self._dropped = 0
         self._is_idle = True
@@ -61,18 +63,24 @@ class LogWriter:
 
     def write(self, text: str) -> int:
         """Queue the text, or drop it when the queue is full; never waits for the descriptor."""
-        size = len(text)
+        self._append(text, len(text))
+        return len(text)
+
+    def write_line(self, format: Callable[..., str], *values: Any) -> None:
+        """Queue a line for the thread to format."""
+        self._append((format, values), _LINE)
+
+    def _append(self, entry: "str | _Line", size: int) -> None:
         with self._lock:
             # Text that is larger than the queue is accepted when the queue is empty.
             if self._size and self._size + size > _MOST_CHARACTERS:
-                self._dropped += text.count("\n")
-                return size
-            self._texts.append(text)
+                self._dropped += entry.count("\n") if isinstance(entry, str) else 1
+                return
+            self._entries.append(entry)
             self._size += size + _ENTRY
             is_idle, self._is_idle = self._is_idle, False
         if is_idle:
             self._wake.put(None)
-        return size
 
     def drain(self, stuck_seconds: float = STUCK_SECONDS) -> bool:
         """Wait until all is written, unless the descriptor takes nothing for `stuck_seconds`; whether all is."""
@@ -101,7 +109,7 @@ class LogWriter:
 
     def _is_drained(self) -> bool:
         with self._lock:
-            return not (self._texts or self._dropped or self._is_writing)
+            return not (self._entries or self._dropped or self._is_writing)
 
     # The thread …
 
@@ -109,26 +117,24 @@ class LogWriter:
         while True:
             self._wake.get()
             while self._write_batch():
-                self._gather()
+                with contextlib.suppress(queue.Empty):
+                    if not self._is_closing:
+                        self._wake.get(timeout=_GATHER_SECONDS)
             if self._is_closing and self._is_drained():
                 return
-
-    def _gather(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            if not self._is_closing:
-                self._wake.get(timeout=_GATHER_SECONDS)
 
     def _write_batch(self) -> bool:
         """Write the queue; False when it was empty, and the next `write` has to wake the thread."""
         with self._lock:
-            texts, self._texts, self._size = self._texts, [], 0
+            entries, self._entries, self._size = self._entries, [], 0
             dropped, self._dropped = self._dropped, 0
-            self._is_writing = bool(texts or dropped)
+            self._is_writing = bool(entries or dropped)
             self._is_idle = not self._is_writing
             if self._is_idle:
                 return False
         self._report_missing()
-        self._missing += self._write(*texts)
+        texts = [entry if isinstance(entry, str) else _format(*entry) for entry in entries]
+        self._missing += self._write("".join(texts))
         # These were dropped after the texts just written.
         self._missing += dropped
         self._report_missing()
@@ -142,11 +148,11 @@ class LogWriter:
             if not self._write(f"deepseek-cursor-proxy: {lines} missing here: this log could not be written.\n"):
                 self._missing = 0
 
-    def _write(self, *texts: str) -> int:
-        """Write the texts as far as possible; the number of lost lines."""
+    def _write(self, text: str) -> int:
+        """Write the text as far as possible; the number of lost lines."""
         rest = memoryview(b"")
         try:
-            rest = memoryview("".join(texts).encode(self._stream.encoding, self._stream.errors or "strict"))
+            rest = memoryview(text.encode(self._stream.encoding, self._stream.errors or "strict"))
             while rest:
                 written = self._raw.write(rest[:_PIECE])
                 if written:
@@ -159,6 +165,17 @@ class LogWriter:
             # ValueError: the stream is closed.
             return bytes(rest).count(b"\n")
         return 0
+
+
+_Line = tuple[Callable[..., str], tuple[Any, ...]]
+
+
+def _format(format: Callable[..., str], values: tuple[Any, ...]) -> str:
+    try:
+        return format(*values) + "\n"
+    except Exception as error:
+        # A bug costs its line alone.
+        return f"deepseek-cursor-proxy: unexpected {type(error).__name__} in a line of the log\n"
 
 
 class QueuedStream(io.TextIOBase):
@@ -289,7 +306,7 @@ class LineHandler(logging.Handler):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
-        self._stream = stream
+        self.stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
@@ -298,15 +315,15 @@ class LineHandler(logging.Handler):
         elif not record.name.startswith("deepseek_cursor_proxy.observers.console"):
             # The console's lines are safe already.
             line = safe_text(line, 1000)
-        self.write(line)
-
-    def write(self, line: str) -> None:
-        self._stream.write(line + "\n")
+        self.stream.write(line + "\n")
 
 
-def line_writer(log: logging.Logger) -> Callable[[str], object]:
-    """A function that writes safe lines to the log's handler directly, or `log.info` if that is not ours."""
+def line_writer(log: logging.Logger) -> Callable[..., object]:
+    """A function that takes a format and its values, and writes the safe line to our handler, or else to `log`."""
     for handler in logging.getLogger(log.name.partition(".")[0]).handlers:
         if isinstance(handler, LineHandler):
-            return handler.write
-    return log.info
+            stream = handler.stream
+            if isinstance(stream, QueuedStream):
+                return stream.writer.write_line
+            return lambda format, *values: stream.write(format(*values) + "\n")
+    return lambda format, *values: log.info("%s", format(*values))

@@ -76,6 +76,25 @@ class TestLogWriter(unittest.TestCase):
             missing,
         )
 
+    def test_lines_are_formatted_by_the_thread_in_the_order_they_were_queued(self) -> None:
+        writer, sink = self.stuck()
+        formatted_by = []
+
+        def format(number: int) -> str:
+            formatted_by.append(threading.current_thread())
+            return f"{10 // number}"
+
+        for number in (1, 0, 2):
+            writer.write_line(format, number)
+            writer.write(f"after {number}\n")
+        self.assertEqual([], formatted_by)
+        sink.released.set()
+        self.assertTrue(writer.drain())
+        broken = "deepseek-cursor-proxy: unexpected ZeroDivisionError in a line of the log"
+        expected = ["first", "10", "after 1", broken, "after 0", "5", "after 2"]
+        self.assertEqual(expected, sink.written.decode().splitlines())
+        self.assertEqual({writer._thread}, set(formatted_by))
+
     def test_a_text_larger_than_the_queue_is_written_when_the_queue_is_empty(self) -> None:
         self.enterContext(mock.patch.object(standard_streams, "_MOST_CHARACTERS", 1000))
         writer, sink = self.stuck()

@@ -129,10 +129,10 @@ class TestLines(unittest.TestCase):
 
     def test_the_line_writer_writes_to_our_handler_directly(self) -> None:
         self.handle()
-        standard_streams.line_writer(self.log.getChild("child"))("50 % of it")
+        standard_streams.line_writer(self.log.getChild("child"))(str, "50 % of it")
         self.assertEqual("50 % of it\n", self.stream.getvalue())
 
     def test_the_line_writer_logs_records_to_other_handlers(self) -> None:
         with self.assertLogs(self.log, "INFO") as logged:
-            standard_streams.line_writer(self.log.getChild("child"))("50 % of it")
+            standard_streams.line_writer(self.log.getChild("child"))(str, "50 % of it")
         self.assertEqual(["INFO:a_program_of_this_test.child:50 % of it"], logged.output)
