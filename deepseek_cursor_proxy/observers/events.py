@@ -16,18 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
-from deepseek_cursor_proxy.errors import (
-    ClientGone,
-    InternalError,
-    ProxyError,
-    ProxyStopping,
-    UpstreamFailed,
-    UpstreamRefused,
-    UpstreamTimeout,
-)
 from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
 from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
@@ -69,14 +61,20 @@ class End(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> "End":
-        if isinstance(error, (ClientGone, GeneratorExit)):
+        if isinstance(error, (errors.ClientGone, GeneratorExit)):
             return CLIENT_LEFT
-        if not isinstance(error, ProxyError):
+        if not isinstance(error, errors.ProxyError):
             return cls(Result.FAILED, 500, f"unexpected {type(error).__name__}")
         return cls(Result.FAILED if isinstance(error, _FAILURES) else Result.REFUSED, error.status, error.message)
 
 
-_FAILURES = (UpstreamFailed, UpstreamRefused, UpstreamTimeout, InternalError, ProxyStopping)
+_FAILURES = (
+    errors.UpstreamFailed,
+    errors.UpstreamRefused,
+    errors.UpstreamTimeout,
+    errors.InternalError,
+    errors.ProxyStopping,
+)
 COMPLETED = End(Result.COMPLETED, 200, "completed")
 # The status is what nginx calls a request whose client closed the connection.
 CLIENT_LEFT = End(Result.CLIENT_LEFT, 499, "client left")

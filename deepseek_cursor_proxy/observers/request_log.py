@@ -22,18 +22,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.observers.events import (
-    Event,
-    Finished,
-    PassedThrough,
-    Progress,
-    Received,
-    Refused,
-    RequestFacts,
-    Result,
-    Terminal,
-    Timing,
-)
+from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.reasoning.restore import Source, Turn
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
 from deepseek_cursor_proxy.redaction import safe_text
@@ -68,12 +57,12 @@ _NO_REPAIRS: Mapping[str, int] = MappingProxyType({})
 class RequestRecord(NamedTuple):
     """A request that ended."""
 
-    facts: RequestFacts
-    result: Result
+    facts: events.RequestFacts
+    result: events.Result
     status: int
     # Why it was not completed, in a few words; None if it was.
     message: str | None
-    timing: Timing
+    timing: events.Timing
     # The upstream that was called; "" if none was.
     upstream: str = ""
     tokens: Tokens | None = None
@@ -107,9 +96,8 @@ class RequestRecord(NamedTuple):
     @property
     def is_cost_unknown(self) -> bool:
         """Whether it cost something that is not known: there is no price, or the answer ended before its usage came."""
-        if self.cost is not None:
-            return False
-        return self.tokens is not None or self.timing.connect is not None or self.result is Result.PASSED_THROUGH
+        was_called = self.timing.connect is not None or self.result is events.Result.PASSED_THROUGH
+        return self.cost is None and (self.tokens is not None or was_called)
 
     @property
     def strip(self) -> list[TurnMark]:
@@ -126,13 +114,13 @@ class RequestLog:
     """An observer, called by handler threads and read by any. The lock protects all fields."""
 
     # The only events that it needs.
-    EVENTS = (Received, Finished, Refused, PassedThrough)
+    EVENTS = (events.Received, events.Finished, events.Refused, events.PassedThrough)
 
     def __init__(self, most_records: int = _MOST_RECORDS) -> None:
         # Numbers of requests begin anew with every start; this tells one run from all others.
         self.run = secrets.token_hex(4)
         self._lock = threading.Lock()
-        self._running: dict[int, Callable[[], Progress]] = {}
+        self._running: dict[int, Callable[[], events.Progress]] = {}
         # Numbered in the order in which they ended; those of known callers, and the others.
         self._order = itertools.count()
         self._ended: deque[tuple[int, RequestRecord]] = deque(maxlen=most_records)
@@ -140,13 +128,13 @@ class RequestLog:
         self._end_listeners: tuple[EndListener, ...] = ()
         self._begin_listeners: tuple[BeginListener, ...] = ()
 
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Received):
+    def emit(self, event: events.Event) -> None:
+        if isinstance(event, events.Received):
             with self._lock:
                 self._running[event.number] = event.progress
             for begin in self._begin_listeners:
                 _notify(begin, event.number)
-        elif isinstance(event, (Finished, Refused, PassedThrough)):
+        elif isinstance(event, events.Terminal):
             record = make_record(event)
             with self._lock:
                 self._running.pop(record.facts.number, None)
@@ -163,7 +151,7 @@ class RequestLog:
 
     # Read …
 
-    def running(self) -> list[Progress]:
+    def running(self) -> list[events.Progress]:
         """The requests in flight, oldest first."""
         with self._lock:
             running = list(self._running.values())
@@ -188,7 +176,7 @@ class RequestLog:
             records = itertools.chain(self._ended, self._unknown)
             return next((record for _, record in records if record.number == number), None)
 
-    def find_running(self, number: int) -> Progress | None:
+    def find_running(self, number: int) -> events.Progress | None:
         with self._lock:
             progress = self._running.get(number)
         return _with_safe_facts(progress()) if progress is not None else None
@@ -214,21 +202,21 @@ def _notify(listener: Callable[[Any], None], value: object) -> None:
         _log.warning("%s failed: %s: %s", getattr(listener, "__qualname__", listener), type(error).__name__, error)
 
 
-def _with_safe_facts(progress: Progress) -> Progress:
+def _with_safe_facts(progress: events.Progress) -> events.Progress:
     return progress._replace(facts=_safe_facts(progress.facts))
 
 
 # Records …
 
 
-def make_record(event: Terminal) -> RequestRecord:
-    message = None if event.end.result is Result.COMPLETED else safe_text(event.end.message, _MESSAGE_LENGTH)
+def make_record(event: events.Terminal) -> RequestRecord:
+    message = None if event.end.result is events.Result.COMPLETED else safe_text(event.end.message, _MESSAGE_LENGTH)
     facts = _safe_facts(event.facts)
-    if isinstance(event, Refused):
-        return RequestRecord(facts, event.end.result, event.end.status, message, Timing(event.seconds))
-    if isinstance(event, PassedThrough):
+    if isinstance(event, events.Refused):
+        return RequestRecord(facts, event.end.result, event.end.status, message, events.Timing(event.seconds))
+    if isinstance(event, events.PassedThrough):
         host = _safe_name(event.host)
-        return RequestRecord(facts, event.end.result, event.end.status, message, Timing(event.seconds), host)
+        return RequestRecord(facts, event.end.result, event.end.status, message, events.Timing(event.seconds), host)
     turns, repairs, strip = TurnCounts(), _NO_REPAIRS, b""
     dropped: tuple[str, ...] = ()
     if (prepared := event.prepared) is not None:
@@ -280,7 +268,7 @@ def _pack(turns: Sequence[Turn]) -> bytes:
 _PROOF_CODES = {proof: code for code, proof in enumerate(_PROOFS)}
 
 
-def _safe_facts(facts: RequestFacts) -> RequestFacts:
+def _safe_facts(facts: events.RequestFacts) -> events.RequestFacts:
     """The facts with short and printable names of models."""
     requested = _safe_name(facts.requested_model)
     model = requested if facts.model == facts.requested_model else _safe_name(facts.model)

@@ -21,19 +21,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json, encode_json
+from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.console import format_repairs, format_tokens
-from deepseek_cursor_proxy.observers.events import (
-    Event,
-    Finished,
-    PassedThrough,
-    PictureDescribed,
-    Received,
-    Refused,
-    Rerouted,
-    Restored,
-    Sent,
-    UpstreamChanged,
-)
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
@@ -55,33 +44,33 @@ class Trace:
         # By number, the unfinished traces with the requests of their clients.
         self._open: dict[int, tuple[dict[str, Any], ChatRequest]] = {}
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         match event:
-            case Received():
+            case events.Received():
                 self._open[event.number] = self._new_trace(event), event.request
-            case Restored():
+            case events.Restored():
                 # A second one follows a refusal. Both are kept, also when DeepSeek is never reached.
                 trace, request = self._open[event.number]
                 trace.setdefault("restored", []).append(_restored_fields(event, request))
                 trace["upstream_request"] = event.upstream_api.payload(event.prepared.request)
-            case Sent():
+            case events.Sent():
                 self._open[event.number][0]["timing"]["accepted_seconds"] = event.seconds
-            case Finished():
+            case events.Finished():
                 opened = self._open.pop(event.facts.number, None)
                 if opened is not None and event.facts.key:
                     self._write({**opened[0], **_finished_fields(event, opened[0]["timing"])})
-            case Rerouted():
+            case events.Rerouted():
                 trace, _ = self._open[event.number]
                 words = {"failed": event.failed, "reason": event.reason, "upstream": event.upstream}
                 # How many times it had been restored by then.
                 trace.setdefault("rerouted", []).append({**words, "after": len(trace.get("restored", ()))})
-            case PictureDescribed() | Refused() | PassedThrough() | UpstreamChanged():
+            case events.PictureDescribed() | events.Refused() | events.PassedThrough() | events.UpstreamChanged():
                 # No exchange, so nothing was restored.
                 pass
             case _:
                 assert_never(event)
 
-    def _new_trace(self, event: Received) -> dict[str, Any]:
+    def _new_trace(self, event: events.Received) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "number": event.number,
@@ -104,7 +93,7 @@ def file_end(run: str, number: int) -> str:
     return f"{number:06d}-{run}.json"
 
 
-def _restored_fields(event: Restored, request: ChatRequest) -> dict[str, Any]:
+def _restored_fields(event: events.Restored, request: ChatRequest) -> dict[str, Any]:
     prepared, divergence = event.prepared, event.divergence
     counts = prepared.count_turns()
     return {
@@ -134,7 +123,7 @@ def _turn_fields(turn: Turn, message: Message) -> dict[str, Any]:
     }
 
 
-def _finished_fields(event: Finished, timing: Mapping[str, float]) -> dict[str, Any]:
+def _finished_fields(event: events.Finished, timing: Mapping[str, float]) -> dict[str, Any]:
     others = {"other_replies": [*map(_reply_fields, event.other_messages)]} if event.other_messages else {}
     return {
         # Unknown until an upstream has accepted its key.
