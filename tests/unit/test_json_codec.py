@@ -13,6 +13,16 @@ class TestEncoding(unittest.TestCase):
     def test_json_is_compact_and_not_ascii_escaped(self) -> None:
         self.assertEqual('{"a":[1,"é"]}'.encode(), encode_json({"a": [1, "é"]}))
 
+    def test_the_encoder_that_is_kept_writes_what_the_standard_library_does(self) -> None:
+        numbers = [1, -0.5, 1e300, True, None]
+        texts = {"é": '\\"\n\x7f\u2028\U0001f600', 1: {}, None: [[]], 2.5: ()}
+        for value in (numbers, texts, "text", 7):
+            expected = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            self.assertEqual(expected.encode(), encode_json(value))
+            with mock.patch("json.encoder.c_make_encoder", None):
+                slow = json_codec._make_encoder(ensure_ascii=False)
+            self.assertEqual(expected, "".join(slow(value, 0)))
+
     def test_a_lone_surrogate_is_escaped_and_survives(self) -> None:
         self.assertEqual({"a": "\ud800é"}, json.loads(encode_json({"a": "\ud800é"})))
 
