@@ -1,17 +1,26 @@
-"""The JSON codec of the proxy.
+"""The JSON codec of the proxy, and the checks of single fields.
 
 It decodes strictly (UTF-8, finite numbers, limited depth and number of values) and encodes compactly, as UTF-8, never
 ASCII-escaped. `repair_object` reads JSON that was cut off.
+
+In a client's JSON a field of the wrong type raises a BadRequest that names it; null counts as absent, as in OpenAI's
+clients. In upstream's JSON such a field counts as absent (`as_object` and its kind).
 """
 
 import itertools
 import json
 import json.encoder
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
 
 from deepseek_cursor_proxy.errors import BadRequest
+
+Json = Mapping[str, Any]
+Kind = TypeVar("Kind")
+
+# Characters in the name of a model (which every chunk repeats), of a tool or of a user. OpenAI allows 64 for most.
+LONGEST_NAME = 512
 
 # Deeper than any schema people write, and shallow enough for every recursive function on any thread's stack. Python's
 # own limit differs by version, and an encoder's may be lower than the decoder's.
@@ -133,6 +142,52 @@ def close_json(text: str) -> str:
             end_of_last = at
     # A bracket moves `end_of_last`, so all closings belong to brackets before it.
     return text[:end_of_last] + "".join(reversed(closings))
+
+
+def optional(source: Json, name: str, kind: type[Kind], expected: str, param: str | None = None) -> Kind | None:
+    """A field of the given type; absent and null are None, anything else a BadRequest."""
+    value = source.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise bad_field(param or name, expected)
+    return value
+
+
+def optional_string(source: Json, name: str, param: str) -> str | None:
+    """A string field of the object at `param`; absent and null are None."""
+    value = source.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise bad_field(f"{param}.{name}", "a string")
+
+
+def optional_name(source: Json, name: str, param: str | None = None) -> str | None:
+    """A string of at most LONGEST_NAME characters, because it is repeated or stored; absent and null are None."""
+    value = optional(source, name, str, "a string", param)
+    if value is not None and len(value) > LONGEST_NAME:
+        raise too_long(param or name, LONGEST_NAME)
+    return value
+
+
+def too_long(param: str, most: int) -> BadRequest:
+    return BadRequest(f"{param} is too long: at most {most} characters.", param=param, code="string_above_max_length")
+
+
+def object_at(value: Any, param: str) -> Json:
+    """The value, which must be an object."""
+    if not isinstance(value, dict):
+        raise bad_field(param, "an object")
+    return value
+
+
+def json_text(value: Any) -> str:
+    """A value as compact JSON, for values that DeepSeek takes as text only."""
+    return encode_json(value).decode()
+
+
+def bad_field(param: str, expected: str) -> BadRequest:
+    return BadRequest(f"{param} must be {expected}.", param=param)
 
 
 def as_object(value: object) -> dict[str, Any]:

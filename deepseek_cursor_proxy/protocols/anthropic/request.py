@@ -19,17 +19,18 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.json_codec import as_list, as_object
-from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
-from deepseek_cursor_proxy.protocols.request import parse as chat_request
-from deepseek_cursor_proxy.protocols.request.content import has_server_blocks
-from deepseek_cursor_proxy.protocols.request.field_checks import (
+from deepseek_cursor_proxy.json_codec import (
     Json,
+    as_list,
+    as_object,
     bad_field,
     optional,
     optional_name,
     optional_string,
 )
+from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
+from deepseek_cursor_proxy.protocols.request import parse as chat_request
+from deepseek_cursor_proxy.protocols.request.content import has_server_blocks
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 # Fields that mean the same here and in a chat.

@@ -5,7 +5,6 @@
     responses_items    the items of the Responses API
     tools              tools of every shape, and the names of those in namespaces
     custom_tools       calls of tools that take free text
-    field_checks       reads and checks a single field
 
-Other folders import parse, content, custom_tools, field_checks, responses_items.
+Other folders import parse, content, custom_tools, responses_items.
 """

@@ -26,16 +26,18 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, pack_items
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
-from deepseek_cursor_proxy.protocols.request.field_checks import (
+from deepseek_cursor_proxy.json_codec import (
     Json,
     bad_field,
-    call_id,
     json_text,
     object_at,
     optional,
     optional_string,
 )
 from deepseek_cursor_proxy.reasoning import thinking_blocks
+
+# As `protocols.responses` numbers its items; pi 0.74 cuts the two ids at 64 characters.
+_ITEM_ID = re.compile(r"(?<=.{8})_fc_[0-9a-f]{8,32}(?:_\d{0,6})?\Z")
 
 ERROR_LINE = "[the tool reported an error]"
 
@@ -130,6 +132,12 @@ def _text_items(block: Any, part: Json) -> list[Json]:
     cited = block.get("citations") if isinstance(block, dict) else None
     citations = {"citations": cited} if cited and isinstance(cited, list) else {}
     return [{"type": "text", "text": text, **citations}] if text else []
+
+
+def call_id(source: Json, name: str, param: str) -> str:
+    """The id of a tool call, without that of an item of ours, which pi appends when it leaves the Responses API."""
+    found = optional_string(source, name, param) or ""
+    return _ITEM_ID.sub("", found) if "_fc_" in found else found
 
 
 def _call(block: Json, param: str) -> ToolCall:

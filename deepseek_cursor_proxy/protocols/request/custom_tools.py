@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, ToolCall, join_pieces
-from deepseek_cursor_proxy.json_codec import is_json, object_in
-from deepseek_cursor_proxy.protocols.request.field_checks import json_text
+from deepseek_cursor_proxy.json_codec import is_json, json_text, object_in
 
 FIELD = "input"
 

@@ -30,16 +30,15 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blan
 from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
-from deepseek_cursor_proxy.protocols.request import content
-from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
-from deepseek_cursor_proxy.protocols.request.field_checks import (
+from deepseek_cursor_proxy.json_codec import (
     Json,
     bad_field,
-    call_id,
     object_at,
     optional,
     optional_string,
 )
+from deepseek_cursor_proxy.protocols.request import content
+from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, ParsedHistory, arguments_text
 from deepseek_cursor_proxy.protocols.request.tools import QualifiedName, upstream_name
 from deepseek_cursor_proxy.redaction import safe_text
@@ -184,7 +183,7 @@ class _Reader:
         elif kind in _OUTPUT_KINDS:
             self._end_turn()
             output = content.read(item.get("output"), f"{param}.output")
-            self._messages.append(Message("tool", output, tool_call_id=call_id(item, "call_id", param)))
+            self._messages.append(Message("tool", output, tool_call_id=content.call_id(item, "call_id", param)))
         elif self._keep_server_items and server_tools.is_server_item(kind):
             self._read_server_item(item)
         elif kind in _PART_KINDS:
@@ -246,9 +245,9 @@ class _Reader:
             name = self._upstream_names.get((namespace, name)) or upstream_name((namespace, name))
         if kind == "custom_tool_call":
             return ToolCall(
-                call_id(item, "call_id", param), name, wrap_text(optional_string(item, "input", param) or "")
+                content.call_id(item, "call_id", param), name, wrap_text(optional_string(item, "input", param) or "")
             )
-        return ToolCall(call_id(item, "call_id", param), name, arguments_text(item.get("arguments")))
+        return ToolCall(content.call_id(item, "call_id", param), name, arguments_text(item.get("arguments")))
 
     def _end_turn(self) -> None:
         message = self._turn.message()

@@ -20,8 +20,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_definitions
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols.request.custom_tools import FIELD
-from deepseek_cursor_proxy.protocols.request.field_checks import (
+from deepseek_cursor_proxy.json_codec import (
     LONGEST_NAME,
     Json,
     bad_field,
@@ -30,6 +29,7 @@ from deepseek_cursor_proxy.protocols.request.field_checks import (
     optional_string,
     too_long,
 )
+from deepseek_cursor_proxy.protocols.request.custom_tools import FIELD
 from deepseek_cursor_proxy.redaction import safe_text
 
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}

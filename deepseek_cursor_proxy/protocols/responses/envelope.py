@@ -24,10 +24,12 @@ from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
-from deepseek_cursor_proxy.protocols.request.field_checks import (
+from deepseek_cursor_proxy.json_codec import (
     Json,
+    as_list,
+    as_object,
     bad_field,
+    encode_json,
     object_at,
     optional,
     optional_name,

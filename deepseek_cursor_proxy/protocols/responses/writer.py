@@ -15,8 +15,7 @@ from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, De
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, is_overflow_message
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import encode_json, is_json
-from deepseek_cursor_proxy.protocols.request.field_checks import Json
+from deepseek_cursor_proxy.json_codec import Json, encode_json, is_json
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usage
 from deepseek_cursor_proxy.protocols.responses.output_items import (
     CallItem,
