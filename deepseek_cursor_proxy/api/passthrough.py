@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
 # A longer line is sent before its end.
 _MAX_LINE_BYTES = 1024 * 1024
+_STREAMED = End(Result.PASSED_THROUGH, 200, "200")
 
 
 class StreamEnds(NamedTuple):
@@ -56,15 +58,6 @@ class PassthroughRequest(NamedTuple):
     raw: bytes
     peer: Peer | None = None
 
-    @property
-    def model(self) -> str:
-        return str(self.body["model"])
-
-    @property
-    def stream(self) -> StreamEnds | None:
-        """None for a request that wants no stream."""
-        return self.api.stream if self.body.get("stream") is True else None
-
 
 def relay(
     request: PassthroughRequest,
@@ -78,33 +71,37 @@ def relay(
     credential = environment.get(route.key_env, "").strip()
     if not re.fullmatch(r"[\x21-\x7e]{1,4096}", credential):
         raise Unauthorized(
-            f"{safe_text(request.model, 60)} goes to {_host(route.base_url)} by {setting}, but the environment "
+            f"{safe_text(request.body['model'], 60)} goes to {_host(route.base_url)} by {setting}, but the environment "
             f"variable {route.key_env} holds no key. Set it where the proxy is started."
         )
     if is_anthropic_key(credential) and hosts.choose("auto", route.base_url) is hosts.DEEPSEEK:
         raise Unauthorized(f"{route.key_env} of {setting} holds a key of Anthropic, which is never sent to DeepSeek.")
     destination = Destination(route.base_url + request.api.path, _host(route.base_url), f"base_url of {setting}")
-    outcome = _Outcome(report, destination.name)
+    finish = partial(_finish, report, destination.name)
+    # None for a request that wants no stream.
+    stream_ends = request.api.stream if request.body.get("stream") is True else None
     try:
         (slot,) = services.upstream.call_limits.of(setting).acquire(request.peer)
         response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)
-        if request.stream is not None and response.status == 200:
+        if stream_ends is not None and response.status == 200:
             headers = (*_headers(response), ("X-Accel-Buffering", "no"))
-            return HttpReply(200, _Stream(response, outcome, request.stream), headers)
-        return _plain(response, outcome)
+            return HttpReply(200, _Stream(response, finish, stream_ends), headers)
+        with closing(response):
+            raise_for_redirect(response)
+            body = response.read()
+        finish(End(Result.PASSED_THROUGH, response.status, str(response.status)))
+        return HttpReply(response.status, body, _headers(response))
     except BaseException as error:
-        outcome.fail(error)
+        finish(End.of(error))
         raise
 
 
-def _plain(response: UpstreamResponse, outcome: "_Outcome") -> HttpReply:
-    with closing(response):
-        raise_for_redirect(response)
-        body = response.read()
-    outcome.end(response.status)
-    return HttpReply(response.status, body, _headers(response))
+def _finish(report: RequestReport, host: str, end: End) -> None:
+    """Report how a passed-through request ended; only the first call counts."""
+    if not report.has_ended:
+        report.end(PassedThrough(report.facts(), host, end, report.seconds))
 
 
 def _headers(response: UpstreamResponse) -> Headers:
@@ -124,9 +121,9 @@ class _Stream:
 
     is_finished = False
 
-    def __init__(self, response: UpstreamResponse, outcome: "_Outcome", ends: StreamEnds) -> None:
+    def __init__(self, response: UpstreamResponse, finish: Callable[[End], None], ends: StreamEnds) -> None:
         self._response = response
-        self._outcome = outcome
+        self._finish = finish
         self._ends = ends
         self._is_done = False
 
@@ -134,20 +131,20 @@ class _Stream:
         yield BLOCKING
         try:
             yield from self._lines()
-            self._outcome.end(200)
+            self._finish(_STREAMED)
         except ClientGone:
             raise
         except Exception as error:
             if self._is_done:
                 # All of the answer was sent; only the end of the connection was missing.
-                self._outcome.end(200)
+                self._finish(_STREAMED)
                 return
             yield b"\n" + self._fail(error)
 
     def _fail(self, error: Exception) -> bytes:
         # Not in __iter__: an error that is held by the frame it was raised in is freed by the collector only.
         failure = error if isinstance(error, ProxyError) else internal_error(error)
-        self._outcome.fail(failure)
+        self._finish(End.of(failure))
         return self._ends.failure_events(failure)
 
     def _lines(self) -> Iterator[bytes]:
@@ -167,22 +164,4 @@ class _Stream:
 
     def close(self) -> None:
         self._response.close(was_complete=self._is_done)
-        self._outcome.fail(ClientGone())
-
-
-class _Outcome:
-    """How a passed-through request ended; the report emits it once. Used by one thread."""
-
-    def __init__(self, report: RequestReport, host: str) -> None:
-        self._report = report
-        self._host = host
-
-    def fail(self, error: BaseException) -> None:
-        self._end(End.of(error))
-
-    def end(self, status: int) -> None:
-        self._end(End(Result.PASSED_THROUGH, status, str(status)))
-
-    def _end(self, end: End) -> None:
-        if not self._report.has_ended:
-            self._report.end(PassedThrough(self._report.facts(), self._host, end, self._report.seconds))
+        self._finish(End.of(ClientGone()))
