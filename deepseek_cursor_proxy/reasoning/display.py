@@ -29,22 +29,21 @@ def show_reasoning(
     """
     displays: dict[int, _ChoiceDisplay] = {}
 
-    def show(item: Delta | Heartbeat) -> Batch:
-        if isinstance(item, Heartbeat) or (item.chunk is not None and not item.chunk.get("choices")):
-            return [item]
-        display = displays.get(item.choice)
-        if display is None:
-            display = displays[item.choice] = _ChoiceDisplay(form, notice(item.choice), with_end_notices)
-        return display.show_all(item)
-
     try:
         for batch in batches:
             if isinstance(batch, Lull):
                 yield batch
-            elif len(batch) == 1:
-                yield show(batch[0])
-            else:
-                yield [each for item in batch for each in show(item)]
+                continue
+            shown: Batch = []
+            for item in batch:
+                if isinstance(item, Heartbeat) or (item.chunk is not None and not item.chunk.get("choices")):
+                    shown.append(item)
+                    continue
+                display = displays.get(item.choice)
+                if display is None:
+                    display = displays[item.choice] = _ChoiceDisplay(form, notice(item.choice), with_end_notices)
+                shown += display.show_all(item)
+            yield shown
     except ProxyError:
         endings = [ending for choice, each in displays.items() if (ending := each.close_block(choice))]
         if endings:

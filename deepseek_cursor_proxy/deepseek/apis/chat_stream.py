@@ -138,24 +138,21 @@ class StreamReader(EventReader):
         self._unused = _MAX_UNUSED if splits_think else 0
 
     def read(self, data: bytes) -> ParsedEvents:
-        events = ParsedEvents()
-        at = self._read_run(events, data, 0)
-        while at < len(data) and not events.is_over:
+        events, at, end = ParsedEvents(), 0, len(data)
+        while at < end and not (events.is_done or events.problem):
+            if self._template is not None and self._parser.is_between_events:
+                delta, at = self._template.read(data, at)
+                if delta is not None:
+                    events.batch.append(delta)
+                    events.is_progress = self._has_matched = True
+                if at == end:
+                    break
             # One event at a time, because it may give a template for those after it.
-            end = data.find(b"\n\n", at) + 2
-            end = end if end >= 2 else len(data)
-            self._read_events(events, data[at:end])
-            at = end if events.is_over else self._read_run(events, data, end)
+            stop = data.find(b"\n\n", at) + 2
+            stop = stop if stop >= 2 else end
+            self._read_events(events, data[at:stop])
+            at = stop
         return events
-
-    def _read_run(self, events: ParsedEvents, data: bytes, at: int) -> int:
-        if self._template is None or at == len(data) or not self._parser.is_between_events:
-            return at
-        delta, at = self._template.read(data, at)
-        if delta is not None:
-            events.batch.append(delta)
-            events.is_progress = self._has_matched = True
-        return at
 
     def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
         deltas = super()._read_event(events, data)
@@ -438,20 +435,20 @@ class ChunkTemplate:
                 break
             strings.append(string[0])
             at = string.end() + len(tail)
+        if not strings:
+            return None, first
         try:
-            return (self._run(strings), at) if strings else (None, first)
+            # Each string alone: half a character at its end is damage, which the next string must not complete.
+            text = strings[0].decode() if len(strings) == 1 else b"\n".join(strings).decode().replace("\n", "")
         except UnicodeDecodeError:
             # The parser replaces the damaged bytes.
             return None, first
-
-    def _run(self, strings: list[bytes]) -> Delta:
-        # Each string alone: half a character at its end is damage, which the next string must not complete.
-        whole = strings[0].decode() if len(strings) == 1 else b"\n".join(strings).decode().replace("\n", "")
-        text = unquote(whole)
+        if "\\" in text:
+            text = unquote(text)
         known, run = self._delta, Run(self, strings)
         if self._field == "content":
-            return Delta(known.choice, known.reasoning, text, (), None, None, known.chunk, run)
-        return Delta(known.choice, text, known.text, (), None, None, known.chunk, run)
+            return Delta(known.choice, known.reasoning, text, (), None, None, known.chunk, run), at
+        return Delta(known.choice, text, known.text, (), None, None, known.chunk, run), at
 
 
 def unquote(text: str) -> str:
