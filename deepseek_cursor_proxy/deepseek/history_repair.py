@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 
@@ -79,19 +79,15 @@ class _Round:
         self.message = message
         self.results: dict[int, tuple[int, Message]] = {}
         # Positions of calls by the id that the client sent, in reverse order; entries are dropped late.
-        self._positions: dict[str, list[int]] = {}
+        self.positions: dict[str, list[int]] = {}
         for position in reversed(range(len(ids))):
-            self._positions.setdefault(ids[position], []).append(position)
+            self.positions.setdefault(ids[position], []).append(position)
         self._unanswered = dict.fromkeys(range(len(ids)))
-
-    @property
-    def ids(self) -> Sequence[str]:
-        return tuple(self._positions)
 
     def add_result(self, index: int, result: Message) -> bool:
         """Add a result to the call with its id, or without an id to the first open call; False if there is none."""
         call_id = result.tool_call_id or ""
-        positions = self._positions.get(call_id, [])
+        positions = self.positions.get(call_id, [])
         while positions and positions[-1] not in self._unanswered:
             # Answered by a result without an id.
             positions.pop()
@@ -105,57 +101,37 @@ class _Round:
         return True
 
 
-class _OpenRounds:
-    """The rounds a result may belong to, by id in linear time: several if a client split a turn into its calls."""
-
-    def __init__(self) -> None:
-        self.newest: _Round | None = None
-        # Whether a user or system message came after the newest call.
-        self.is_interrupted = False
-        self._unanswered: list[_Round] = []
-        self._rounds_by_id: dict[str, list[_Round]] = {}
-        self.results: set[tuple[str, str]] = set()
-
-    def add(self, current: _Round) -> None:
-        self.newest, self.is_interrupted = current, False
-        self._unanswered.append(current)
-        for call_id in current.ids:
-            self._rounds_by_id.setdefault(call_id, []).append(current)
-
-    def add_result(self, index: int, result: Message) -> _Round | None:
-        """Add a result to the newest round with a call for it, which is returned."""
-        rounds = self._rounds_by_id.get(result.tool_call_id, []) if result.tool_call_id else self._unanswered
-        while rounds and not rounds[-1].add_result(index, result):
-            # All its calls are answered.
-            rounds.pop()
-        if not rounds:
-            return None
-        self.results.add(_result_key(result))
-        return rounds[-1]
-
-
-def _result_key(result: Message) -> tuple[str, str]:
-    content = result.content
-    return result.tool_call_id or "", content if isinstance(content, str) else json.dumps(content)
-
-
 class _HistoryBuilder:
+    """The rounds that a result may belong to are several if a client split a turn into its calls; found by id."""
+
     def __init__(self) -> None:
         # In their final order.
         self._entries: list[_Round | tuple[int, Message]] = []
-        self._open = _OpenRounds()
-        # Since the last call.
-        self._has_user_spoken = False
         self._repairs: Counter[str] = Counter()
+        # Since the last call: whether the user has spoken, and whether any other message came.
+        self._has_user_spoken = self._is_interrupted = False
+        self._close_rounds()
+
+    def _close_rounds(self) -> None:
+        """No later result belongs to the rounds so far."""
+        self._open: list[_Round] = []
+        self._open_by_id: dict[str, list[_Round]] = {}
+        self._newest: _Round | None = None
+        self._results: set[tuple[str, str]] = set()
 
     def add(self, index: int, message: Message) -> None:
         if message.role == "tool":
             self._add_result(index, message)
-        elif message.role == "assistant":
-            self._add_assistant(index, message)
+        elif message.role == "assistant" and message.tool_calls:
+            self._add_round(index, message)
+        elif message.role == "assistant" and _is_silent(message):
+            self._repairs["emptied"] += 1
         else:
-            self._open.is_interrupted = True
+            self._is_interrupted = True
             self._has_user_spoken = self._has_user_spoken or message.role == "user"
+            if message.role == "assistant":
+                self._close_rounds()
+                self._has_user_spoken = self._is_interrupted = False
             self._entries.append((index, message))
 
     def history(self) -> RepairedHistory:
@@ -169,31 +145,11 @@ class _HistoryBuilder:
             tuple(messages), tuple(origins), {name: count for name, count in self._repairs.items() if count}
         )
 
-    def _add_assistant(self, index: int, message: Message) -> None:
-        if message.tool_calls:
-            with_ids = self._assign_ids(index, message.tool_calls)
-            ids = tuple(call.id for call in message.tool_calls)
-            if with_ids != message.tool_calls:
-                message = message._replace(tool_calls=with_ids)
-            if self._has_user_spoken:
-                # These calls answer the user: no result belongs to an earlier round any more.
-                self._open = _OpenRounds()
-            current = _Round(index, message, ids)
-            self._open.add(current)
-            self._has_user_spoken = False
-            self._entries.append(current)
-            return
-        if _is_silent(message):
-            self._repairs["emptied"] += 1
-            return
-        self._open, self._has_user_spoken = _OpenRounds(), False
-        self._entries.append((index, message))
-
-    def _assign_ids(self, index: int, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-        used: set[str] = set()
-        sent = {call.id for call in calls}
-        with_ids = []
-        for position, call in enumerate(calls):
+    def _add_round(self, index: int, message: Message) -> None:
+        ids = [call.id for call in message.tool_calls]
+        sent, used = set(ids), set[str]()
+        calls = []
+        for position, call in enumerate(message.tool_calls):
             if not call.id or call.id in used:
                 self._repairs["named"] += 1
                 # By position, so that every later request gets the same id.
@@ -202,14 +158,30 @@ class _HistoryBuilder:
                     name += "_"
                 call = call._replace(id=name)
             used.add(call.id)
-            with_ids.append(call)
-        return tuple(with_ids)
+            calls.append(call)
+        if tuple(calls) != message.tool_calls:
+            message = message._replace(tool_calls=tuple(calls))
+        if self._has_user_spoken:
+            # These calls answer the user.
+            self._close_rounds()
+        self._newest = _Round(index, message, ids)
+        self._has_user_spoken = self._is_interrupted = False
+        self._open.append(self._newest)
+        for call_id in self._newest.positions:
+            self._open_by_id.setdefault(call_id, []).append(self._newest)
+        self._entries.append(self._newest)
 
     def _add_result(self, index: int, message: Message) -> None:
-        current = self._open.add_result(index, message)
-        if current is not None:
-            self._repairs["moved"] += self._open.is_interrupted or current is not self._open.newest
-        elif _result_key(message) in self._open.results:
+        content = message.content if isinstance(message.content, str) else json.dumps(message.content)
+        key = (message.tool_call_id or "", content)
+        rounds = self._open_by_id.get(message.tool_call_id, []) if message.tool_call_id else self._open
+        while rounds and not rounds[-1].add_result(index, message):
+            # All its calls are answered.
+            rounds.pop()
+        if rounds:
+            self._results.add(key)
+            self._repairs["moved"] += self._is_interrupted or rounds[-1] is not self._newest
+        elif key in self._results:
             self._repairs["repeated"] += 1
         else:
             self._repairs["orphaned"] += 1
