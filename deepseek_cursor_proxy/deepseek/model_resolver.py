@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -50,12 +50,11 @@ def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
 @lru_cache(_KNOWN_NAMES)
 def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str, has_own_names: bool) -> ModelChoice:
     match = _find(requested, dict(aliases), default)
-    if has_own_names and match.model in KNOWN_MODELS and not match.is_alias:
-        match = replace(match, model=default)
     if has_own_names and not match.weight and "/" in requested:
         # A name of the host itself, with its own suffixes such as :free.
         return ModelChoice(requested.strip())
-    return ModelChoice(match.model, match.effort, match.thinking)
+    is_known = match.choice.model in KNOWN_MODELS and not match.is_alias
+    return replace(match.choice, model=default) if has_own_names and is_known else match.choice
 
 
 @lru_cache(_KNOWN_NAMES)
@@ -67,12 +66,12 @@ def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
         upstream, name = split
         inner = _find(name, {}, config.upstream_model, listed)
         # A name that only this upstream knows goes there as it is.
-        choice = ModelChoice(inner.model, inner.effort, inner.thinking) if inner.weight else ModelChoice(name)
+        choice = inner.choice if inner.weight else ModelChoice(name)
         return replace(choice, model=f"{upstream}/{choice.model}")
     match = _find(requested, config.models, config.upstream_model, listed)
-    choice = ModelChoice(match.model, match.effort, match.thinking)
-    if match.is_alias and split_name(match.model, config.upstreams) is not None:
-        target = _resolve_served(match.model, config)
+    choice = match.choice
+    if match.is_alias and split_name(choice.model, config.upstreams) is not None:
+        target = _resolve_served(choice.model, config)
         thinking = target.thinking if choice.thinking is None else choice.thinking
         return ModelChoice(target.model, choice.effort or target.effort, thinking)
     if not match.weight and any(table.models and table.sent_model(requested) for table in config.upstreams.values()):
@@ -145,53 +144,45 @@ def refuse_blind(config: ProxyConfig, origin: str) -> None:
         raise refusal("picture_model", config.picture_model, "sees no pictures; name a model that does", origin)
 
 
-@dataclass(frozen=True)
-class _Match:
-    model: str
-    # Suffixes of the name, the last one first.
-    suffixes: tuple[str, ...]
+class _Match(NamedTuple):
+    choice: ModelChoice
     # How exact the match is: the length of the matching key, infinity for a whole name, 0 for none.
     weight: float
     # Whether the [models] table has it.
     is_alias: bool = False
 
-    @property
-    def effort(self) -> str | None:
-        return next((suffix for suffix in self.suffixes if suffix in rules.EFFORTS), None)
-
-    @property
-    def thinking(self) -> bool | None:
-        return next((_THINKING_WORDS[suffix] for suffix in self.suffixes if suffix in _THINKING_WORDS), None)
-
 
 def _find(requested: str, models: Mapping[str, str], default: str, listed: tuple[str, ...] = ()) -> _Match:
     aliases = _by_lower(models)
     known = _by_lower((*KNOWN_MODELS, *listed, default))
-    match = _Match(default, (), 0)
+    match = _Match(ModelChoice(default), 0)
     needed = 0
     for name, suffixes in _suffix_variants(requested.strip().lower()):
         if len(name) < needed:
             # The suffix just taken off belongs to the prefix that matched.
             break
         if name in aliases:
-            return replace(_match(models[aliases[name]], suffixes, float("inf")), is_alias=True)
+            return _Match(_choose(models[aliases[name]], suffixes), float("inf"), is_alias=True)
         if name in known:
-            return _match(known[name], suffixes, float("inf"))
+            return _Match(_choose(known[name], suffixes), float("inf"))
         prefix = _longest_prefix(name, models)
         if prefix is None:
-            match = _match(default, suffixes, 0)
+            match = _Match(_choose(default, suffixes), 0)
         else:
-            match, needed = replace(_match(models[prefix], suffixes, len(prefix)), is_alias=True), len(prefix) - 1
+            match, needed = _Match(_choose(models[prefix], suffixes), len(prefix), is_alias=True), len(prefix) - 1
     return match
 
 
-def _match(target: str, suffixes: tuple[str, ...], weight: float) -> _Match:
-    """The match for a target of the table: a name to send as it is, or DeepSeek's with suffixes of its own."""
+def _choose(target: str, suffixes: tuple[str, ...]) -> ModelChoice:
+    """The choice for a target of the table: a name to send as it is, or DeepSeek's with suffixes of its own."""
     known = _by_lower(KNOWN_MODELS)
     for name, own in _suffix_variants(target.lower()):
         if name in known:
-            return _Match(known[name], suffixes + own, weight)
-    return _Match(target, suffixes, weight)
+            target, suffixes = known[name], suffixes + own
+            break
+    effort = next((suffix for suffix in suffixes if suffix in rules.EFFORTS), None)
+    thinking = next((_THINKING_WORDS[suffix] for suffix in suffixes if suffix in _THINKING_WORDS), None)
+    return ModelChoice(target, effort, thinking)
 
 
 def _suffix_variants(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -24,7 +24,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, ForeignReasoning, Heartbeat, Reply, Run
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
-from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
+from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls, edit_choice
 from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
@@ -203,7 +203,7 @@ class ThinkSplitter:
         if chunk is not None:
             choice = chunk["choices"][0]
             fields = {**(choice.get(part) or {}), "content": text, "reasoning_content": reasoning or None}
-            chunk = {**chunk, "choices": [{**choice, part: fields}]}
+            chunk = edit_choice(chunk, **{part: fields})
         return delta._replace(reasoning=reasoning or None, text=text, chunk=chunk, foreign=foreign)
 
 
@@ -278,7 +278,7 @@ def _restore(delta: Delta, own_names: Mapping[str, str]) -> Delta:
             function = as_object(entry.get("function"))
             name = own_names.get(as_text(function.get("name")))
             entries.append(entry if name is None else {**entry, "function": {**function, "name": name}})
-        chunk = {**chunk, "choices": [{**choice, part: {**as_object(choice.get(part)), "tool_calls": entries}}]}
+        chunk = edit_choice(chunk, **{part: {**as_object(choice.get(part)), "tool_calls": entries}})
     return delta._replace(calls=calls, chunk=chunk)
 
 

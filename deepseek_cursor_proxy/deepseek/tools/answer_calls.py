@@ -39,7 +39,7 @@ from deepseek_cursor_proxy.conversation import (
 )
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.http1.lull import Lull
-from deepseek_cursor_proxy.json_codec import decode_upstream_json, object_in
+from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json, object_in
 
 
 def new_call_id() -> str:
@@ -65,7 +65,9 @@ class AnswerCalls:
             if not self._continues(delta, entries):
                 delta = self._repair_calls(delta, entries, part)
         if delta.finish_reason == "stop" and any(call.name for call in self._begun.get(delta.choice, ())):
-            return delta._replace(finish_reason="tool_calls", chunk=_edit(delta.chunk, finish_reason="tool_calls"))
+            return delta._replace(
+                finish_reason="tool_calls", chunk=edit_choice(delta.chunk, finish_reason="tool_calls")
+            )
         return delta
 
     def _continues(self, delta: Delta, entries: Sequence[Mapping[str, Any]]) -> bool:
@@ -88,7 +90,7 @@ class AnswerCalls:
             return delta
         edited = [_edit_entry(entry, piece, part) for entry, piece in zip(entries, repaired, strict=True)]
         fields = {**chunk["choices"][0][part], "tool_calls": edited} if chunk is not None else {}
-        return delta._replace(calls=tuple(repaired), chunk=_edit(chunk, **{part: fields}))
+        return delta._replace(calls=tuple(repaired), chunk=edit_choice(chunk, **{part: fields}))
 
     def _find(self, choice: int, piece: CallPiece, has_index: bool) -> "_Call":
         """The call that a piece belongs to, which may begin with it."""
@@ -151,7 +153,7 @@ def _edit_entry(entry: Mapping[str, Any], piece: CallPiece, part: str) -> dict[s
     return {**edited, "id": piece.id, "type": entry.get("type") or "function"} if piece.id else edited
 
 
-def _edit(chunk: Mapping[str, Any] | None, **fields: Any) -> Mapping[str, Any] | None:
+def edit_choice(chunk: Mapping[str, Any] | None, **fields: Any) -> Mapping[str, Any] | None:
     """The chunk (or completion), which has one choice, with these fields of the choice."""
     return None if chunk is None else {**chunk, "choices": [{**chunk["choices"][0], **fields}]}
 
@@ -214,21 +216,14 @@ def _resolve(pending: list[Delta], reply: Reply, request: ChatRequest, call_id: 
     message = convert_message(reply.message(), request, call_id) if reply.finish_reason() == "stop" else None
     if message is None:
         return list(pending)
-    last, call = pending[-1], message.tool_calls[0]
-    chunk, pieces = _chunk(last.chunk, call), (CallPiece(0, *call),)
-    return [last._replace(text=None, run=None, calls=pieces, finish_reason="tool_calls", chunk=chunk)]
-
-
-def _chunk(chunk: Mapping[str, Any] | None, call: ToolCall) -> Mapping[str, Any] | None:
-    """The chunk (or completion) with the call in place of its text."""
-    if chunk is None or not chunk.get("choices"):
-        return chunk
-    choice = chunk["choices"][0]
-    function = {"name": call.name, "arguments": call.arguments}
-    entry = {"id": call.id, "type": "function", "function": function}
-    part, calls = ("message", [entry]) if "message" in choice else ("delta", [{"index": 0, **entry}])
-    message = {**(choice.get(part) or {}), "content": None, "tool_calls": calls}
-    return {**chunk, "choices": [{**choice, part: message, "finish_reason": "tool_calls"}]}
+    last, call, chunk = pending[-1], message.tool_calls[0], pending[-1].chunk
+    if chunk is not None and chunk.get("choices"):
+        choice = chunk["choices"][0]
+        entry = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        part, calls = ("message", [entry]) if "message" in choice else ("delta", [{"index": 0, **entry}])
+        fields = {**(choice.get(part) or {}), "content": None, "tool_calls": calls}
+        chunk = edit_choice(chunk, **{part: fields, "finish_reason": "tool_calls"})
+    return [last._replace(text=None, run=None, calls=(CallPiece(0, *call),), finish_reason="tool_calls", chunk=chunk)]
 
 
 def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
@@ -248,7 +243,10 @@ def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
     tools = {tool["function"]["name"]: tool["function"] for tool in request.tools}
     # The model knows some tools by other names.
     own_names = {name: name for name in tools} | {sent: name for name, sent in request.sent_names.items()}
-    only = _only_tool(request)
+    # The tool that the request forces or, if it forces any, the only one it has.
+    only = next(iter(tools)) if len(request.tools) == 1 else None
+    if isinstance(request.tool_choice, Mapping):
+        only = str(request.tool_choice["function"]["name"])
     named_by = next((name for name in _NAMES if isinstance(value.get(name), str) and value[name] in own_names), None)
     name = only if named_by is None else own_names[value[named_by]]
     if name is None or only not in (None, name):
@@ -257,16 +255,12 @@ def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
     return None if arguments is None else (name, arguments)
 
 
-def _only_tool(request: ChatRequest) -> str | None:
-    """The tool that the request forces or, if it forces any, the only one it has."""
-    if isinstance(request.tool_choice, Mapping):
-        return str(request.tool_choice["function"]["name"])
-    return str(request.tools[0]["function"]["name"]) if len(request.tools) == 1 else None
-
-
 def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str | None) -> str | None:
     """The arguments in an object: in one of its fields, or all but the name; None if it is no call of this tool."""
-    declared = _schema(function, "properties", dict) or {}
+    # The client wrote the schema and nothing has checked it.
+    schema = as_object(function.get("parameters"))
+    declared = as_object(schema.get("properties"))
+    required = {name for name in as_list(schema.get("required")) if isinstance(name, str)}
     value = _without_results(value, declared)
     rest = {key: inner for key, inner in value.items() if key != named_by}
     fields = [name for name in _ARGUMENTS if name in value and _is_call_around(name, value, declared, named_by)]
@@ -276,7 +270,8 @@ def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str
     is_of_another = nested is not None and named_by is None and any(isinstance(value.get(name), str) for name in _NAMES)
     # The tool itself may have parameters with these names.
     for arguments in (None if is_of_another else nested, _to_json(rest), _to_json(value)):
-        if arguments is not None and _fits(decode_upstream_json(arguments), function):
+        given = None if arguments is None else decode_upstream_json(arguments)
+        if given and required <= given.keys() <= declared.keys():
             return arguments
     if nested is None and any(_is_broken(value, field, declared, named_by) for field in fields):
         return None
@@ -306,20 +301,6 @@ def _is_broken(value: dict[str, Any], field: str, declared: Mapping[str, Any], n
     # The field may itself be an argument if the tool declares no parameters.
     is_field_of_a_call = bool(declared) or is_half or (named_by is not None and field != "input")
     return field not in declared and is_field_of_a_call
-
-
-def _fits(arguments: dict[str, Any], function: Mapping[str, Any]) -> bool:
-    """Whether a tool declares all of these arguments, and none that it requires is missing."""
-    declared, required = _schema(function, "properties", dict) or {}, _schema(function, "required", list) or []
-    names = {name for name in required if isinstance(name, str)}
-    return bool(arguments) and names <= arguments.keys() <= declared.keys()
-
-
-def _schema(function: Mapping[str, Any], name: str, kind: type) -> Any:
-    """A part of a tool's schema if it has the right type; the client wrote it and nothing has checked it."""
-    schema = function.get("parameters")
-    part = schema.get(name) if isinstance(schema, dict) else None
-    return part if isinstance(part, kind) else None
 
 
 def _object(arguments: Any) -> str | None:

@@ -29,6 +29,7 @@ from deepseek_cursor_proxy.conversation import (
     pack_items,
     unpack_items,
 )
+from deepseek_cursor_proxy.deepseek.tools.answer_calls import edit_choice
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.redaction import safe_text
@@ -214,10 +215,10 @@ class FieldFinder:
         if not isinstance(content, list) or delta.chunk is None:
             return delta
         # Read as text alone, it would reach the client without its blocks.
-        choice = delta.chunk["choices"][0]
-        choice = {**choice, self._part: {**choice[self._part], "content": content}}
-        chunk = {**delta.chunk, "choices": [choice]}
-        return delta._replace(server=delta.server or ServerDelta(), chunk=chunk)
+        fields = {**delta.chunk["choices"][0][self._part], "content": content}
+        return delta._replace(
+            server=delta.server or ServerDelta(), chunk=edit_choice(delta.chunk, **{self._part: fields})
+        )
 
 
 def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
