@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
-from deepseek_cursor_proxy.conversation import Message, is_blank
+from deepseek_cursor_proxy.conversation import Message, is_blank, pack_items
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
 from deepseek_cursor_proxy.reasoning.identity import TurnKeys, digest, is_unique_id, text_bytes
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
@@ -35,28 +35,24 @@ def complete(
 ) -> PreparedRequest:
     """The request with the items of every turn as DeepSeek sent them, where the store has these."""
     messages = prepared.request.messages
-    if not any(each.server_items is not None for each in messages):
+    if not any(message.server_items is not None for message in messages):
         return prepared
     lookup = memory.look_up(_COMPLETE, messages, namespace)
     completed = [*(lookup.result or ()), *messages[lookup.count :]]
-    exact_keys = _exact_keys(prepared)
-    turns = [at for at, each in enumerate(messages) if at >= lookup.count and each.server_items is not None]
-    missing = _complete_each(completed, {at: exact_keys[at] for at in turns if at in exact_keys}, find)
-    missing += [at for at in turns if at not in exact_keys]
+    places = [at for at, message in enumerate(messages) if message.role == "assistant"]
+    turns = [keys for keys in prepared.history.keys if keys is not None]
+    exact_keys: dict[int, bytes] = {}
+    if not prepared.has_transcript and len(turns) == len(places):
+        # The request still has all turns of the history.
+        exact_keys = {at: _exact_key(keys) for at, keys in zip(places, turns, strict=True)}
+    new = [at for at in places if at >= lookup.count and messages[at].server_items is not None]
+    missing = _complete_each(completed, {at: exact_keys[at] for at in new if at in exact_keys}, find)
+    missing += [at for at in new if at not in exact_keys]
     # By its words only what is not found otherwise: many turns may have the same.
-    words = {at: found[0] for at in missing if (found := _words(messages[at]))}
-    _complete_each(completed, {at: _key(namespace, each) for at, each in words.items()}, find)
+    by_words = {at: _key(namespace, words[0]) for at in missing if (words := _words(messages[at]))}
+    _complete_each(completed, by_words, find)
     lookup.store(tuple(completed))
     return prepared._replace(request=prepared.request._replace(messages=tuple(completed)))
-
-
-def _exact_keys(prepared: PreparedRequest) -> dict[int, bytes]:
-    """The keys of the turns by index, if the request still has all turns of the history."""
-    turns = [keys for keys in prepared.history.keys if keys is not None]
-    places = [at for at, each in enumerate(prepared.request.messages) if each.role == "assistant"]
-    if prepared.has_transcript or len(turns) != len(places):
-        return {}
-    return {at: _exact_key(keys) for at, keys in zip(places, turns, strict=True)}
 
 
 def _complete_each(messages: list[Message], keys: Mapping[int, bytes], find: FindTexts) -> list[int]:
@@ -93,18 +89,17 @@ def _complete(message: Message, stored: Sequence[str]) -> Message | None:
     """The message with the stored items; None if none of them fit."""
     assert message.server_items is not None
     ((api, sent),) = json.loads(message.server_items).items()
+    own = [item for item in sent if is_made_by_tool(item)]
+    # Whether the client sent the reasoning in its places.
+    lengths: list[int] = [item["length"] for item in sent if item.get("type") == "thinking"]
+    has_thinking = bool(lengths) and sum(lengths) == len(message.reasoning or "")
     # Of several that fit the oldest: the one that was sent before.
     for text in reversed(stored):
         ((_, whole),) = json.loads(text).items()
-        if _is_same_turn(sent, whole):
-            items = _put_in_places(sent, whole, has_thinking=_has_all_thinking(message, sent))
-            return message._replace(server_items=json.dumps({api: items}, ensure_ascii=False, separators=(",", ":")))
+        theirs = [item for item in whole if is_made_by_tool(item)]
+        if len(own) == len(theirs) and all(_is_part(*pair) for pair in zip(own, theirs, strict=True)):
+            return message._replace(server_items=pack_items(api, _put_in_places(sent, whole, has_thinking)))
     return None
-
-
-def _is_same_turn(sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> bool:
-    own, stored = list(filter(is_made_by_tool, sent)), list(filter(is_made_by_tool, whole))
-    return len(own) == len(stored) and all(_is_part(*pair) for pair in zip(own, stored, strict=True))
 
 
 def _is_part(sent: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
@@ -121,14 +116,8 @@ def _is_part(sent: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
     return True
 
 
-def _has_all_thinking(message: Message, sent: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the client sent the reasoning in its places."""
-    lengths: list[int] = [item["length"] for item in sent if item.get("type") == "thinking"]
-    return bool(lengths) and sum(lengths) == len(message.reasoning or "")
-
-
 def _put_in_places(
-    sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]], *, has_thinking: bool
+    sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]], has_thinking: bool
 ) -> list[Mapping[str, Any]]:
     """The stored items, with the texts that the client sent between them, and the reasoning if it sent none."""
     gaps: list[list[Mapping[str, Any]]] = [[]]
@@ -138,11 +127,10 @@ def _put_in_places(
         elif has_thinking or item.get("type") != "thinking":
             gaps[-1].append(item)
     items: list[Mapping[str, Any]] = []
-    place = 0
+    rest = iter(gaps)
     for item in whole:
         if is_made_by_tool(item):
-            items += [*gaps[place], item]
-            place += 1
+            items += [*next(rest), item]
         elif item.get("type") == "thinking" and not has_thinking:
             items.append(item)
-    return [*items, *gaps[place]]
+    return [*items, *next(rest)]

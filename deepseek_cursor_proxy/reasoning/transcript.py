@@ -32,42 +32,21 @@ def transcribe(messages: Sequence[Message], last_lost: int, *, with_pictures: bo
     """The history with all up to `last_lost` and its results (and pictures) as a transcript; None without a user."""
     if not any(message.role == "user" for message in messages):
         return None
-    boundary = _after_results(messages, last_lost)
-    prompt_count = _leading_systems(messages)
-    transcript = Message("system", _transcript(messages[prompt_count:boundary]))
-    question = _question_before(messages, boundary)
-    pictures = _pictures(messages[prompt_count:boundary]) if with_pictures else ()
-    messages_to_send = (*messages[:prompt_count], transcript, *pictures, *question, *messages[boundary:])
-    return Transcription(messages_to_send, boundary - prompt_count, boundary)
-
-
-def _after_results(messages: Sequence[Message], lost: int) -> int:
-    end = lost + 1
-    while end < len(messages) and messages[end].role == "tool":
-        end += 1
-    return end
-
-
-def _question_before(messages: Sequence[Message], boundary: int) -> tuple[Message, ...]:
-    """The last user message, unless the native part begins with one."""
-    if boundary < len(messages) and messages[boundary].role == "user":
-        return ()
-    questions = [message for message in messages[:boundary] if message.role == "user"]
-    return tuple(questions[-1:])
-
-
-def _pictures(messages: Sequence[Message]) -> tuple[Message, ...]:
-    parts = [part for each in messages if not isinstance(each.content, str) for part in each.content]
+    prompt_count = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    boundary = last_lost + 1
+    while boundary < len(messages) and messages[boundary].role == "tool":
+        boundary += 1
+    replaced = messages[prompt_count:boundary]
+    sent = [*messages[:prompt_count], Message("system", _transcript(replaced))]
+    parts = [part for message in replaced if not isinstance(message.content, str) for part in message.content]
     pictures = [part for part in parts if part["type"] != "text"]
-    lead = {"type": "text", "text": "[the pictures of the transcript, in order]"}
-    return (Message("user", (lead, *pictures)),) if pictures else ()
-
-
-def _leading_systems(messages: Sequence[Message]) -> int:
-    count = 0
-    while count < len(messages) and messages[count].role == "system":
-        count += 1
-    return count
+    if with_pictures and pictures:
+        lead = {"type": "text", "text": "[the pictures of the transcript, in order]"}
+        sent.append(Message("user", (lead, *pictures)))
+    if boundary == len(messages) or messages[boundary].role != "user":
+        # The native part does not begin with a question: the last one again.
+        sent += [message for message in messages[:boundary] if message.role == "user"][-1:]
+    return Transcription((*sent, *messages[boundary:]), boundary - prompt_count, boundary)
 
 
 def _transcript(messages: Sequence[Message]) -> str:

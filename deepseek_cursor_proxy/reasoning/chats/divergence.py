@@ -10,8 +10,8 @@ leaves the process: parts that identity has not digested go through Python's own
 """
 
 import marshal
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -107,23 +107,20 @@ def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutl
     Best is one that it adds to; then one whose answers it repeats, so that an edited chat is found again; then one that
     has only a first question. Two chats that begin alike and share no answer are not taken for each other.
     """
-    likely = [each for each in known if _is_likely(each, now)]
+    # With only the first question in common it may as well be another chat, or the request for a title.
+    least = 2 if now.is_opening else 1
+    likely = [last for last in known if now.common(last) > 1 or now.likeness(last) >= least]
     if len(likely) <= 1:
         return likely[0] if likely else None
     answers = {message.digest for message in now.messages if message.role == "assistant"}
-    return max(likely, key=lambda each: _rank(each, now, answers))
 
+    def rank(last: RequestOutline) -> tuple[int, ...]:
+        common, likeness = now.common(last), now.likeness(last)
+        continues = common == len(last.messages) and likeness > 0
+        repeated = sum(message.digest in answers for message in last.messages if message.role == "assistant")
+        return continues and not last.is_opening, repeated, continues, common, likeness
 
-def _is_likely(last: RequestOutline, now: RequestOutline) -> bool:
-    # With only the first question in common it may as well be another chat, or the request for a title.
-    return now.common(last) > 1 or now.likeness(last) >= (2 if now.is_opening else 1)
-
-
-def _rank(last: RequestOutline, now: RequestOutline, answers: Container[bytes]) -> tuple[int, ...]:
-    common, likeness = now.common(last), now.likeness(last)
-    continues = common == len(last.messages) and likeness > 0
-    repeated = sum(message.digest in answers for message in last.messages if message.role == "assistant")
-    return continues and not last.is_opening, repeated, continues, common, likeness
+    return max(likely, key=rank)
 
 
 def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
@@ -133,41 +130,37 @@ def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
         # Nearly always; the rest only describes the difference.
         return None
     common = [name for name in new if name in old]
+    message, role, what = None, "", ""
+    at = now.common(before)
+    # A chat that is back at its first question starts again: that costs nothing.
+    if at < len(before.messages) and not (at == len(now.messages) and now.is_opening):
+        message = len(now.system) + at
+        role, what = _difference(before.messages[at:], now.messages[at:])
     divergence = Divergence(
         system=before.system != now.system,
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
         changed=tuple(name for name in common if new[name] != old[name]),
         reordered=common != [name for name in old if name in new],
+        message=message,
+        role=role,
+        what=what,
     )
-    divergence = _with_message(divergence, before, now)
     return divergence if divergence != Divergence() else None
 
 
-def _with_message(divergence: Divergence, before: RequestOutline, now: RequestOutline) -> Divergence:
-    at = now.common(before)
-    # A chat that is back at its first question starts again: that costs nothing.
-    if at == len(before.messages) or (at == len(now.messages) and now.is_opening):
-        return divergence
-    index = len(now.system) + at
-    old = before.messages[at]
-    if at == len(now.messages) or now.messages[at].digest in _digests_after(before, at):
-        return replace(divergence, message=index, role=old.role, what="removed")
-    new = now.messages[at]
-    if old.digest in _digests_after(now, at):
-        return replace(divergence, message=index, role=new.role, what="inserted")
-    return replace(divergence, message=index, role=new.role, what=_difference(old, new))
-
-
-def _digests_after(outline: RequestOutline, at: int) -> set[bytes]:
-    return {message.digest for message in outline.messages[at + 1 :]}
-
-
-def _difference(old: MessageOutline, new: MessageOutline) -> str:
+def _difference(before: Sequence[MessageOutline], now: Sequence[MessageOutline]) -> tuple[str, str]:
+    """The role of the first message that differs, and how it does."""
+    old = before[0]
+    if not now or now[0].digest in {message.digest for message in before[1:]}:
+        return old.role, "removed"
+    new = now[0]
+    if old.digest in {message.digest for message in now[1:]}:
+        return new.role, "inserted"
     if old.role != new.role:
-        return "replaced"
+        return new.role, "replaced"
     parts = [name for name, differs in (("arguments", old.calls != new.calls), ("ids", old.ids != new.ids)) if differs]
-    return " and ".join(parts) or "content"
+    return new.role, " and ".join(parts) or "content"
 
 
 def _join_names(names: Sequence[str]) -> str:
