@@ -60,13 +60,13 @@ class _LineContext(NamedTuple):
     continues: bool = False
 
     @property
-    def is_in_fence(self) -> bool:
-        """Whether a fence is open that the end of a list or quote would not close."""
-        return bool(self.fence) and not self.containers
+    def open_fence(self) -> str:
+        """The fence that is open, unless the end of a list or quote would close it."""
+        return "" if self.containers else self.fence
 
     def after(self, line: str) -> "_LineContext":
         """The context after a line, which has no line end."""
-        if self.is_in_fence:
+        if self.open_fence:
             return _LineContext(fence="" if _closes(self.fence, line) else self.fence, is_code=True)
         if self.is_paragraph and not self.containers and line[:1].isalpha():
             return self if self.continues else self._replace(continues=True)
@@ -139,8 +139,8 @@ def _closes(fence: str, line: str) -> bool:
     return len(stripped) >= len(fence) and not stripped.strip(fence[0]) and _indent(line.expandtabs(4)) < 4
 
 
-class _Scanner:
-    """Escapes or unescapes a text piece by piece. Used by one thread."""
+class Escaper:
+    """Escapes or unescapes one reasoning, piece by piece. Used by one thread."""
 
     def __init__(self, *, unescapes: bool = False) -> None:
         self._unescapes = unescapes
@@ -155,29 +155,36 @@ class _Scanner:
         self._rest: list[str] = []
         self._written = 0
         # Whether a part is held back, because the next characters decide about it.
-        self.is_holding = False
+        self._is_holding = False
         # Whether the last line that is not empty closes a fence as `escape` does it.
         self.is_ambiguous = False
         self._is_unscanned = True
 
-    @property
-    def open_fence(self) -> str:
-        return self._context.fence if self._context.is_in_fence else ""
-
-    @property
-    def may_end_label(self) -> bool:
-        """Whether a colon that comes next may have to be escaped."""
-        return bool(self._rest) and self._rest[-1].endswith(("]", "\\"))
-
-    def is_plain(self) -> bool:
-        """Whether all of the text was returned unchanged and has no fence, as most reasoning does."""
-        text = "".join(self._rest) if self._is_unscanned else "```"
-        return "```" not in text and "~~~" not in text
-
-    def note(self, text: str) -> None:
-        """Add text that was returned unchanged."""
+    def take_plain(self, text: str) -> bool:
+        """Write a piece if it stays unchanged; whether it did."""
+        if "<" in text or "&" in text or "]:" in text or "\\:" in text or self._is_holding:
+            return False
+        if text[0] == ":" and self._rest and self._rest[-1].endswith(("]", "\\")):
+            # It may end a label.
+            return False
         self._rest.append(text)
         self._written += len(text)
+        return True
+
+    def write(self, text: str) -> str:
+        return text if self.take_plain(text) else self.feed(text)
+
+    def end(self) -> str:
+        """The rest, and the end of an open fence."""
+        if self._is_unscanned:
+            text = "".join(self._rest)
+            if "```" not in text and "~~~" not in text:
+                # All of it was returned unchanged, as most reasoning is.
+                return ""
+        written = self.feed("", is_end=True)
+        if fence := self._context.open_fence:
+            return f"{written}\n{fence[0] * (len(fence) + 1)}"
+        return written + "\n" if self.is_ambiguous else written
 
     def feed(self, text: str, *, is_end: bool = False) -> str:
         """The result for all text that can be decided by now."""
@@ -197,7 +204,7 @@ class _Scanner:
             self._end_line(whole[at:end])
             at = found.end()
         out.append(whole[self._written : held])
-        self.is_holding = held < len(whole)
+        self._is_holding = held < len(whole)
         if is_end:
             self._end_line(whole[at:])
         self._rest, self._written = [whole[at:]], held - at
@@ -272,56 +279,29 @@ class _Scanner:
         return begin
 
     def _replace_sign(self, whole: str, at: int, count: int, out: list[str]) -> int:
-        """Escape or unescape a sign and the backslashes before it; the end of the sign."""
+        """Escape or unescape a sign and the `count` backslashes before it; the end of the sign."""
+        is_reference = self._is_in_address and whole.startswith(_LESS_THAN, at)
         if not self._unescapes and whole[at] == "<" and self._is_in_address:
-            return self._replace(whole, out, at, at + 1, "\\" * count + _LESS_THAN)
-        if not self._unescapes:
-            return self._replace(whole, out, at, at, "\\" * (count + 1)) + 1
-        if count % 2:
-            return self._replace(whole, out, at - count, at, "\\" * (count // 2)) + 1
-        if self._is_in_address and whole.startswith(_LESS_THAN, at):
-            return self._replace(whole, out, at - count, at + len(_LESS_THAN), "\\" * (count // 2) + "<")
-        return at + 1
-
-    def _replace(self, whole: str, out: list[str], start: int, end: int, by: str) -> int:
+            start, end, by = at, at + 1, "\\" * count + _LESS_THAN
+        elif not self._unescapes:
+            start, end, by = at, at, "\\" * (count + 1)
+        elif count % 2:
+            start, end, by = at - count, at, "\\" * (count // 2)
+        elif is_reference:
+            start, end, by = at - count, at + len(_LESS_THAN), "\\" * (count // 2) + "<"
+        else:
+            return at + 1
         out.append(whole[self._written : start] + by)
         self._written = end
-        return end
+        return max(end, at + 1)
 
     def _end_line(self, rest: str) -> None:
         line = "".join([*self._line, rest])
-        fence, is_known = self.open_fence, self._line_context is not None
+        fence, is_known = self._context.open_fence, self._line_context is not None
         self._context, self._line, self._line_context, self._is_in_address = self._context.after(line), [], None, False
         self._is_certain = self._is_certain or not (is_known or self._context.continues)
         if line:
             self.is_ambiguous = bool(fence) and line == fence[0] * (len(fence) + 1)
-
-
-class Escaper:
-    """Writes one reasoning, piece by piece. Used by one thread."""
-
-    def __init__(self) -> None:
-        self._scanner = _Scanner()
-
-    def take_plain(self, text: str) -> bool:
-        """Write a piece if it stays unchanged; whether it did."""
-        is_plain = not ("<" in text or "&" in text or "]:" in text or "\\:" in text)
-        if not is_plain or self._scanner.is_holding or (text[0] == ":" and self._scanner.may_end_label):
-            return False
-        self._scanner.note(text)
-        return True
-
-    def write(self, text: str) -> str:
-        return text if self.take_plain(text) else self._scanner.feed(text)
-
-    def end(self) -> str:
-        """The rest, and the end of an open fence."""
-        if self._scanner.is_plain():
-            return ""
-        written = self._scanner.feed("", is_end=True)
-        if fence := self._scanner.open_fence:
-            return f"{written}\n{fence[0] * (len(fence) + 1)}"
-        return written + "\n" if self._scanner.is_ambiguous else written
 
 
 def escape(text: str) -> str:
@@ -332,12 +312,12 @@ def escape(text: str) -> str:
 
 def escape_open(text: str) -> str:
     """The same for a reasoning that goes on: no fence is closed."""
-    return _Scanner().feed(text, is_end=True)
+    return Escaper().feed(text, is_end=True)
 
 
 def unescape_open(text: str) -> str:
     """The inverse of `escape_open`."""
-    return _Scanner(unescapes=True).feed(text, is_end=True)
+    return Escaper(unescapes=True).feed(text, is_end=True)
 
 
 def find_outside(line: str, text: str, start: int) -> int:
@@ -345,10 +325,10 @@ def find_outside(line: str, text: str, start: int) -> int:
     context, at = _LineContext(), start
     while (stop := text.find(line, at)) >= 0:
         inside = text[at:stop]
-        if context.is_in_fence or "```" in inside or "~~~" in inside:
+        if context.open_fence or "```" in inside or "~~~" in inside:
             for each in _LINE_END.split(inside):
                 context = context.after(each)
-        if not context.is_in_fence:
+        if not context.open_fence:
             return stop
         at = stop + 1
     return -1
@@ -356,8 +336,8 @@ def find_outside(line: str, text: str, start: int) -> int:
 
 def unescape(text: str) -> str:
     """The inverse of `escape`."""
-    scanner = _Scanner(unescapes=True)
-    result = scanner.feed(text, is_end=True)
-    if scanner.is_ambiguous:
+    escaper = Escaper(unescapes=True)
+    result = escaper.feed(text, is_end=True)
+    if escaper.is_ambiguous:
         return result[:-1] if result.endswith("\n") else result[: result.rindex("\n")]
     return result

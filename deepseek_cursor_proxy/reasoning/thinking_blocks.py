@@ -15,7 +15,7 @@ Warning: `identity` strips by the same functions as `restore`, so a change here 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from deepseek_cursor_proxy.reasoning import markdown_escape
@@ -31,30 +31,21 @@ class BlockWriter(Protocol):
     def end(self) -> str: ...
 
 
-@dataclass(frozen=True)
 class Form:
-    opening: str
-    closing: str
-    tag: str
-    is_markdown: bool = False
-    _escape: re.Pattern[str] = field(init=False)
-    _unescape: re.Pattern[str] = field(init=False)
-    _unfinished: re.Pattern[str] = field(init=False)
+    """One form of block; immutable."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, opening: str, closing: str, tag: str, *, is_markdown: bool = False) -> None:
+        self.opening = opening
+        self.closing = closing
+        # Without the line breaks after it, which clients trim.
+        self.end = closing.rstrip("\n")
+        self.tag = tag
+        self.is_markdown = is_markdown
         # HTML ignores case, so any spelling of the tag would end the block for a reader's eyes.
-        beginnings = "|".join(self.tag[:length] for length in range(len(self.tag)))
-        for name, pattern in (
-            ("_escape", rf"<(\\*/?{self.tag})"),
-            ("_unescape", rf"<\\(\\*/?{self.tag})"),
-            ("_unfinished", rf"<\\*/?(?:{beginnings})\Z"),
-        ):
-            object.__setattr__(self, name, re.compile(pattern, re.IGNORECASE))
-
-    @property
-    def end(self) -> str:
-        """The closing without the line breaks after it, which clients trim."""
-        return self.closing.rstrip("\n")
+        beginnings = "|".join(tag[:length] for length in range(len(tag)))
+        self._escape = re.compile(rf"<(\\*/?{tag})", re.IGNORECASE)
+        self._unescape = re.compile(rf"<\\(\\*/?{tag})", re.IGNORECASE)
+        self._unfinished = re.compile(rf"<\\*/?(?:{beginnings})\Z", re.IGNORECASE)
 
     def writer(self) -> BlockWriter:
         return markdown_escape.Escaper() if self.is_markdown else _TagWriter(self)
@@ -367,21 +358,19 @@ _TRAILING = re.compile(
 )
 
 
-def is_notice(text: str, start: int = 0) -> bool:
-    """Whether our notice is at `start`; the line breaks after it may have been trimmed."""
-    return text.startswith(NOTICE_LINE, start) and (
-        text.startswith(NOTICE, start) or text[start:].rstrip() == NOTICE_LINE
-    )
+def is_notice(text: str) -> bool:
+    """Whether a text begins with our notice; the line breaks after it may have been trimmed."""
+    return text.startswith(NOTICE_LINE) and (text.startswith(NOTICE) or text.rstrip() == NOTICE_LINE)
 
 
-def strip_notices(text: str, start: int = 0) -> str:
-    """The text from `start` on without the notices at its two ends."""
-    end = start
-    if text.startswith(NOTICE, start):
-        end = start + len(NOTICE)
-    elif text.startswith("[", start) and (leading := _LEADING.match(text, start)):
-        end = leading.end()
+def strip_notices(text: str) -> str:
+    """The text without the notices at its two ends."""
+    start = 0
+    if text.startswith(NOTICE):
+        start = len(NOTICE)
+    elif text.startswith("[") and (leading := _LEADING.match(text)):
+        start = leading.end()
     # The last notice is short: only the end of a long text is searched.
-    search_start = max(end, len(text) - 500)
+    search_start = max(start, len(text) - 500)
     trailing = _TRAILING.search(text, search_start) if text.find(_NAME, search_start) >= 0 else None
-    return text[end : trailing.start() if trailing else len(text)]
+    return text[start : trailing.start() if trailing else len(text)]

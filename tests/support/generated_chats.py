@@ -216,7 +216,7 @@ class World:
         for message in chat.messages():
             words = message["content"] if isinstance(message["content"], str) else ""
             block = thinking_blocks.block_at(words)
-            visible = thinking_blocks.strip_notices(words, block.end if block else 0)
+            visible = thinking_blocks.strip_notices(words[block.end if block else 0 :])
             assert visible.strip() in payload_text, f"law 3: lost {visible!r}"
             for call in message.get("tool_calls", ()):
                 assert call["function"]["arguments"] in payload_text, f"law 3: lost the arguments {call}"

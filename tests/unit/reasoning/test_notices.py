@@ -35,9 +35,6 @@ class TestNotices(unittest.TestCase):
             with self.subTest(text):
                 self.assertEqual(text, thinking_blocks.strip_notices(text))
 
-    def test_a_notice_before_the_start_position_is_not_stripped(self) -> None:
-        self.assertEqual("Hi", thinking_blocks.strip_notices("block" + NOTICE + "Hi", 5))
-
     def test_notices_of_related_proxies_are_stripped_but_do_not_count_as_ours(self) -> None:
         for line in (
             "[deepseek-cursor-proxy] Recovered this DeepSeek chat because the reasoning was lost.",
