@@ -22,8 +22,8 @@ from deepseek_cursor_proxy.errors import BadRequest, NotFound
 from deepseek_cursor_proxy.observers.events import Progress, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.observers.trace import PROOFS
+from deepseek_cursor_proxy.storage.entries import UsageRow
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
-from deepseek_cursor_proxy.storage.sqlite.usage_rows import UsageRow
 from deepseek_cursor_proxy.usage.prices import Cost
 
 _PAGE, _LARGEST_PAGE = 50, 500

@@ -15,10 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.storage import store_size
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.store_size import StoreSize
+from deepseek_cursor_proxy.storage.sqlite.database import Database, StoreSize
 
 if TYPE_CHECKING:
     # The start needs none of it.
@@ -142,7 +140,7 @@ class StoreStates:
                 self._counted_at = self._now()
                 # If it cannot be counted now, `fault` says why; the next count comes in a minute.
                 with suppress(Unusable):
-                    self._size = store_size.measure(database)
+                    self._size = database.size()
             size = self._size
         fault = database.fault
         return StoreState(database.path, size, str(fault) if fault is not None else None, database.fault_count)

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.storage.answers import CacheStats
-    from deepseek_cursor_proxy.storage.sqlite.response_rows import ResponseStats
+    from deepseek_cursor_proxy.storage.responses import ResponseStats
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.storage.entries import DaySums
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
@@ -77,7 +78,7 @@ def print_usage(options: dict[str, Any]) -> None:
 def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, str]:
     """The report, and why it may be empty."""
     path = expand_home(config.reasoning_content_path)
-    empty = UsageReport(period, by, config.currency, (), UsageGroup("", usage_rows.DaySums()), {})
+    empty = UsageReport(period, by, config.currency, (), UsageGroup("", DaySums()), {})
     if str(config.reasoning_content_path) == ":memory:":
         return empty, "The store is in memory (reasoning_content_path), so usage is forgotten when the proxy stops."
     try:

@@ -6,7 +6,7 @@ Unusable          may pass by itself: full disk, unreadable disk, a file of anot
 ├── Lost          this connection leads nowhere: the file was moved, or is not open
 └── Damaged       a database that cannot be read; waiting does not help
 
-The stores know only `Unusable`.
+Refused: no fault of the file; the engine does not take an entry or a statement. The stores know these and Unusable.
 """
 
 import errno
@@ -56,6 +56,10 @@ class Damaged(Unusable):
     def __init__(self, damage: str) -> None:
         super().__init__(f"it is damaged ({damage})", "the proxy sets it aside when it runs, or move it away yourself")
         self.damage = damage
+
+
+class Refused(ValueError):
+    pass
 
 
 _SQLITE_FAULTS = {
@@ -123,7 +127,7 @@ class FaultGuard:
         try:
             yield
         # ValueError: a damaged row does not decode any more.
-        except (Unusable, sqlite3.Error, OSError, ValueError) as error:
+        except (Unusable, OSError, ValueError) as error:
             self.warn(action, error)
 
     def warn(self, action: str, error: Exception) -> None:

@@ -4,38 +4,37 @@ The text is the same in every later request, so that DeepSeek's prefix cache hit
 another process that described the picture at the same time. A description that is not used for long is deleted, and so
 are the longest unused of too many; the picture is then described again.
 
-SQL: table `picture_descriptions`. No answer ever fails because of it: what cannot be written waits in memory.
+No answer ever fails because of it: what cannot be written waits in memory.
 """
 
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.storage.table import Kind, Table, decode_text, encode_text
+from deepseek_cursor_proxy.storage.entries import Kind, Row, decode_text, encode_text
+from deepseek_cursor_proxy.storage.table import Table
 
 # A use is worth a write only when the row would otherwise look a day older than it is.
 _USE_RESOLUTION_SECONDS = 24 * 3600
 
 
-class PictureDescriptions(Table):
+class PictureDescriptions(Table[Row]):
     """Called by handler threads and those that describe."""
 
     # Some two kilobytes each.
-    kind = Kind(
-        "picture_descriptions", "picture descriptions", ("caller", "picture"), ("text",), size="0", max_rows=10_000
-    )
+    kind = Kind("picture_descriptions", "picture descriptions", ("caller", "picture"), ("text",), max_rows=10_000)
 
     def find(self, caller: bytes, pictures: Sequence[bytes]) -> dict[bytes, str]:
         """The descriptions that this caller's pictures have."""
         found, now = {}, self.pruning.use_time()
         with self._faults.guard("look up"):
-            for picture, blob, used_at in self._read_rows(pictures, [caller]):
+            for picture, blob, used_at in self.get_many(pictures, [caller]):
                 found[picture] = decode_text(blob)
                 if abs(now - used_at) >= _USE_RESOLUTION_SECONDS:
-                    self._write_row((caller, picture), (blob,), now, keeps_first=True)
+                    self.write(Row((caller, picture), (blob,), now, keeps_first=True))
         return found
 
     def record(self, caller: bytes, picture: bytes, text: str) -> str:
         """Store a description; returns the one that counts, which is an earlier one if there is one."""
+        row = Row((caller, picture), (encode_text(text),), self.pruning.use_time(), keeps_first=True)
         with self._faults.guard("record"):
-            time = self.pruning.use_time()
-            return decode_text(self._write_row((caller, picture), (encode_text(text),), time, keeps_first=True)[0])
+            return decode_text((self.write(row) or row.values)[0])
         return text

@@ -1,14 +1,15 @@
 """ReasoningForms: by base URL, the name under which an upstream of unknown kind sends its reasoning.
 
 A form is confirmed when two answers in a row show it; until then it is used only if the answer that showed it leaves no
-doubt, and never written. SQL: table `reasoning_forms`, a row per upstream that is not known by its name, written when
+doubt, and never written. There is a row per upstream that is not known by its name, written when
 another form is confirmed; a write that fails is learned again after a restart. No answer ever fails because of it.
 """
 
 import threading
 
+from deepseek_cursor_proxy.storage.entries import Kind, Row
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.table import Kind, Table
+from deepseek_cursor_proxy.storage.table import Table
 
 # A user has a few upstreams; the table must not grow with every base URL ever tried.
 _MOST_FORMS = 256
@@ -16,10 +17,10 @@ _MOST_FORMS = 256
 _CONFIRMING_ANSWERS = 2
 
 
-class ReasoningForms(Table):
+class ReasoningForms(Table[Row]):
     """Called by handler threads. The lock protects the dicts; two are read from the file once."""
 
-    kind = Kind("reasoning_forms", "reasoning forms", ("base_url",), ("form",))
+    kind = Kind("reasoning_forms", "reasoning forms", ("base_url",), ("form",), writes_between_prunings=0)
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -54,11 +55,11 @@ class ReasoningForms(Table):
                 return
             self._confirmed[base_url] = form
         if not was_confirmed:
-            self._write_row((base_url,), (form,))
+            self.write(Row((base_url,), (form,)))
 
     def _all(self) -> dict[str, str]:
         if self._forms is None:
-            found = dict(self._read_all(_MOST_FORMS))
+            found = dict(self.get_all(_MOST_FORMS))
             with self._lock:
                 # Another thread may have read and learned meanwhile.
                 if self._forms is None:

@@ -1,58 +1,76 @@
 """ReasoningStore: the reasonings of past turns, by the digests that identify the turns.
 
 A cache with a promise: once `record` returns True, the reasoning survives the death of this process; and whatever is
-wrong with the file, no answer fails or waits for it. A reasoning that cannot be written is pending in memory, is found
+wrong with the file, no answer fails or waits for it. A reasoning that cannot be written waits in memory, is found
 there, and is written when the file can be used (see `store`). Keys are digests; no credential, prompt or answer is
 ever stored, only the reasoning itself.
 
-Pruning deletes the longest unused entries, by age, number and bytes, in small steps on its own thread.
-
-This module is the policy; the SQL of the tables `reasonings` and `keys` is in `reasoning_rows`. This store also owns
-the file, for all other stores.
+This store also owns the file, for all other stores.
 """
 
 import logging
-import sqlite3
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite import reasoning_rows, schema
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.group_commit import GroupCommit
-from deepseek_cursor_proxy.storage.sqlite.reasoning_rows import PendingReasoning, PendingReasonings, StoreStats, Timing
-from deepseek_cursor_proxy.storage.store import OutageLog, Reopener
-from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions, decode_text, encode_text
+from deepseek_cursor_proxy.storage.entries import Kind, ReasoningEntry, StoreStats, decode_text, encode_text
+from deepseek_cursor_proxy.storage.sqlite.rows import ReasoningRows, delete_all, newest_time
+from deepseek_cursor_proxy.storage.store import Store
+from deepseek_cursor_proxy.storage.table import Table, TableOptions
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)
 
-# A use is written only when the entry's time of last use is a day old, …
-_USE_RESOLUTION_SECONDS = 24 * 3600
-# … or a minute, when the store is so full that the order of use decides which entries go.
-_FINE_USE_RESOLUTION_SECONDS = 60
 # The longest answer of DeepSeek has 1.5 MB; a longer text is no reasoning.
 _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 # So many bytes count as one turn towards the next pruning.
 _BYTES_PER_TURN = 256 * 1024
-# Thousands of long reasonings, and little enough for a small machine.
-_MOST_BYTES_PENDING = 64 * 1024 * 1024
-# Pending reasonings are written in transactions so short that no turn waits noticeably for the lock.
-_BYTES_PER_BATCH = 1024 * 1024
+# Roughly what an entry takes in memory besides its text and keys.
+_BYTES_PER_ENTRY = 500
 
 
 # reasoning.restore.KeyAlias: a known key, a new one, the reasoning, and keys that must not be known.
 _Alias = tuple[bytes | None, bytes, str, tuple[bytes, ...]]
 
 
-class ReasoningStore(Table):
-    """Called by handler threads. Its own lock protects `_used` and `_is_closed`; its parts have theirs."""
+class WaitingReasonings(WriteBehind[ReasoningEntry]):
+    # Thousands of long reasonings, and little enough for a small machine.
+    bound = 64 * 1024 * 1024
+    # So short a transaction that no turn waits noticeably for the lock.
+    batch = 1024 * 1024
+    # Different reasonings may have the same key.
+    replaces = False
 
+    def size(self, entry: ReasoningEntry) -> int:
+        return _BYTES_PER_ENTRY + len(entry.text) + sum(map(len, entry.keys))
+
+    def keys(self, entry: ReasoningEntry) -> Collection[bytes]:
+        return entry.keys
+
+    def merge_keys(self, entry: ReasoningEntry) -> Collection[bytes]:
+        return [key for key in (entry.extends, entry.keys[0]) if key is not None]
+
+    def merge(self, new: ReasoningEntry, old: ReasoningEntry) -> ReasoningEntry | None:
+        if new.extends in old.keys and old.known_key is None and old.text == new.text:
+            return new._replace(keys=tuple(dict.fromkeys((*new.keys, *old.keys))))
+        if new.keys[0] not in old.keys:
+            return None
+        if new.known_key is not None or new.unless_known:
+            # A key that is known already keeps its reasoning.
+            return old
+        # The same turn again, or one that went on thinking after its calls. A text that merely begins alike is another
+        # answer in the same words and stays an entry of its own.
+        return new if old.known_key is None and old.text in (new.text, new.previous) else None
+
+
+class ReasoningStore(Table[ReasoningEntry]):
+    """Called by handler threads."""
+
+    rows: ReasoningRows
+    waiting_type = WaitingReasonings
     kind = Kind(
         "reasonings",
         "reasoning store",
-        size="length(text)",
         max_rows=100_000,
         max_bytes=1024**3,
         # A wrong clock must not empty the store.
@@ -69,27 +87,12 @@ class ReasoningStore(Table):
         self, path: str | Path, *, durability: str = "normal", must_open: bool = False, **options: Unpack[TableOptions]
     ) -> None:
         """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
-        self._reopener = Reopener(self._reopen, name="reasoning-store-reopen")
-        on_fault = (lambda: None) if must_open else self._reopener.wake
-        super().__init__(Database(path, durability=durability, on_fault=on_fault), **options)
-        self._lock = threading.Lock()
-        self._used: set[int] = set()
-        self._is_closed = False
-        self._pending = PendingReasonings(
-            self.database, self._write_pending, self._faults, bound=_MOST_BYTES_PENDING, batch=_BYTES_PER_BATCH
-        )
-        self._group_commit = GroupCommit(self._write_or_queue)
-        self._outage = OutageLog(_log, str(path))
-        if must_open:
-            self.database.open(may_set_aside=False)
-        elif not self._reopen():
-            self._reopener.wake()
+        self.store = Store(path, durability, must_open=must_open)
+        super().__init__(self.store.database, **options)
+        self.store.open()
         with self._faults.guard("read the file"):
-            self._measure(is_exact=False)
-            with self.database.reader() as connection:
-                self.pruning.resume(lambda until: schema.newest_time(connection, until))
-
-    # Recording …
+            self.rows.measure(is_exact=False)
+            self.pruning.resume(lambda until: newest_time(self.database, until))
 
     def record(
         self,
@@ -104,128 +107,59 @@ class ReasoningStore(Table):
         recorded before: a longer reasoning replaces its row, and the same one only gets more keys.
         """
         before = {key: encode_text(text) for key, text in (previous or {}).items()}
-        pending = []
+        new = []
+        turns = len(aliases)
         for keys, reasoning in entries:
             text = encode_text(reasoning)
-            if len(text) > min(_LONGEST_REASONING_BYTES, self._max_bytes):
+            if len(text) > min(_LONGEST_REASONING_BYTES, self.kind.max_bytes):
                 _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
                 continue
             same = [key for key, known in before.items() if known == text and key != keys[0]]
-            pending.append(PendingReasoning(tuple(keys), text, None, before.get(keys[0]), same[0] if same else None))
-        pending += [
-            PendingReasoning((new,), encode_text(reasoning), known, unless_known=unless)
-            for known, new, reasoning, unless in aliases
-        ]
-        return self._group_commit.write(pending) if pending else False
-
-    def _write_or_queue(self, entries: Sequence[PendingReasoning]) -> bool:
-        """Write the reasonings of turns that ended at the same time, in one transaction."""
-        try:
-            with self.database.transaction() as connection:
-                reasoning_rows.write(connection, entries, self._timing())
-                self._write_uses(connection)
-        # Any exception, also one that is no fault of the file: no reasoning may be lost by it.
-        except Exception as error:
-            self._queue(entries)
-            self._faults.warn("record", error)
+            new.append(ReasoningEntry(tuple(keys), text, None, before.get(keys[0]), same[0] if same else None))
+            turns += 1 + len(text) // _BYTES_PER_TURN
+        for known, key, reasoning, unless in aliases:
+            new.append(ReasoningEntry((key,), encode_text(reasoning), known, unless_known=unless))
+        if not new or self._waiting.put(new) is None:
             return False
-        self._pruner.count_writes(sum(1 + len(each.text) // _BYTES_PER_TURN for each in entries))
+        self._pruner.count_writes(turns)
         return True
-
-    def _queue(self, entries: Sequence[PendingReasoning]) -> None:
-        if not self._is_closed:
-            self._pending.add(entries)
-            # Even if the fault has woken it: it may have finished before this was pending.
-            self.database.request_reopen()
-
-    def _timing(self) -> Timing:
-        return Timing(self.pruning.use_time(), self._use_resolution)
-
-    @property
-    def _use_resolution(self) -> float:
-        """How old a written time of last use may be."""
-        return _FINE_USE_RESOLUTION_SECONDS if self._is_nearly_full else _USE_RESOLUTION_SECONDS
-
-    # Lookup …
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """For every key that is known, the different reasonings recorded under it, newest first."""
         if not keys:
             return {}
-        # Pending first: an entry that is written meanwhile is found twice rather than not at all.
-        found = {key: [decode_text(each.text) for each in texts] for key, texts in self._pending.find(keys).items()}
-        with self._faults.guard("look up"), self.database.reader() as connection:
-            now, resolution = self.pruning.use_time(), self._use_resolution
-            for key, row, blob, used_at in reasoning_rows.find(connection, list(keys)):
+        # Waiting ones first: an entry that is written meanwhile is found twice rather than not at all.
+        found = {key: [decode_text(each.text) for each in waiting] for key, waiting in self._waiting.find(keys).items()}
+        with self._faults.guard("look up"):
+            for key, blob in self.rows.find(list(keys)):
                 text = decode_text(blob)
                 if (texts := found.get(key)) is None:
                     found[key] = [text]
                 elif text not in texts:
                     texts.append(text)
-                if abs(now - used_at) > resolution:
-                    with self._lock:
-                        self._used.add(row)
         return found
 
-    def _write_uses(self, connection: sqlite3.Connection) -> None:
-        """Write the times of last use in the transaction of the next recorded turn: a lookup never writes."""
-        if not self._used:
-            return
-        with self._lock:
-            used, self._used = self._used, set()
-        reasoning_rows.write_uses(connection, used, self.pruning.use_time())
-
-    # After a fault …
-
-    def _reopen(self) -> bool:
-        """Try once to open the file and write all that is pending. Called by the reopener, at the start and the end."""
-        with self._faults.guard("catch up"):
-            try:
-                self.database.reopen()
-                self._outage.report_end()
-                return not self._pending
-            except Unusable as fault:
-                self._outage.report_fault(fault)
-        return False
-
-    def _write_pending(self, connection: sqlite3.Connection, entries: Sequence[PendingReasoning]) -> None:
-        reasoning_rows.write_pending(connection, entries, self._timing())
-        self._outage.count(sum(each.known_key is None and not each.unless_known for each in entries))
-
-    def prune(self) -> int:
-        """Delete the longest unused beyond the limits; how many."""
-        with self._faults.guard("prune"):
-            if self._used:
-                # The order of use decides what goes.
-                with self.database.transaction() as connection:
-                    self._write_uses(connection)
-        return super().prune()
-
-    # Housekeeping …
+    def _write_entries(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
+        self.rows.write(entries, is_retry)
+        if is_retry:
+            self.store.outage.count(sum(each.known_key is None and not each.unless_known for each in entries))
+        return entries
 
     def stats(self) -> StoreStats:
-        with self.database.reader() as connection:
-            return reasoning_rows.stats(connection)
+        return self.rows.stats()
 
     def clear(self) -> int:
         """Delete everything and shrink the file; how many reasonings there were."""
-        self._pending.clear()
-        with self.database.transaction() as connection:
-            rows = reasoning_rows.count(connection)
-            schema.delete_rows(connection)
-        self.database.shrink()
-        return rows
+        self._waiting.clear()
+        return delete_all(self.database)
 
     def close(self) -> None:
-        """Write what is pending and close the file; idempotent. A later `record` returns False."""
-        with self._lock:
-            already, self._is_closed = self._is_closed, True
-        self._reopener.close()
-        super().close()
-        if already:
-            return
-        if count := self._pending.close(self._reopen):
+        """Write what waits and close the file; idempotent. A later `record` returns False."""
+        self.store.reopener.close()
+        self._pruner.close()
+        if count := self._waiting.close(self.store.reopen):
             _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, self.database.path)
-        with self._faults.guard("close"), self.database.transaction() as connection:
-            self._write_uses(connection)
+        with self._faults.guard("close"):
+            # The uses of rows.
+            self.rows.write([])
         self.database.close()

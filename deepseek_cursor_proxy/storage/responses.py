@@ -9,40 +9,30 @@ can be used (see `store`).
 
 A response of a caller that `access` does not know yet is in memory, with those of all such callers, for some minutes or
 until others take its place; `accept` has it written.
-
-This module is the policy; the SQL of the table `responses` is in `response_rows`.
 """
 
+import contextlib
 import json
 import logging
-import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack
 
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
-from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite import response_rows
+from deepseek_cursor_proxy.storage.entries import Kind, ResponseChange, ResponseRow
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.response_rows import (
-    Change,
-    PendingChanges,
-    ResponseStats,
-    Row,
-    UnacceptedRows,
-)
-from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.sqlite.rows import ResponseRows
+from deepseek_cursor_proxy.storage.table import Table, TableOptions
+from deepseek_cursor_proxy.storage.write_behind import BoundedEntries, WriteBehind
 
 _log = logging.getLogger(__name__)
 
-_MOST_BYTES_PENDING = 32 * 1024 * 1024
-# Pending changes are written in transactions so short that no caller waits noticeably for the lock.
-_BYTES_PER_BATCH = 512 * 1024
-# Of callers that are not known yet, all together: the jobs that `background_jobs` admits for them, and some that ended.
-_MOST_BYTES_UNACCEPTED = 48 * 1024 * 1024
+# Roughly what a row takes in memory besides its packed fields.
+_BYTES_PER_ROW = 500
 _SECONDS_UNACCEPTED = 900.0
 # Some four responses of a chain of 1 MB.
 _MOST_BYTES_UNPACKED = 32 * 1024 * 1024
@@ -68,20 +58,63 @@ class _Unpacked(NamedTuple):
     size: int
 
 
-class ResponseStore(Table):
+class ResponseStats(NamedTuple):
+    responses: int
+    bytes: int
+
+
+class LatestChanges(BoundedEntries[ResponseChange]):
+    """The latest change of each response."""
+
+    most = 64
+
+    def latest(self, caller: bytes, response_id: str) -> ResponseChange | None:
+        return next(iter(self.find([(caller, response_id)]).values()), [None])[0]
+
+    def size(self, entry: ResponseChange) -> int:
+        return _BYTES_PER_ROW + (entry.row.size if entry.row is not None else 0)
+
+    def keys(self, entry: ResponseChange) -> Collection[tuple[bytes, str]]:
+        return [entry[:2]]
+
+    def merge(self, new: ResponseChange, old: ResponseChange) -> ResponseChange:
+        if new.row is None or old.row is None:
+            return new
+        return new._replace(row=new.row._replace(created_at=old.row.created_at))
+
+
+class WaitingChanges(LatestChanges, WriteBehind[ResponseChange]):
+    """Changes that wait for the file."""
+
+    bound = 32 * 1024 * 1024
+    # So short a transaction that no caller waits noticeably for the lock.
+    batch = 512 * 1024
+
+
+class UnacceptedRows(LatestChanges):
+    """Responses of callers that are not known yet. Those that are finished go first: the jobs of others are bounded."""
+
+    # The jobs that `background_jobs` admits for these callers, and some that ended.
+    bound = 48 * 1024 * 1024
+
+    def first_to_go(self, entries: Mapping[int, ResponseChange]) -> int:
+        finished = (number for number, each in entries.items() if each.row is None or not each.row.is_unfinished)
+        return next(finished, super().first_to_go(entries))
+
+
+class ResponseStore(Table[ResponseChange]):
     """Called by handler threads, background jobs and the reopener.
 
-    The lock lets one thread write at a time and protects `_in_work`, `_has_warned` and `_has_orphans`. Pending changes
-    and the database have locks of their own, so that a lookup waits for no writer.
+    The lock lets one thread write at a time and protects `_in_work`, `_has_warned` and `_has_orphans`. Changes that
+    wait and the database have locks of their own, so that a lookup waits for no writer.
     """
 
+    rows: ResponseRows
+    waiting_type = WaitingChanges
+    _waiting: WaitingChanges
     kind = Kind(
         "responses",
         "response store",
-        id="number",
-        time="created_at",
-        # An unfinished response would be lost with its row.
-        may_go=f"NOT {response_rows.IS_UNFINISHED}",
         max_rows=10_000,
         max_bytes=1024**3,
         # Rows are large, so pruning runs often, in steps after which other threads get the lock.
@@ -92,16 +125,13 @@ class ResponseStore(Table):
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         super().__init__(database, **options)
         # A low limit is kept closely.
-        self._pruner.every = int(max(1, min(self._pruner.every, self._max_rows // self._pruner.every)))
+        self._pruner.every = int(max(1, min(self._pruner.every, self.kind.max_rows // self._pruner.every)))
         # Whether responses of a process that died may still be unfinished in the file.
         self._has_orphans = False
         self._lock = threading.Lock()
         # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
-        self._pending = PendingChanges(
-            database, _make_changes, self._faults, bound=_MOST_BYTES_PENDING, batch=_BYTES_PER_BATCH
-        )
-        self._unaccepted = UnacceptedRows(_MOST_BYTES_UNACCEPTED)
+        self._unaccepted = UnacceptedRows()
         # Values packed lately, by their packed bytes: a chain continues from what was just stored, and the chat memory
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
@@ -113,7 +143,7 @@ class ResponseStore(Table):
     def put(self, caller: bytes, response: StoredResponse, *, is_known: bool = True) -> None:
         """Store a response, or replace the one with the same id; in memory for a caller that is not known."""
         row = self._to_row(caller, response)
-        change = Change(caller, row.id, row, may_insert=True)
+        change = ResponseChange(caller, row.id, row, may_insert=True)
         with self._lock:
             if is_known:
                 self._note_work(row)
@@ -126,15 +156,15 @@ class ResponseStore(Table):
         if not len(self._unaccepted):
             return
         with self._lock:
-            for change in self._unaccepted.of(caller):
+            for change in [each for each in self._unaccepted.entries() if each.caller == caller]:
                 assert change.row is not None
                 if self._is_alive(change.row):
                     self._note_work(change.row)
                     self._change(change)
                 # Only now, so that it is found at any moment.
-                self._unaccepted.discard(change.key)
+                self._unaccepted.discard([(caller, change.id)])
 
-    def _is_alive(self, row: Row) -> bool:
+    def _is_alive(self, row: ResponseRow) -> bool:
         return row.is_unfinished or self.pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
@@ -142,16 +172,17 @@ class ResponseStore(Table):
         row = self._to_row(caller, response)
         with self._lock:
             if self._unaccepted.latest(caller, row.id) is not None:
-                self._unaccepted.add([Change(caller, row.id, row, may_insert=True)])
+                self._unaccepted.add([ResponseChange(caller, row.id, row, may_insert=True)])
                 return True
             self._note_work(row)
-            pending = self._pending.latest(caller, row.id)
-            if pending is not None and pending.row is None:
+            waiting = self._waiting.latest(caller, row.id)
+            if waiting is not None and waiting.row is None:
                 return False
-            # A pending insert stays an insert.
-            return self._change(Change(caller, row.id, row, may_insert=pending is not None and pending.may_insert))
+            # A waiting insert stays an insert.
+            may_insert = waiting is not None and waiting.may_insert
+            return self._change(ResponseChange(caller, row.id, row, may_insert))
 
-    def _note_work(self, row: Row) -> None:
+    def _note_work(self, row: ResponseRow) -> None:
         if row.is_unfinished:
             self._in_work.add((row.caller, row.id))
         else:
@@ -161,20 +192,20 @@ class ResponseStore(Table):
         """Delete a response; whether there was one."""
         with self._lock:
             if (unaccepted := self._unaccepted.latest(caller, response_id)) is not None:
-                self._unaccepted.discard(unaccepted.key)
+                self._unaccepted.discard([(caller, response_id)])
                 return unaccepted.row is not None and self._is_alive(unaccepted.row)
-            pending = self._pending.latest(caller, response_id)
-            row = pending.row if pending is not None else self._read(caller, response_id)
+            waiting = self._waiting.latest(caller, response_id)
+            row = waiting.row if waiting is not None else self._read(caller, response_id)
             if row is None:
                 return False
             self._in_work.discard((caller, response_id))
-            self._change(Change(caller, response_id, None))
+            self._change(ResponseChange(caller, response_id, None))
             return self._is_current(row)
 
-    def _to_row(self, caller: bytes, response: StoredResponse) -> Row:
+    def _to_row(self, caller: bytes, response: StoredResponse) -> ResponseRow:
         # Before any lock is taken: packing a long one takes a while.
         body, items = self._pack(response.body), self._pack(list(response.input))
-        return Row(
+        return ResponseRow(
             caller, response.body["id"], response.body["status"], self.pruning.use_time(), body, items, response.events
         )
 
@@ -191,39 +222,27 @@ class ResponseStore(Table):
         known = self._unpacked.get(packed)
         if known is not None:
             return known
-        raw = response_rows.unpack(packed)
+        raw = _decompress(packed)
         return _Unpacked(json.loads(raw), len(raw), 0)
 
-    def _change(self, change: Change) -> bool:
-        """Make a change in the file, or else keep it pending; whether the response was there, or is now."""
-        try:
-            with self._pending.replaced(change.key), self.database.transaction() as connection:
-                was_there = change.make(connection)
-        # Any exception, also one that is no fault of the file: no response that a client knows may be lost by it.
-        except Exception as error:
-            return self._queue(change, error)
-        self._has_warned = False
-        self._pruner.count_writes()
-        return was_there
-
-    def _queue(self, change: Change, error: Exception) -> bool:
-        """Keep a change pending; False when there is no such response to update."""
+    def _change(self, change: ResponseChange) -> bool:
+        """Make a change in the file, or else have it wait; whether the response was there, or is now."""
+        was_there: bool | None = self.write(change)
+        if was_there is not None:
+            self._has_warned = False
+            return was_there
         if not change.may_insert and change.row is not None and self._is_gone(change):
+            self._waiting.discard([(change.caller, change.id)])
             return False
-        is_unusable = isinstance(error, Unusable)
-        self._pending.add([change])
-        self._faults.warn("record", error)
-        if is_unusable and not self._has_warned:
+        if (fault := self.database.fault) is not None and not self._has_warned:
             self._has_warned = True
-            _log.warning("only the latest responses are kept, in memory, until the store can be written: %s", error)
-        if is_unusable:
-            self.database.request_reopen()
+            _log.warning("only the latest responses are kept, in memory, until the store can be written: %s", fault)
         return True
 
-    def _is_gone(self, change: Change) -> bool:
+    def _is_gone(self, change: ResponseChange) -> bool:
         """Whether there is surely no such row; a file that cannot be read proves nothing."""
-        with self._faults.guard("look up"), self.database.reader() as connection:
-            return response_rows.read(connection, change.caller, change.id, with_events=False) is None
+        with self._faults.guard("look up"):
+            return self.rows.find(change.caller, change.id, with_events=False) is None
         return False
 
     # Lookup …
@@ -234,8 +253,8 @@ class ResponseStore(Table):
         if (unaccepted := self._unaccepted.latest(caller, response_id)) is not None:
             row = unaccepted.row if unaccepted.row is not None and self._is_alive(unaccepted.row) else None
         else:
-            pending = self._pending.latest(caller, response_id)
-            row = pending.row if pending is not None else self._read(caller, response_id, with_events=with_events)
+            waiting = self._waiting.latest(caller, response_id)
+            row = waiting.row if waiting is not None else self._read(caller, response_id, with_events=with_events)
         if row is None or not self._is_current(row):
             return None
         with self._faults.guard("look up"):
@@ -244,14 +263,14 @@ class ResponseStore(Table):
             return StoredResponse(body.value, items.value, events, body.json_bytes + items.json_bytes)
         return None
 
-    def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> Row | None:
+    def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
         """The row in the file; None when the file cannot be read."""
-        with self._faults.guard("look up"), self.database.reader() as connection:
-            return response_rows.read(connection, caller, response_id, with_events=with_events)
+        with self._faults.guard("look up"):
+            return self.rows.find(caller, response_id, with_events=with_events)
         return None
 
-    def _is_current(self, row: Row) -> bool:
-        return row.is_unfinished or row.created_at >= self.pruning.oldest_kept(self._max_age)
+    def _is_current(self, row: ResponseRow) -> bool:
+        return row.is_unfinished or row.created_at >= self.pruning.oldest_kept(self.kind.max_age_seconds)
 
     # Orphans: responses that a process which died left unfinished …
 
@@ -267,43 +286,40 @@ class ResponseStore(Table):
             return self._fail_orphans()
         return 0
 
-    def _fail_owed_orphans(self) -> None:
+    def _fail_owed_orphans(self) -> bool:
         if self._has_orphans:
             self._fail_orphans(is_retry=True)
+        return True
 
     def _fail_orphans(self, *, is_retry: bool = False) -> int:
         with self._lock:
-            with self.database.reader() as connection:
-                unfinished = response_rows.unfinished_rows(connection)
-            orphans = [each for each in unfinished if (each.caller, each.id) not in self._in_work]
-            failed = sum(self._fail_orphan(each, is_retry) for each in orphans)
+            failed = 0
+            for number, caller, id, packed in self.rows.unfinished():
+                if (caller, id) not in self._in_work:
+                    # An unreadable one must not stay unfinished for ever.
+                    with contextlib.suppress(ValueError):
+                        body = {**json.loads(_decompress(packed)), "status": "failed", "error": _RESTARTED}
+                        packed = compress(encode_json(body))
+                    failed += self.rows.fail(number, packed, is_retry=is_retry)
             self._has_orphans = False
             return failed
-
-    def _fail_orphan(self, orphan: response_rows.Unfinished, is_retry: bool) -> bool:
-        try:
-            body = json.loads(response_rows.unpack(orphan.body))
-            packed = compress(encode_json({**body, "status": "failed", "error": _RESTARTED}))
-        except ValueError:
-            # Unreadable, but it must not stay unfinished for ever.
-            packed = orphan.body
-        with self.database.transaction(is_retry=is_retry) as connection:
-            return response_rows.fail(connection, orphan.number, packed)
 
     def stats(self) -> ResponseStats:
         """The number and bytes of stored responses; raises Unusable."""
         return ResponseStats(*self.totals())
 
     def close(self) -> None:
-        """Write what is pending; idempotent. The database is its owner's to close."""
-        super().close()
-        count = self._pending.close()
+        """Write what waits; idempotent. The database is its owner's to close."""
+        self._pruner.close()
+        count = self._waiting.close()
         with self._faults.guard("catch up"):
             self._fail_owed_orphans()
         if count:
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
 
 
-def _make_changes(connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
-    for change in changes:
-        change.make(connection)
+def _decompress(packed: bytes) -> bytes:
+    try:
+        return zlib.decompress(packed)
+    except zlib.error as error:
+        raise ValueError(f"a stored response is damaged ({error})") from None

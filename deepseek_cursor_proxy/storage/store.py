@@ -1,16 +1,20 @@
-"""The thread that opens the store's file again after a fault, and the two log lines about it.
+"""Store: opens the file of all tables, opens it again after a fault, and closes it.
 
-The policy for a file that cannot be used, the same for every store: a write that fails is kept in memory, within
-bounds, and is found there; this thread retries with growing delays until the file can be written; then each store
-writes what it kept (`Database.on_reopen`). No answer waits for any of it.
+The policy for a file that cannot be used, the same for every table: a write that fails is kept in memory, within
+bounds, and is found there (`write_behind`); a thread retries with growing delays until the file can be written; then
+each table writes what it kept (`Database.on_reopen`). No answer waits for any of it.
 """
 
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from deepseek_cursor_proxy.net.threads import BackgroundTask
-from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+
+_log = logging.getLogger(__name__)
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0
@@ -18,6 +22,37 @@ _LONGEST_DELAY_SECONDS = 5.0
 _SECONDS_BETWEEN_WARNINGS = 30.0
 _BEGIN = "reasoning is kept in memory only until %s can be used: %s"
 _END = "%s is usable again; reasonings written: %d"
+
+
+class Store:
+    """Called by handler threads and the reopener's."""
+
+    def __init__(self, path: str | Path, durability: str, *, must_open: bool) -> None:
+        """With `must_open` a fault is raised, here and later, and no damaged file is moved."""
+        self.reopener = Reopener(self.reopen, name="reasoning-store-reopen")
+        self._must_open = must_open
+        on_fault = (lambda: None) if must_open else self.reopener.wake
+        self.database = Database(path, durability=durability, on_fault=on_fault)
+        self.outage = OutageLog(_log, str(path))
+        self._faults = FaultGuard(_log, "reasoning store")
+
+    def open(self) -> None:
+        if self._must_open:
+            self.database.open(may_set_aside=False)
+        elif not self.reopen():
+            self.reopener.wake()
+
+    def reopen(self) -> bool:
+        """Try once to open the file and write all that waits; whether that is done."""
+        with self._faults.guard("catch up"):
+            try:
+                is_done = self.database.reopen()
+            except Unusable as fault:
+                self.outage.report_fault(fault)
+                return False
+            self.outage.report_end()
+            return is_done
+        return False
 
 
 class Reopener(BackgroundTask):

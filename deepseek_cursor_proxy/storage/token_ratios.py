@@ -4,7 +4,7 @@ The ratio is the exponential of a running mean of log(counted / estimated). A ne
 were, and never less than a twentieth, so that the mean follows a change at DeepSeek. A short prompt, half of which is
 layout, weighs less than a long one, and no prompt counts as more than a factor of two.
 
-SQL: table `token_ratios`, a handful of rows, written minutes apart and when the proxy stops; a crash loses what a few
+A handful of rows, written minutes apart and when the proxy stops; a crash loses what a few
 requests teach again. No answer ever fails because of it.
 """
 
@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from deepseek_cursor_proxy.storage.entries import Kind, Row
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.table import Kind, Table
+from deepseek_cursor_proxy.storage.table import Table
 
 # In prompts from this size on the layout, the least certain part of the estimate, does not matter.
 _TOKENS_OF_FULL_WEIGHT = 4000
@@ -41,10 +42,10 @@ class _Ratio:
     written_at: float = float("-inf")
 
 
-class TokenRatios(Table):
+class TokenRatios(Table[Row]):
     """Called by handler threads and the counter's thread. The lock protects `_ratios`, read from the file once."""
 
-    kind = Kind("token_ratios", "token ratios", ("model",), ("mean", "count"))
+    kind = Kind("token_ratios", "token ratios", ("model",), ("mean", "count"), writes_between_prunings=0)
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(database)
@@ -84,7 +85,7 @@ class TokenRatios(Table):
 
     def _all(self) -> dict[str, _Ratio]:
         if self._ratios is None:
-            rows = self._read_all(_MOST_MODELS)
+            rows = self.get_all(_MOST_MODELS)
             found = {model: _Ratio(mean, count, mean, count) for model, mean, count in rows if abs(mean) <= _FARTHEST}
             with self._lock:
                 # Another thread may have read and learned meanwhile.
@@ -100,4 +101,4 @@ class TokenRatios(Table):
                 return
             # Before the write, so that a file that cannot be written is not tried with every prompt.
             self._ratios[model] = _Ratio(known.mean, known.count, known.mean, known.count, self._clock())
-        self._write_row((model,), (known.mean, known.count))
+        self.write(Row((model,), (known.mean, known.count)))

@@ -7,7 +7,6 @@ of its last second. Nothing here delays or fails an answer.
 """
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -19,34 +18,38 @@ from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.observers.events import Event, PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage.sqlite import usage_rows
+from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, Kind, UsageRow
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.usage_rows import DayGroup, DaySums, UsageRow
-from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.sqlite.rows import UsageRows
+from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)
 
 # What a killed process loses; a batch costs about the same for one row as for many.
 _SECONDS_BETWEEN_BATCHES = 1.0
-# So short a transaction that no turn waits noticeably for the writer.
-_ROWS_PER_TRANSACTION = 64
-# A kilobyte each, while the file cannot be used.
-_MOST_ROWS_WAITING = 2000
 
 
-class UsageLedger(Table):
+class WaitingRequests(WriteBehind[RequestRecord]):
+    # A kilobyte each, while the file cannot be used.
+    bound = 2000
+    # So short a transaction that no turn waits noticeably for the writer.
+    batch = 64
+    # Figures that SQLite refuses cost their own request.
+    keeps_refused = False
+
+
+class UsageLedger(Table[RequestRecord]):
     """`add` is called by handler threads, the rest by its own. `_lock` protects `_lost` and `_has_warned`."""
 
     # Pruning counts the rows, which takes milliseconds when there are many.
-    kind = Kind("usage", "usage", time="ended_at", size="0", writes_between_prunings=1024)
+    kind = Kind("usage", "usage", writes_between_prunings=1024)
+    rows: UsageRows
+    waiting_type = WaitingRequests
 
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         super().__init__(database, **options)
         self._lock = threading.Lock()
-        self._waiting = _WaitingRequests(
-            database, self._write, self._faults, bound=_MOST_ROWS_WAITING, batch=_ROWS_PER_TRANSACTION
-        )
         # Of requests that are lost since the last one was written.
         self._lost = 0
         self._has_warned = False
@@ -64,8 +67,8 @@ class UsageLedger(Table):
     def had_answer(self, key: str) -> bool:
         """Whether a caller got an answer before this run; False while the file cannot be read."""
         if self._earlier_keys is None:
-            with self._faults.guard("look up"), self.database.reader() as connection:
-                self._earlier_keys = usage_rows.read_answered_keys(connection)
+            with self._faults.guard("look up"):
+                self._earlier_keys = self.rows.answered_keys()
         return self._earlier_keys is not None and key in self._earlier_keys
 
     def emit(self, event: Event) -> None:
@@ -102,16 +105,11 @@ class UsageLedger(Table):
         self.flush()
         return 0.0 if self._waiting else None
 
-    def _write(self, connection: sqlite3.Connection, records: Sequence[RequestRecord]) -> None:
-        rows = list(map(_row, records))
-        usage_rows.insert(connection, rows)
-        usage_rows.write_sums(connection, sum_by_day(rows))
+    def _write_entries(self, entries: Sequence[RequestRecord], is_retry: bool) -> Sequence[UsageRow]:
+        rows = list(map(_row, entries))
+        self.rows.add(rows, sum_by_day(rows), is_retry)
         self._pruner.count_writes(len(rows))
-
-
-class _WaitingRequests(WriteBehind[RequestRecord]):
-    # Figures that SQLite refuses cost their own request.
-    keeps_refused = False
+        return rows
 
 
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:

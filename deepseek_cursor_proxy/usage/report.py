@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.observers.events import Result
+from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, add_sums
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
-from deepseek_cursor_proxy.storage.sqlite.usage_rows import DayGroup, DaySums, add_sums
 from deepseek_cursor_proxy.usage.ledger import day_of
 
 GROUPS = ("day", "model", "key", "api", "session")

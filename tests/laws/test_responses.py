@@ -6,10 +6,10 @@ import unittest
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from zlib import decompress
 
 from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
 from deepseek_cursor_proxy.storage.responses import ResponseStore
-from deepseek_cursor_proxy.storage.sqlite.response_rows import unpack
 from tests.support.generated_chains import Proxy, TwoCallers
 from tests.support.width import width
 
@@ -23,7 +23,7 @@ class TestChains(unittest.TestCase):
 
         def checked(store: ResponseStore, packed: bytes) -> Any:
             found = remembered(store, packed)
-            self.assertEqual(repr(json.loads(unpack(packed))), repr(found.value))
+            self.assertEqual(repr(json.loads(decompress(packed))), repr(found.value))
             return found
 
         self.enterContext(mock.patch.object(ResponseStore, "_unpack", checked))

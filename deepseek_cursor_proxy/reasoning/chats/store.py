@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from deepseek_cursor_proxy.reasoning.chats.divergence import RequestOutline, nearest
+from deepseek_cursor_proxy.storage.entries import Kind, Row
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.table import Kind, Table, TableOptions
+from deepseek_cursor_proxy.storage.sqlite.rows import ToolOrderRows
+from deepseek_cursor_proxy.storage.table import Table, TableOptions
 
 # With more sub-agents than this under one first question, the one that was idle longest counts as new.
 _BRANCHES_PER_CHAT = 16
@@ -62,11 +64,12 @@ class ChatBranch(NamedTuple):
     prompt: LastPrompt | None = None
 
 
-class ChatStore(Table):
+class ChatStore(Table[Row]):
     """Called by handler threads. Its lock protects `_chats` and `_size`; the database has its own."""
 
     # Orders change rarely, so a few writes are many chats.
-    kind = Kind("tool_orders", "conversation store", size="0", max_rows=10_000, writes_between_prunings=64)
+    kind = Kind("tool_orders", "conversation store", max_rows=10_000)
+    rows: ToolOrderRows
 
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         super().__init__(database, **options)
@@ -117,11 +120,8 @@ class ChatStore(Table):
             self._size -= _size(evicted)
 
     def _read(self, conversation: bytes) -> tuple[ChatBranch, ...]:
-        with self._faults.guard("look up"), self.database.reader() as connection:
-            rows = connection.execute(
-                "SELECT names, used_at FROM tool_orders WHERE conversation = ? ORDER BY used_at DESC, id DESC LIMIT ?",
-                (conversation, _BRANCHES_PER_CHAT),
-            )
+        with self._faults.guard("look up"):
+            rows = self.rows.find(conversation, _BRANCHES_PER_CHAT)
             return tuple(ChatBranch(tuple(json.loads(names)), None, used_at) for names, used_at in rows)
         return ()
 
@@ -139,13 +139,8 @@ class ChatStore(Table):
         names = json.dumps(branch.order)
         # The branch's former row, unless another branch still has that order.
         former = json.dumps(before.order) if before and before.order not in [each.order for each in others] else names
-        with self._faults.guard("record"), self.database.transaction() as connection:
-            connection.execute(
-                "DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (conversation, names, former)
-            )
-            connection.execute(
-                "INSERT INTO tool_orders (conversation, names, used_at) VALUES (?, ?, ?)", (conversation, names, now)
-            )
+        with self._faults.guard("record"):
+            self.rows.replace(conversation, names, former, now)
             self._pruner.count_writes()
             return branch._replace(written_at=now)
         return branch

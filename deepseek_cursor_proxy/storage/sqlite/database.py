@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Unusable, fault_of
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Refused, Unusable, fault_of
 from deepseek_cursor_proxy.storage.sqlite import file_check, schema
 from deepseek_cursor_proxy.storage.sqlite.connection import StoreConnection, connect, free_statements
 
@@ -38,6 +38,11 @@ _SECONDS_BETWEEN_WAITS = 60.0
 # keep a few hundred turns on the disk half as much again; fewer would wait for the disk more often.
 _LOG_PAGES = 250
 _LOG_BYTES = 4 * 1024 * 1024
+
+
+class StoreSize(NamedTuple):
+    rows: dict[str, int]
+    bytes: int
 
 
 class Database:
@@ -73,7 +78,7 @@ class Database:
         self.fault_count = 0
         self._waited_at = float("-inf")
         self._is_closed = False
-        self._pending_writers: list[Callable[[], None]] = []
+        self._waiting_writers: list[Callable[[], bool]] = []
 
     # Transactions …
 
@@ -121,6 +126,16 @@ class Database:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def size(self) -> "StoreSize":
+        """Rows of every table, and bytes of the file; raises Unusable."""
+        # The connection is given back after every table: counting half a million keys takes 10 ms, and lookups wait.
+        rows = {table: self._number(f"SELECT count(*) FROM {table}") for table in sorted(self._schema.tables())}
+        return StoreSize(rows, self._number("PRAGMA page_count") * self._number("PRAGMA page_size"))
+
+    def _number(self, query: str) -> int:
+        with self.reader() as connection:
+            return int(connection.execute(query).fetchone()[0])
+
     def empty_log(self) -> None:
         """Copy the log into the file and cut it off: it still has the pages of deleted rows. Raises Unusable."""
         # A transaction of another thread would leave the log as it is.
@@ -147,9 +162,11 @@ class Database:
         return connection
 
     def _raise_fault(self, error: BaseException, connection: StoreConnection, *, is_writing: bool) -> None:
-        """Raise Unusable, now and from every call from now on, if the file is at fault."""
+        """Raise Unusable, now and from every call from now on, if the file is at fault; Refused for SQLite's errors."""
         fault = fault_of(error)
         if fault is None:
+            if isinstance(error, sqlite3.Error):
+                raise Refused(str(error)) from error
             return
         if isinstance(fault, Locked) and connection.busy_seconds:
             self._waited_at = time.monotonic()
@@ -185,16 +202,22 @@ class Database:
 
     # Opening …
 
-    def on_reopen(self, write_pending: Callable[[], None]) -> None:
-        """Register a store's function that writes what waited for the file; it uses `transaction(is_retry=True)`."""
-        self._pending_writers.append(write_pending)
+    def on_reopen(self, write_waiting: Callable[[], bool]) -> None:
+        """Register a store's function that writes what waited for the file; whether all of it is written.
 
-    def reopen(self) -> None:
-        """Open the file, let every store write what waited, and only then let other writes through; raises Unusable."""
+        It uses `transaction(is_retry=True)`.
+        """
+        self._waiting_writers.append(write_waiting)
+
+    def reopen(self) -> bool:
+        """Open the file, let every store write what waited, and only then let other writes through; raises Unusable.
+
+        Whether all is written; SQLite may refuse an entry.
+        """
         self.open()
-        for write_pending in self._pending_writers:
-            write_pending()
+        is_written = [write_waiting() for write_waiting in self._waiting_writers]
         self.confirm()
+        return all(is_written)
 
     def open(self, *, may_set_aside: bool = True) -> None:
         """Connect for reading; raises Unusable. Creates the file if there is none or a damaged one was set aside."""

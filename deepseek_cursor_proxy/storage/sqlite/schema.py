@@ -159,24 +159,3 @@ STORE = Schema(0x44536370, MIGRATIONS)
 
 def version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def newest_time(connection: sqlite3.Connection, until: float) -> float | None:
-    """The latest time in any table up to this one; None when there is none."""
-    columns = (
-        ("used_at", "reasonings"),
-        ("used_at", "tool_orders"),
-        ("created_at", "responses"),
-        ("used_at", "picture_descriptions"),
-        ("ended_at", "usage"),
-        ("created_at", "cached_answers"),
-    )
-    query = "SELECT max({0}) FROM {1} WHERE {0} <= ?"
-    times = [connection.execute(query.format(*each), (until,)).fetchone()[0] for each in columns]
-    return max((time for time in times if time is not None), default=None)
-
-
-def delete_rows(connection: sqlite3.Connection) -> None:
-    """Delete all that was stored for callers; figures stay: usage, hits, token ratios and reasoning forms."""
-    for table in ("keys", "tool_orders", "responses", "picture_descriptions", "cached_answers", "reasonings"):
-        connection.execute(f"DELETE FROM {table}")

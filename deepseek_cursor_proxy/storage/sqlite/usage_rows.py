@@ -6,85 +6,14 @@ figures, names of models, and digests. A day is one of this machine's own clock.
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, UsageRow
 
 # More groups of one day are added up under this name: clients may choose the names of models.
 OTHER = "other"
 _MAX_GROUPS_PER_DAY = 500
 _MAX_ANSWERED_KEYS = 10_000
-
-
-class UsageRow(NamedTuple):
-    """A request that ended; None stands for what is not known."""
-
-    # Of the row; 0 before it is written.
-    id: int
-    ended_at: float
-    # Counts from 1 in every run of the proxy.
-    number: int
-    api: str
-    key: str
-    session: str
-    requested_model: str
-    model: str
-    upstream: str
-    stream: int
-    outcome: str
-    status: int
-    hit: int | None
-    miss: int | None
-    output: int | None
-    thinking: int | None
-    searches: int
-    cost: float | None
-    saved: float | None
-    divergence_cost: float | None
-    currency: str
-    price_version: str
-    # Whether it cost something that is not known.
-    is_cost_unknown: int
-    seconds: float
-    queue_seconds: float | None
-    connect_seconds: float | None
-    first_token_seconds: float | None
-    retries: int
-    filled: int
-    kept: int
-    empty: int
-    missing: int
-    recovered: int
-    divergence: str | None
-    messages: int
-    tools: int
-    body_bytes: int
-
-
-class DayGroup(NamedTuple):
-    """What the sums of a day are kept by."""
-
-    day: str
-    model: str
-    key: str
-    api: str
-    currency: str
-
-
-class DaySums(NamedTuple):
-    requests: int = 0
-    failed: int = 0
-    unknown_costs: int = 0
-    hit: int = 0
-    miss: int = 0
-    output: int = 0
-    thinking: int = 0
-    searches: int = 0
-    cost: float = 0.0
-    saved: float = 0.0
-    divergence_cost: float = 0.0
-
-
-def add_sums(each: Iterable[DaySums]) -> DaySums:
-    return DaySums(*map(sum, zip(DaySums(), *each, strict=True)))
 
 
 _COLUMNS = UsageRow._fields[1:]

@@ -59,7 +59,7 @@ class UnacceptedKeysCase(AdminCase):
         services = self.running.server.services()
         services.ledger.flush()
         services.sessions.flush()
-        services.response_cache.store._write_counts()
+        services.response_cache.store._write_totals()
         found = {}
         for path in sorted(self.folder.glob("*.sqlite3")):
             with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -1,5 +1,6 @@
 from deepseek_cursor_proxy.storage import answers
-from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers, CacheTotals
+from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
+from deepseek_cursor_proxy.storage.entries import CacheTotals
 from deepseek_cursor_proxy.storage.faults import Unusable
 from tests.support.databases import StoreTestCase
 
@@ -48,13 +49,13 @@ class TestCachedAnswers(StoreTestCase):
     def test_hits_and_misses_are_summed_up_also_after_a_restart(self) -> None:
         self.store.count_miss()
         self.store.count_hit(ANSWER)
-        self.assertEqual(CacheTotals(1, 1, 12, 0.5), self.store.stats("USD").totals)
+        self.assertEqual(CacheTotals("USD", 1, 1, 12, 0.5), self.store.stats("USD").totals)
         self.restart()
         for _ in range(2):
             self.store.count_hit(CachedAnswer(b"", 5, 2.0, "CNY"))
         self.store.count_hit(CachedAnswer(b"", 1))
-        self.assertEqual(CacheTotals(4, 1, 23, 0.5), self.store.stats("USD").totals)
-        self.assertEqual(CacheTotals(4, 1, 23, 4.0), self.store.stats("CNY").totals)
+        self.assertEqual(CacheTotals("USD", 4, 1, 23, 0.5), self.store.stats("USD").totals)
+        self.assertEqual(CacheTotals("CNY", 4, 1, 23, 4.0), self.store.stats("CNY").totals)
 
     def test_a_sum_of_tokens_that_is_full_stays_full_and_hits_are_counted_on(self) -> None:
         for _ in range(2):
@@ -62,7 +63,7 @@ class TestCachedAnswers(StoreTestCase):
             self.restart()
         self.store.count_hit(CachedAnswer(b"", 2**62, 1.0, "USD"))
         self.restart()
-        self.assertEqual(CacheTotals(3, 0, 2**63 - 1, 3.0), self.store.stats("USD").totals)
+        self.assertEqual(CacheTotals("USD", 3, 0, 2**63 - 1, 3.0), self.store.stats("USD").totals)
 
     def test_many_hits_are_written_while_the_proxy_runs(self) -> None:
         for _ in range(answers._COUNTS_BETWEEN_WRITES):

@@ -1,8 +1,7 @@
 import logging
-import sqlite3
 import unittest
 
-from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Refused, Unusable
 
 LOG = logging.getLogger("tests.faults")
 
@@ -15,10 +14,10 @@ class TestFaultGuard(unittest.TestCase):
     def test_the_guard_swallows_faults_of_the_file_and_warns_once_in_a_while(self) -> None:
         faults = FaultGuard(LOG, "some store")
         with self.assertLogs(LOG, logging.WARNING) as logged:
-            for error in (sqlite3.OperationalError("locked"), OSError("gone"), ValueError("damaged")):
+            for error in (Refused("no such value"), OSError("gone"), ValueError("damaged")):
                 self.fail_in_guard(faults, error)
         warnings = [record.getMessage() for record in logged.records]
-        self.assertEqual(["some store: could not record (locked); answers go on without it"], warnings)
+        self.assertEqual(["some store: could not record (no such value); answers go on without it"], warnings)
 
     def test_the_guard_passes_on_an_exception_that_is_no_fault_of_the_file(self) -> None:
         with self.assertRaises(KeyError):

@@ -1,5 +1,5 @@
-from deepseek_cursor_proxy.storage import table
 from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
+from deepseek_cursor_proxy.storage.sqlite import rows
 from tests.support.databases import StoreTestCase
 
 ANN, BEN = b"a" * 32, b"b" * 32
@@ -28,7 +28,7 @@ class TestPictureDescriptions(StoreTestCase):
         self.assertEqual({b"1": "a window"}, self.store.find(ANN, [b"1"]))
 
     def test_many_pictures_are_found_at_once(self) -> None:
-        names = [b"%d" % number for number in range(table.KEYS_PER_QUERY + 1)]
+        names = [b"%d" % number for number in range(rows._KEYS_PER_QUERY + 1)]
         for name in (names[0], names[-1]):
             self.store.record(ANN, name, "text")
         self.assertEqual({names[0]: "text", names[-1]: "text"}, self.store.find(ANN, names))

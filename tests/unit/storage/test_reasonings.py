@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.storage import reasonings, write_behind
 from deepseek_cursor_proxy.storage import store as store_module
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.sqlite import reasoning_rows
+from deepseek_cursor_proxy.storage.sqlite import rows as rows_module
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import PATIENCE, eventually, wait_until
@@ -271,7 +271,7 @@ class TestPruning(StoreTestCase):
 class TestSameWords(StoreTestCase):
     def test_of_many_answers_in_the_same_words_the_newest_stay(self) -> None:
         store = self.store()
-        most = reasoning_rows._MOST_ALIKE
+        most = rows_module._MOST_ALIKE
         for number in range(3 * most):
             store.record([((key(1), key(2)), f"thought {number}")])
         found = store.find([key(1), key(2)])[key(1)]
@@ -294,9 +294,9 @@ class TestGroupCommit(StoreTestCase):
                 query = "SELECT count(*) FROM reasonings WHERE text = ?"
                 seen.append((is_written, other.execute(query, (str(number).encode(),)).fetchone()[0]))
 
-        with store._group_commit._lock:
+        with store._waiting._writing:
             threads = [in_background(self, record, number) for number in range(count)]
-            wait_until(lambda: len(store._group_commit._queue) == count)
+            wait_until(lambda: len(store._waiting._puts) == count)
         for thread in threads:
             thread.join()
         return seen
@@ -321,7 +321,7 @@ class TestGroupCommit(StoreTestCase):
                 self.assertEqual([False] * 20, [is_written for is_written, _ in self.record_at_once(store, 20)])
                 self.assertEqual(20, len(store.find([key(number) for number in range(20)])))
                 other.execute("DROP TRIGGER no")
-                self.assertTrue(store._reopener.wait(PATIENCE))
+                self.assertTrue(store.store.reopener.wait(PATIENCE))
         self.assertEqual(20, len(self.store(self.path).find([key(number) for number in range(20)])))
 
     def test_a_look_up_does_not_wait_for_a_writer(self) -> None:
@@ -341,7 +341,12 @@ class TestCosts(StoreTestCase):
         store = self.store(max_rows=1)
         store.record([((key(number),), "why") for number in range(120)])
         left: list[int] = []
-        with mock.patch.object(store._pruner, "pause_step", side_effect=lambda: left.append(store.stats().reasonings)):
+
+        def pause() -> bool:
+            left.append(store.stats().reasonings)
+            return True
+
+        with mock.patch.object(store._pruner, "pause_step", pause):
             self.assertEqual(119, store.prune())
         self.assertEqual([70, 20, 1], left)
 
@@ -448,12 +453,12 @@ class TestFaults(StoreTestCase):
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             yield logged
             while not logged.records:
-                self.assertFalse(store._reopener.wait(0.01))
+                self.assertFalse(store.store.reopener.wait(0.01))
             locker.execute("ROLLBACK")
             self.assert_reopened(store)
 
     def assert_reopened(self, store: ReasoningStore) -> None:
-        self.assertTrue(store._reopener.wait(PATIENCE))
+        self.assertTrue(store.store.reopener.wait(PATIENCE))
 
     def test_a_file_locked_by_another_process_costs_one_warning_and_nothing_is_lost(self) -> None:
         store = self.store(self.path)
@@ -531,7 +536,7 @@ class TestFaults(StoreTestCase):
 
     def test_pending_reasonings_are_limited_while_the_file_cannot_be_used(self) -> None:
         self.path.mkdir()
-        self.enterContext(mock.patch.object(reasonings, "_MOST_BYTES_PENDING", 50_000))
+        self.enterContext(mock.patch.object(reasonings.WaitingReasonings, "bound", 50_000))
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
             store = self.store(self.path)
             for number in range(100):

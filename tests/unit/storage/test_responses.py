@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.storage import responses, write_behind
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
-from deepseek_cursor_proxy.storage.sqlite import response_rows, schema
+from deepseek_cursor_proxy.storage.sqlite import schema
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreFileTestCase, StoreTestCase
 from tests.support.polling import PATIENCE, eventually
@@ -155,7 +155,7 @@ class TestCallersThatAreNotKnown(ResponseStoreTestCase):
         for number in range(100):
             self.store.put(ME, response(f"r{number}"), is_known=False)
         kept = [number for number in range(100) if self.status(f"r{number}") is not None]
-        self.assertEqual(list(range(100 - response_rows.LatestChanges.most + 1, 100)), kept)
+        self.assertEqual(list(range(100 - responses.LatestChanges.most + 1, 100)), kept)
         with mock.patch.object(self.store._unaccepted, "bound", 20_000):
             for number in range(10):
                 self.store.put(ME, response(f"large{number}", text=f"{number}{NOISE}"), is_known=False)
@@ -460,17 +460,17 @@ class TestFaults(ResponseStoreTestCase):
     def test_pending_responses_are_limited_by_number_and_bytes(self) -> None:
         self.database.close()
         with self.assertLogs(responses.__name__, logging.WARNING):
-            for number in range(response_rows.LatestChanges.most + 5):
+            for number in range(responses.LatestChanges.most + 5):
                 self.store.put(ME, response(str(number)))
             self.assertIsNone(self.store.get(ME, "4"))
             self.assertEqual("completed", self.status("5"))
-            self.store._pending.bound = 10_000
+            self.store._waiting.bound = 10_000
             self.store.put(ME, response("large", text=NOISE))
             self.assertEqual("completed", self.status("large"))
-            self.assertLessEqual(self.store._pending._size, 10_000)
-            self.store._pending.bound = 100
+            self.assertLessEqual(self.store._waiting._size, 10_000)
+            self.store._waiting.bound = 100
             self.store.put(ME, response("r"))
-            self.assertEqual((0, 0), (len(self.store._pending), self.store._pending._size))
+            self.assertEqual((0, 0), (len(self.store._waiting), self.store._waiting._size))
 
     def test_a_response_that_sqlite_refuses_stops_no_other(self) -> None:
         """SQLite refuses rows beyond its own limit, which no waiting changes."""
@@ -517,7 +517,7 @@ class TestReopening(StoreFileTestCase):
             with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
                 store.put(ME, response("new"))
                 self.assertIsNotNone(store.get(ME, "new"))
-                self.assertTrue(owner._reopener.wait(PATIENCE))
+                self.assertTrue(owner.store.reopener.wait(PATIENCE))
             self.assertEqual(1, store.stats().responses)
             self.assertFalse(store.update(ME, response("old")))
             self.assertIsNotNone(store.get(ME, "new"))

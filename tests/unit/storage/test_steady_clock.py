@@ -1,7 +1,9 @@
 """Clocks that jump: nothing stored is deleted for it, unless the clock stands by it for an hour."""
 
+import math
 import tempfile
 import unittest
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -241,8 +243,9 @@ class TestStores(unittest.TestCase):
         self.clocks.wall -= 100 * DAY
         self.clocks.pass_by(2 * HOUR)
         self.restart()
-        self.reasonings._max_rows = self.chats._max_rows = self.pictures._max_rows = 1
-        self.responses._max_rows, self.answers._max_bytes = 2, 200
+        for table in (self.reasonings, self.chats, self.pictures, self.responses, self.answers):
+            most = 2 if table is self.responses else 1
+            table.rows.kind = replace(table.kind, max_rows=most, max_bytes=200 if table is self.answers else math.inf)
         self.sessions._limits = self.sessions._limits._replace(sessions=1)
         self.prune()
         self.assertEqual(

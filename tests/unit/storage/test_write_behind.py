@@ -1,12 +1,14 @@
 import logging
-import sqlite3
 from collections.abc import Collection, Sequence
 from unittest import mock
 
+from deepseek_cursor_proxy.storage import write_behind
+from deepseek_cursor_proxy.storage.entries import ReasoningEntry
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
-from deepseek_cursor_proxy.storage.sqlite.reasoning_rows import PendingReasoning, PendingReasonings
+from deepseek_cursor_proxy.storage.reasonings import WaitingReasonings
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import DatabaseTestCase
+from tests.support.polling import wait_until
 from tests.support.threads import in_background, run_at_once
 
 _log = logging.getLogger(__name__)
@@ -14,6 +16,9 @@ _log = logging.getLogger(__name__)
 
 class Words(WriteBehind[str]):
     """Words under their first letter, each as large as it is long."""
+
+    bound = 20
+    batch = 10
 
     def size(self, entry: str) -> int:
         return len(entry)
@@ -33,12 +38,14 @@ class TestWriteBehind(DatabaseTestCase):
         self.words = self.on_database(Words)
 
     def on_database(self, kind: type[Words]) -> Words:
-        return kind(self.database, self.write, FaultGuard(_log, "words"), bound=20, batch=10)
+        return kind(self.database, self.write, FaultGuard(_log, "words"))
 
-    def write(self, connection: sqlite3.Connection, words: Sequence[str]) -> None:
+    def write(self, words: Sequence[str], is_retry: bool) -> Sequence[str]:
         if self.refused & {*words}:
             raise ValueError("no such word")
-        self.written.append(list(words))
+        with self.database.transaction(is_retry=is_retry):
+            self.written.append(list(words))
+        return [word.upper() for word in words]
 
     def test_entries_are_found_newest_first_until_they_are_written(self) -> None:
         self.words.add(["ant", "bee", "ape"])
@@ -87,8 +94,8 @@ class TestWriteBehind(DatabaseTestCase):
         self.assertEqual(([["ant", "bee"]], []), (self.written, self.words.entries()))
 
     def test_an_entry_that_was_discarded_or_merged_while_it_was_written_is_not_lost(self) -> None:
-        def meanwhile(connection: sqlite3.Connection, words: Sequence[str]) -> None:
-            self.write(connection, words)
+        def meanwhile(words: Sequence[str], is_retry: bool) -> None:
+            self.write(words, is_retry)
             self.words.discard("b")
             if len(self.written) == 1:
                 self.words.add(["ant hill"])
@@ -100,19 +107,48 @@ class TestWriteBehind(DatabaseTestCase):
 
     def test_a_newer_value_is_not_replaced_by_an_entry_that_is_flushed_meanwhile(self) -> None:
         self.words.add(["ant"])
-        with self.words.replaced("a"), self.database.transaction():
-            thread = in_background(self, self.words.flush)
-            thread.join(0.05)
-            self.written.append(["newer"])
+        with self.database.transaction():
+            threads = [in_background(self, self.words.put, ["ape"]), in_background(self, self.words.flush)]
+            threads[1].join(0.05)
             self.assertEqual({"a": ["ant"]}, self.words.find(["a"]), "until the newer one is in the file")
-        thread.join()
-        self.assertEqual(([["newer"]], []), (self.written, self.words.entries()))
+        for thread in threads:
+            thread.join()
+        self.assertEqual(("ape", []), ([word for some in self.written for word in some][-1], self.words.entries()))
 
     def test_an_entry_stays_if_the_newer_value_cannot_be_written(self) -> None:
         self.words.add(["ant"])
-        with self.assertRaises(Unusable), self.words.replaced("a"):
-            raise Unusable("locked")
-        self.assertEqual(["ant"], self.words.entries())
+        self.lock()
+        self.assertIsNone(self.words.put(["ape"]))
+        self.assertEqual(["ant", "ape"], self.words.entries())
+
+    def test_entries_that_are_put_return_their_results(self) -> None:
+        self.assertEqual(["ANT", "BEE"], self.words.put(["ant", "bee"]))
+        self.assertEqual(([["ant", "bee"]], []), (self.written, self.words.entries()))
+
+    def put_at_once(self, words: Sequence[str]) -> dict[str, list[str] | None]:
+        """All of them wait before the first one may write."""
+        results: dict[str, list[str] | None] = {}
+        with self.words._writing:
+            threads = [
+                in_background(self, lambda word: results.update({word: self.words.put([word])}), word) for word in words
+            ]
+            wait_until(lambda: len(self.words._puts) == len(words))
+        for thread in threads:
+            thread.join()
+        return results
+
+    def test_puts_that_wait_share_a_transaction_and_too_many_are_split(self) -> None:
+        most = write_behind._MOST_PUTS_AT_ONCE
+        words = [chr(0x4E00 + number) for number in range(2 * most + 5)]
+        self.assertEqual({word: [word] for word in words}, self.put_at_once(words))
+        self.assertEqual([most, most, 5], [len(some) for some in self.written])
+        self.assertEqual(sorted(words), sorted(word for some in self.written for word in some))
+
+    def test_a_put_that_is_refused_keeps_all_that_share_its_transaction(self) -> None:
+        self.refused = {"bee"}
+        with self.assertLogs(_log, logging.WARNING):
+            self.assertEqual({"ant": None, "bee": None, "cat": None}, self.put_at_once(["ant", "bee", "cat"]))
+        self.assertEqual({"ant", "bee", "cat"}, {*self.words.entries()})
 
     def test_flushes_at_once_write_every_entry_once(self) -> None:
         words = self.on_database(Words)
@@ -127,20 +163,18 @@ class TestWriteBehind(DatabaseTestCase):
         self.assertEqual((0, 0, {}), (len(self.words), self.words._size, self.words._by_key))
 
 
-def entry(text: str, *keys: bytes, previous: str | None = None) -> PendingReasoning:
-    return PendingReasoning(keys, text.encode(), previous=None if previous is None else previous.encode())
+def entry(text: str, *keys: bytes, previous: str | None = None) -> ReasoningEntry:
+    return ReasoningEntry(keys, text.encode(), previous=None if previous is None else previous.encode())
 
 
-def alias(known: bytes, new: bytes, text: str) -> PendingReasoning:
-    return PendingReasoning((new,), text.encode(), known)
+def alias(known: bytes, new: bytes, text: str) -> ReasoningEntry:
+    return ReasoningEntry((new,), text.encode(), known)
 
 
-class TestPendingReasonings(DatabaseTestCase):
+class TestWaitingReasonings(DatabaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.pending = PendingReasonings(
-            self.database, mock.Mock(), FaultGuard(_log, "reasonings"), bound=100_000, batch=5_000
-        )
+        self.pending = WaitingReasonings(self.database, mock.Mock(), FaultGuard(_log, "reasonings"))
 
     def find(self, *keys: bytes) -> dict[bytes, list[bytes]]:
         return {key: [each.text for each in entries] for key, entries in self.pending.find(keys).items()}

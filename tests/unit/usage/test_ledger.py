@@ -15,10 +15,10 @@ from unittest import mock
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
+from deepseek_cursor_proxy.storage.entries import DaySums, UsageRow, add_sums
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.usage_rows import DaySums, UsageRow
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from deepseek_cursor_proxy.usage import ledger
 from deepseek_cursor_proxy.usage.ledger import UsageLedger, day_of
@@ -75,7 +75,7 @@ class LedgerTestCase(StoreFileTestCase):
             return {group[1:]: sums for group, sums in usage_rows.read_days(connection, day, day)}
 
     def all_sums(self) -> DaySums:
-        return usage_rows.add_sums(self.sums().values())
+        return add_sums(self.sums().values())
 
 
 class TestLedger(LedgerTestCase):

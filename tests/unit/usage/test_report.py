@@ -6,7 +6,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from deepseek_cursor_proxy.observers.events import Result
-from deepseek_cursor_proxy.storage.sqlite.usage_rows import DaySums
+from deepseek_cursor_proxy.storage.entries import DaySums
 from deepseek_cursor_proxy.usage.prices import Cost
 from deepseek_cursor_proxy.usage.report import GROUPS, Percentiles, Period, UsageReport, make_report
 from tests.unit.usage.test_ledger import NOON, LedgerTestCase, record

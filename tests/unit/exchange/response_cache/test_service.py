@@ -101,7 +101,7 @@ class TestLookups(unittest.TestCase):
         assert found is not None
         self.assertEqual(STREAM, b"".join(piece for piece in found.stream(with_lulls=True) if isinstance(piece, bytes)))
         self.assertEqual((CacheState.MISS, CacheState.HIT), (first.state, second.state))
-        self.assertEqual((1, 1, 7, 0.0), self.store.stats("USD").totals)
+        self.assertEqual(("USD", 1, 1, 7, 0.0), self.store.stats("USD").totals)
 
     def test_a_damaged_answer_is_a_miss(self) -> None:
         self.store.record(b"1", CachedAnswer(b"damaged"))

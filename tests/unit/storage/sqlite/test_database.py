@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Unusable
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Refused, Unusable
 from deepseek_cursor_proxy.storage.sqlite import database, file_check, schema
 from deepseek_cursor_proxy.storage.sqlite.connection import Rows
 from deepseek_cursor_proxy.storage.sqlite.database import Database
@@ -423,7 +423,7 @@ class TestFaults(StoreFileTestCase):
         self.assertFalse(other.in_transaction)
 
     def test_a_wrong_statement_is_no_fault_of_the_file(self) -> None:
-        with self.assertRaises(sqlite3.OperationalError), self.opened.reader() as connection:
+        with self.assertRaises(Refused), self.opened.reader() as connection:
             connection.execute("SELEKT")
         self.assertEqual(0, self.faults)
         insert(self.opened)

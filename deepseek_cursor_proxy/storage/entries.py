@@ -1,0 +1,205 @@
+"""What the stores and the engine exchange: kinds of rows, and the values that are read and written.
+
+The engine opens the rows of a kind (`sqlite.rows.open_rows`). A second engine offers the same methods, each of which
+raises Unusable for a fault of the engine and ValueError for an entry that it refuses:
+
+    every kind    write(entries, is_retry)  all or nothing, and lasting when it returns; a result for each entry
+                  prune(go_on), totals()    delete what is beyond the limits of the kind; number and bytes of rows
+    by key        read(keys, prefix), read_all(most); an entry is a Row
+    reasonings    find(keys): key and text, newest first; stats(); an entry is a ReasoningEntry
+    responses     read(caller, id), unfinished(), fail(): an entry is a ResponseChange
+    answers       by key; add_totals(totals, is_retry), read_totals()
+    tool orders   read(chat, most), replace(chat, names, former, time)
+    usage         an entry is a UsageRow, which is also added to the sums of its day; read with `sqlite.usage_rows`
+
+Keys and values are bytes, text and numbers: columns for SQLite, to be packed for an engine that knows bytes alone.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A table, its columns, and the limits that hold unless others are given.
+
+    key, values        the columns by which a row is found, and those that it holds
+    writes_between_prunings    0: a small table, whose rows have no time
+    share_by_age       the largest share of rows that one pruning deletes because of age
+    rows_per_step      rows deleted in one transaction, so short that no turn waits noticeably for the writer
+    rows_per_sum       rows whose sizes are added up while other threads wait for the connection; None: all
+    """
+
+    table: str
+    title: str
+    key: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    max_age_seconds: float = 30 * 24 * 3600
+    max_rows: float = math.inf
+    max_bytes: float = math.inf
+    share_by_age: float = 1.0
+    writes_between_prunings: int = 64
+    rows_per_step: int = 200
+    rows_per_sum: int | None = None
+
+
+class Row(NamedTuple):
+    """A row to write; with `keeps_first` one that is there stays and is used now. Small tables have no time."""
+
+    key: tuple[Any, ...]
+    values: tuple[Any, ...]
+    time: float | None = None
+    keeps_first: bool = False
+
+
+class ReasoningEntry(NamedTuple):
+    """A reasoning under all its keys.
+
+    known_key       the file has the text under this key already, unless the file was lost: only a key is added
+    previous        the shorter text that the same answer recorded before it went on thinking; it is replaced
+    extends         a key under which the same answer recorded the same text before further tool calls
+    unless_known    nothing is written if the file knows one of these keys
+    """
+
+    keys: tuple[bytes, ...]
+    text: bytes
+    known_key: bytes | None = None
+    previous: bytes | None = None
+    extends: bytes | None = None
+    unless_known: tuple[bytes, ...] = ()
+
+
+class StoreStats(NamedTuple):
+    reasonings: int
+    keys: int
+    bytes: int
+    oldest_use: float | None
+
+
+class ResponseRow(NamedTuple):
+    """A response; body and input are compressed JSON (a tenth of a long chat), the other fields are read without it."""
+
+    caller: bytes
+    id: str
+    status: str
+    created_at: float
+    body: bytes
+    input: bytes
+    events: bytes | None
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.input) + len(self.events or b"")
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.status in ("queued", "in_progress")
+
+
+class ResponseChange(NamedTuple):
+    """An insert, update or delete (`row` is None) of one response. Without `may_insert` a deleted row stays deleted."""
+
+    caller: bytes
+    id: str
+    row: ResponseRow | None
+    may_insert: bool = False
+
+
+class CacheTotals(NamedTuple):
+    """Hits and misses of the response cache since the store was made, and what the hits saved."""
+
+    currency: str = ""
+    hits: int = 0
+    misses: int = 0
+    tokens: int = 0
+    money: float = 0.0
+
+    def add(self, other: "CacheTotals") -> "CacheTotals":
+        _, hits, misses, tokens, money = other
+        return self._replace(
+            hits=self.hits + hits, misses=self.misses + misses, tokens=self.tokens + tokens, money=self.money + money
+        )
+
+
+class UsageRow(NamedTuple):
+    """A request that ended; None stands for what is not known."""
+
+    # Of the row; 0 before it is written.
+    id: int
+    ended_at: float
+    # Counts from 1 in every run of the proxy.
+    number: int
+    api: str
+    key: str
+    session: str
+    requested_model: str
+    model: str
+    upstream: str
+    stream: int
+    outcome: str
+    status: int
+    hit: int | None
+    miss: int | None
+    output: int | None
+    thinking: int | None
+    searches: int
+    cost: float | None
+    saved: float | None
+    divergence_cost: float | None
+    currency: str
+    price_version: str
+    # Whether it cost something that is not known.
+    is_cost_unknown: int
+    seconds: float
+    queue_seconds: float | None
+    connect_seconds: float | None
+    first_token_seconds: float | None
+    retries: int
+    filled: int
+    kept: int
+    empty: int
+    missing: int
+    recovered: int
+    divergence: str | None
+    messages: int
+    tools: int
+    body_bytes: int
+
+
+class DayGroup(NamedTuple):
+    """What the sums of a day are kept by."""
+
+    day: str
+    model: str
+    key: str
+    api: str
+    currency: str
+
+
+class DaySums(NamedTuple):
+    requests: int = 0
+    failed: int = 0
+    unknown_costs: int = 0
+    hit: int = 0
+    miss: int = 0
+    output: int = 0
+    thinking: int = 0
+    searches: int = 0
+    cost: float = 0.0
+    saved: float = 0.0
+    divergence_cost: float = 0.0
+
+
+def add_sums(each: Iterable[DaySums]) -> DaySums:
+    return DaySums(*map(sum, zip(DaySums(), *each, strict=True)))
+
+
+def encode_text(text: str) -> bytes:
+    # A lone surrogate is legal in JSON and has no UTF-8 form.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode_text(blob: bytes) -> str:
+    return blob.decode("utf-8", "surrogatepass")
