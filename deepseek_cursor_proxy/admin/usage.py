@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.errors import BadRequest, Overloaded
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
+from deepseek_cursor_proxy.storage.sqlite.database import Database, open_read_only
 from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_day
 
 if TYPE_CHECKING:

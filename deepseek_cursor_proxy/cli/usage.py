@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.entries import DaySums
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
-from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
+from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.destination import Destination
 from deepseek_cursor_proxy.usage import balance

@@ -36,7 +36,7 @@ from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.config.values import lacks_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
+from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 
 PYTHON, PACKAGE, SETTINGS_FILE, CLIENT_FILES = "python", "package", "settings", "clients"
 STORE, DISK = "store", "disk"

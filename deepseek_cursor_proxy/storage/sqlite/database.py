@@ -8,24 +8,28 @@ The first call that meets a fault waits a moment at most. From then on every cal
 until `reopen` succeeds, which the reopener's thread calls. Reading and writing have separate faults: a file that is
 locked, or on a full disk, can still be read.
 
+CPython with a GIL frees a statement with its last reference. Two others free it later, and until then it holds on: on
+PyPy an unfinished statement blocks every commit, on free-threaded CPython a closed connection keeps its locks.
+
 This module knows connections and transactions, no table.
 """
 
+import gc
 import logging
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Refused, Unusable, fault_of
 from deepseek_cursor_proxy.storage.sqlite import file_check, schema
-from deepseek_cursor_proxy.storage.sqlite.connection import StoreConnection, connect, free_statements
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +42,59 @@ _SECONDS_BETWEEN_WAITS = 60.0
 # keep a few hundred turns on the disk half as much again; fewer would wait for the disk more often.
 _LOG_PAGES = 250
 _LOG_BYTES = 4 * 1024 * 1024
+
+# Writers never keep a reader waiting; only another program that holds the whole file does.
+_READ_ONLY_BUSY_MILLISECONDS = 1000
+_IS_FREE_THREADED = "free-threading build" in sys.version
+
+
+class StoreConnection(sqlite3.Connection):
+    """A connection that knows how long it waits for a lock."""
+
+    busy_seconds = 0.0
+
+    if sys.implementation.name == "pypy":
+
+        def execute(self, *statement: Any) -> Any:
+            return FetchedRows(super().execute(*statement))
+
+
+class FetchedRows:
+    """All rows of a statement that has ended.
+
+    PyPy ends a statement with rows that were not fetched, such as those of PRAGMA journal_mode, when it collects
+    garbage; until then a commit fails ("SQL statements in progress").
+    """
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self.rowcount, self.lastrowid = cursor.rowcount, cursor.lastrowid
+        self._rows = iter(cursor.fetchall())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._rows
+
+    def fetchone(self) -> Any:
+        return next(self._rows, None)
+
+    def fetchall(self) -> list[Any]:
+        return list(self._rows)
+
+
+def connect(name: str, *, uri: bool = False) -> StoreConnection:
+    return sqlite3.connect(
+        name, timeout=0, isolation_level=None, check_same_thread=False, uri=uri, factory=StoreConnection
+    )
+
+
+def free_statements() -> None:
+    """Free the statements of closed connections, and with them the locks on their files.
+
+    Without a GIL, a statement that another thread made is freed when that thread next runs Python, or by garbage
+    collection: the first run frees the connection's statement cache, the second the statements in it.
+    """
+    if _IS_FREE_THREADED:
+        gc.collect()
+        gc.collect()
 
 
 class StoreSize(NamedTuple):
@@ -62,16 +119,18 @@ class Database:
     ) -> None:
         """No file is touched before `open`. The thread that meets a fault calls `on_fault`, which must not wait."""
         self.path = str(path)
+        self._is_file = self.path != ":memory:"
         self._durability = durability
         self._schema = tables or schema.STORE
         # Also called by a store that has something pending, to have the file opened again soon.
         self.request_reopen = on_fault
         self._lock = threading.RLock()
-        self._read_lock = self._lock if self.path == ":memory:" else threading.RLock()
+        self._read_lock = threading.RLock() if self._is_file else self._lock
         self._writer: StoreConnection | None = None
         self._reader: StoreConnection | None = None
         self._file_identity: file_check.FileIdentity | None = None
-        self._claim: file_check.Claim | None = None
+        # Closes the connections, then gives the claim on the file back.
+        self._resources = ExitStack()
         self._read_fault: Unusable | None = _NOT_OPEN
         self._write_fault: Unusable | None = None
         # How often a fault was met; never reset, for metrics.
@@ -86,27 +145,12 @@ class Database:
         """The connection in a transaction; Unusable for a fault of the file. With `is_retry` a past one is ignored."""
         return _Transaction(self, is_retry)
 
-    def _begin(self, is_retry: bool) -> StoreConnection:
-        if self._write_fault is not None and not is_retry:
-            raise self._write_fault.copy()
-        connection = self._usable_connection(self._writer)
-        try:
-            self._check_unmoved()
-            connection.execute("BEGIN IMMEDIATE")
-        except BaseException as error:
-            self._abort(connection, error)
-            raise
-        return connection
-
-    def _commit(self, connection: StoreConnection) -> None:
-        try:
-            connection.execute("COMMIT")
-        except BaseException as error:
-            self._abort(connection, error)
-            raise
-
     def _abort(self, connection: StoreConnection, error: BaseException) -> None:
-        _roll_back(connection)
+        """Roll back and raise the fault behind an error, if there is one."""
+        # SQLite has rolled back by itself after some faults; a failing ROLLBACK adds nothing to the fault.
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
         self._raise_fault(error, connection, is_writing=True)
 
     @contextmanager
@@ -247,55 +291,76 @@ class Database:
         try:
             if isinstance(fault, Damaged) and before is not None:
                 self._set_aside(fault, before, may_set_aside)
-            if self.path != ":memory:":
+            if self._is_file:
                 file_check.remove_stray_side_files(self._file, before)
-            self._adopt(self._connect_or_set_aside(may_set_aside, may_wait=fault is _NOT_OPEN))
+            before = file_check.file_identity(self._file)
+            try:
+                self._connect(may_wait=fault is _NOT_OPEN)
+            except (Damaged, sqlite3.DatabaseError) as error:
+                damage = fault_of(error)
+                if not isinstance(damage, Damaged):
+                    raise
+                self._set_aside(damage, before, may_set_aside)
+                self._connect(may_wait=fault is _NOT_OPEN)
         except (sqlite3.Error, OSError, Unusable) as error:
             if (found := fault_of(error)) is None:
                 raise
-            self._open_immutable(found.copy())
+            self._connect_immutable(found.copy())
             raise found from None
         if isinstance(fault, Lost) and fault is not _NOT_OPEN:
             _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
-    def _connect_or_set_aside(self, may_set_aside: bool, may_wait: bool) -> "_Connections":
-        before = file_check.file_identity(self._file)
-        try:
-            return self._connect(may_wait)
-        except (Damaged, sqlite3.DatabaseError) as error:
-            fault = fault_of(error)
-            if not isinstance(fault, Damaged):
-                raise
-            self._set_aside(fault, before, may_set_aside)
-        return self._connect(may_wait)
-
-    def _connect(self, may_wait: bool) -> "_Connections":
-        is_file, claim = self.path != ":memory:", None
-        with ExitStack() as undo:
-            if is_file:
+    def _connect(self, *, may_wait: bool) -> None:
+        with ExitStack() as resources:
+            if self._is_file:
                 private_files.make_directory(self._file.parent)
-                claim = file_check.claim(self._file, self._schema, may_create=True)
-                undo.callback(claim.release)
-                file_check.grant_side_files(self._file)
-            connection = connect(str(self._file) if is_file else ":memory:")
-            undo.callback(connection.close)
-            self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
-            # Before any write: a file that is not ours stays as it is.
-            self._schema.check(connection)
-            connection.execute("PRAGMA journal_mode=WAL")
-            self._set_durability(connection)
-            connection.execute("PRAGMA foreign_keys=ON")
-            connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
-            connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
-            self._schema.migrate(connection)
-            connections = _Connections(connection, self._connect_reader() if is_file else connection, claim)
-            undo.pop_all()
-        return connections
+            writer = self._open_connection(resources, str(self._file), may_create=True, may_wait=may_wait)
+            writer.execute("PRAGMA journal_mode=WAL")
+            self._set_durability(writer)
+            writer.execute("PRAGMA foreign_keys=ON")
+            writer.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+            writer.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
+            self._schema.migrate(writer)
+            reader = writer
+            if self._is_file:
+                reader = connect(str(self._file))
+                resources.callback(reader.close)
+                # Should it ever write, it waits for the disk no longer than the writer.
+                self._set_durability(reader)
+            with self._lock, self._read_lock:
+                self._writer, self._reader, self._resources = writer, reader, resources.pop_all()
+                self._read_fault = None
+                self._file_identity = file_check.file_identity(self._file) if self._is_file else None
 
-    def _connect_reader(self) -> StoreConnection:
-        """For reading only; should it ever write, it waits for the disk no longer than the writer."""
-        connection = connect(str(self._file))
-        self._set_durability(connection)
+    def _connect_immutable(self, fault: Unusable) -> None:
+        """Connect for reading past SQLite's locks: without permission or space to write, SQLite does not even read.
+
+        Only a file without a log is whole by itself.
+        """
+        with self._lock, self._read_lock:
+            self._read_fault = self._write_fault = fault
+        if not self._is_file or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
+            return
+        with suppress(sqlite3.Error, OSError, Unusable), ExitStack() as resources:
+            connection = self._open_connection(resources, file_check.immutable_uri(self._file), may_create=False)
+            if schema.version(connection) == self._schema.newest_version:
+                with self._lock, self._read_lock:
+                    self._writer, self._reader, self._resources = connection, connection, resources.pop_all()
+                    self._read_fault, self._write_fault = None, ReadOnly(fault.reason, fault.remedy)
+
+    def _open_connection(
+        self, resources: ExitStack, name: str, *, may_create: bool, may_wait: bool = False
+    ) -> StoreConnection:
+        """A connection to the file, which is checked before any write: one that is not ours stays as it is."""
+        if self._is_file:
+            resources.callback(file_check.claim(self._file, self._schema, may_create=may_create).release)
+            if may_create:
+                file_check.grant_side_files(self._file)
+        resources.callback(free_statements)
+        connection = connect(name, uri=not may_create)
+        resources.callback(connection.close)
+        self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
+        self._schema.check(connection)
         return connection
 
     def _set_durability(self, connection: StoreConnection) -> None:
@@ -305,44 +370,10 @@ class Database:
         connection.execute("PRAGMA checkpoint_fullfsync=ON")
         connection.execute(f"PRAGMA fullfsync={'ON' if self._durability == 'full' else 'OFF'}")
 
-    def _open_immutable(self, fault: Unusable) -> None:
-        """Connect for reading past SQLite's locks: without permission or space to write, SQLite does not even read.
-
-        Only a file without a log is whole by itself.
-        """
-        with self._lock, self._read_lock:
-            self._read_fault = self._write_fault = fault
-        if self.path == ":memory:" or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
-            return
-        with suppress(sqlite3.Error, OSError, Unusable), ExitStack() as undo:
-            claim = file_check.claim(self._file, self._schema, may_create=False)
-            undo.callback(claim.release)
-            connection = connect(file_check.immutable_uri(self._file), uri=True)
-            undo.callback(connection.close)
-            self._schema.check(connection)
-            if schema.version(connection) == self._schema.newest_version:
-                undo.pop_all()
-                self._adopt(_Connections(connection, connection, claim), ReadOnly(fault.reason, fault.remedy))
-
-    def _adopt(self, connections: "_Connections", write_fault: Unusable | None = None) -> None:
-        with self._lock, self._read_lock:
-            self._writer, self._reader, self._claim = connections
-            self._read_fault = None
-            if write_fault is not None:
-                self._write_fault = write_fault
-            elif self.path != ":memory:":
-                self._file_identity = file_check.file_identity(self._file)
-
     def _disconnect(self, fault: Unusable) -> None:
-        for connection in (self._reader, self._writer):
-            if connection is not None:
-                with suppress(sqlite3.Error):
-                    connection.close()
+        with suppress(sqlite3.Error):
+            self._resources.close()
         self._writer, self._reader, self._read_fault, self._file_identity = None, None, fault, None
-        free_statements()
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
 
     def _set_aside(self, damage: Damaged, before: file_check.FileIdentity, is_allowed: bool) -> None:
         if not is_allowed:
@@ -361,7 +392,7 @@ class Database:
     @cached_property
     def _file(self) -> Path:
         """The file behind any links, where SQLite also keeps its side files."""
-        return Path(os.path.realpath(Path(self.path).expanduser()))
+        return Path(os.path.realpath(Path(self.path).expanduser()) if self._is_file else self.path)
 
 
 _NOT_OPEN = Lost("it is not open", "open it")
@@ -375,32 +406,57 @@ class _Transaction:
         self._is_retry = is_retry
 
     def __enter__(self) -> sqlite3.Connection:
-        self._database._lock.acquire()
+        database = self._database
+        database._lock.acquire()
         try:
-            self._connection = self._database._begin(self._is_retry)
+            if database._write_fault is not None and not self._is_retry:
+                raise database._write_fault.copy()
+            self._connection = connection = database._usable_connection(database._writer)
+            try:
+                database._check_unmoved()
+                connection.execute("BEGIN IMMEDIATE")
+            except BaseException as error:
+                database._abort(connection, error)
+                raise
         except BaseException:
-            self._database._lock.release()
+            database._lock.release()
             raise
-        return self._connection
+        return connection
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            if error is None:
-                self._database._commit(self._connection)
-            else:
+            if error is not None:
                 self._database._abort(self._connection, error)
+                return
+            try:
+                self._connection.execute("COMMIT")
+            except BaseException as failure:
+                self._database._abort(self._connection, failure)
+                raise
         finally:
             self._database._lock.release()
 
 
-class _Connections(NamedTuple):
-    writer: StoreConnection
-    reader: StoreConnection
-    claim: file_check.Claim | None
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    # SQLite has rolled back by itself after some faults; a failing ROLLBACK adds nothing to the fault that is raised.
-    if connection.in_transaction:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
+@contextmanager
+def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file of the store, of this version or an older one; FileNotFoundError without one, Unusable for a fault."""
+    # Behind any links, where SQLite keeps its side files.
+    path = Path(os.path.realpath(path.expanduser()))
+    if not path.exists():
+        raise FileNotFoundError(path)
+    # SQLite would create side files to lock a file that no process has open.
+    is_in_use = any(Path(f"{path}{side}").exists() for side in file_check.SIDE_FILES)
+    uri = f"{path.absolute().as_uri()}?mode=ro" if is_in_use else file_check.immutable_uri(path)
+    try:
+        # Before SQLite touches it: a file that is not ours stays as it is.
+        claim = file_check.claim(path, schema.STORE, may_create=False)
+        try:
+            with closing(connect(uri, uri=True)) as connection:
+                connection.execute(f"PRAGMA busy_timeout = {_READ_ONLY_BUSY_MILLISECONDS}")
+                yield connection
+        finally:
+            claim.release()
+    except (sqlite3.Error, OSError) as error:
+        if (fault := fault_of(error)) is None:
+            raise
+        raise fault from None

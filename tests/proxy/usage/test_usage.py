@@ -16,7 +16,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
+from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 from tests.fake_deepseek import Answer
 from tests.support.harness import RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.histories import TOOLS

@@ -13,9 +13,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Refused, Unusable
 from deepseek_cursor_proxy.storage.sqlite import database, file_check, schema
-from deepseek_cursor_proxy.storage.sqlite.connection import Rows
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.read_only import open_read_only
+from deepseek_cursor_proxy.storage.sqlite.database import Database, FetchedRows, open_read_only
 from tests.support.databases import StoreFileTestCase
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 from tests.support.threads import in_background, run_at_once
@@ -125,7 +123,7 @@ class TestDatabase(StoreFileTestCase):
             connection.execute("CREATE TABLE t (x)")
             connection.execute("INSERT INTO t VALUES (1), (2)")
             connection.execute("BEGIN")
-            rows = [Rows(connection.execute(f"SELECT x FROM t -- {n}")) for n in range(3)]
+            rows = [FetchedRows(connection.execute(f"SELECT x FROM t -- {n}")) for n in range(3)]
             connection.execute("COMMIT")
             connection.execute("DROP TABLE t")
         self.assertEqual(((1,), [(1,), (2,)], [(1,), (2,)]), (rows[0].fetchone(), rows[1].fetchall(), list(rows[2])))
