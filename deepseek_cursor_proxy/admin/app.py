@@ -35,7 +35,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

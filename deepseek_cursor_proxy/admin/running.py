@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.admin import key_files
-from deepseek_cursor_proxy.storage import installation_secret
+from deepseek_cursor_proxy.storage import private_files
 
 PROOF_PATH = "/api/proof"
 # On this machine; one that takes longer is as good as stopped. Windows takes two to say that nothing listens.
@@ -127,7 +127,7 @@ def _is_proven(connection: http.client.HTTPConnection, store: Path, url: str) ->
         _, body = _get(connection, f"{PROOF_PATH}?nonce={nonce}", {})
     except http.client.HTTPException:
         return False
-    secret = installation_secret.read_existing(store)
+    secret = private_files.read_secret(store)
     return secret is not None and hmac.compare_digest(body.strip(), proof(secret, url, nonce).encode())
 
 

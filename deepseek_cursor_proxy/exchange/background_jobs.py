@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.storage.event_log import EventLog
+from deepseek_cursor_proxy.storage.responses import EventLog
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Job:
             self._changed.notify_all()
 
     def pack(self, last: bytes = b"") -> bytes:
-        """All events so far and a last piece, for `event_log.unpack`."""
+        """All events so far and a last piece, for `unpack_events`."""
         with self._changed:
             return self._log.pack(last)
 

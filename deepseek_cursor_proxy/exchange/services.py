@@ -22,9 +22,8 @@ from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions.service import SessionService
-from deepseek_cursor_proxy.storage.answers import CachedAnswers
-from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
-from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
+from deepseek_cursor_proxy.storage.answers import CachedAnswers, PictureDescriptions
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore

@@ -1,16 +1,25 @@
-"""Private files: mode 0600 in directories of 0700, from the first moment, whatever the umask."""
+"""Private files: mode 0600 in directories of 0700, from the first moment, whatever the umask.
+
+One of them is the installation secret: 32 random bytes in secret.key beside the store, created on first use. It is not
+in the database, so that sealed items open again after the database was lost.
+"""
 
 import contextlib
+import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
+_log = logging.getLogger(__name__)
+
+SECRET_NAME = "secret.key"
+_SECRET_BYTES = 32
 _DRAFT = re.compile(r"(.+)\.([0-9]+)\.[0-9a-f]{8}")
-_LOCKED_BYTE = 4096
-# After the content of any file of ours.
+# Windows locks bytes, which others cannot read meanwhile: this one is after the content of any file of ours.
 _FAR_BYTE = 2**40
 
 
@@ -85,9 +94,13 @@ def read_or_create(path: Path, new: Callable[[], bytes], is_valid: Callable[[byt
     make_directory(path.parent)
     create(path)
     descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-    with open(descriptor, "r+b", buffering=0) as file, _exclusive_lock(file):
+    with open(descriptor, "r+b", buffering=0) as file:
+        # On a file system without locks, two processes that start at once may use different contents until the next
+        # start. Closing the file releases the lock.
+        with contextlib.suppress(OSError):
+            _lock(file, may_wait=True)
         # Another process may have written it before we got the lock.
-        found = file.read(_LOCKED_BYTE) or b""
+        found = file.readall()
         if not is_valid(found):
             found = new()
             file.seek(0)
@@ -100,52 +113,76 @@ def read_or_create(path: Path, new: Callable[[], bytes], is_valid: Callable[[byt
 def try_lock(file: FileIO) -> bool:
     """Lock a file for this process until it is closed; False if another has locked it."""
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            position = file.tell()
-            file.seek(_FAR_BYTE)
-            try:
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            finally:
-                file.seek(position)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(file, may_wait=False)
     except OSError:
         return False
     return True
 
 
-@contextlib.contextmanager
-def _exclusive_lock(file: FileIO) -> Iterator[None]:
-    """Hold an exclusive lock on the file; the system releases it if the process dies.
-
-    On a file system without locks, two processes that start at once may use different contents until the next start.
-    """
+def _lock(file: FileIO, *, may_wait: bool) -> None:
+    """Hold an exclusive lock on the file until it is closed; the system releases it if the process dies."""
     if sys.platform == "win32":
         import msvcrt
 
-        # A byte after the content, which others could not read while it is locked.
-        file.seek(_LOCKED_BYTE)
-        # LK_LOCK tries for ten seconds.
-        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        file.seek(0)
+        position = file.tell()
+        file.seek(_FAR_BYTE)
         try:
-            yield
+            # LK_LOCK tries for ten seconds.
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if may_wait else msvcrt.LK_NBLCK, 1)
         finally:
-            file.seek(_LOCKED_BYTE)
-            msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+            file.seek(position)
     else:
         import fcntl
 
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        # Closing the file releases it.
-        yield
+        fcntl.flock(file, fcntl.LOCK_EX if may_wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _create_exclusive(path: Path) -> int:
     """A descriptor of a new file, without Windows' translation of line ends; FileExistsError if there is one."""
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o600)
+
+
+class InstallationSecret:
+    """The secret beside a store. Called by handler threads; the lock lets one of them load it.
+
+    If the file cannot be written, the secret is in memory; items sealed with it do not open after a restart.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._secret: bytes | None = None
+
+    def read(self) -> bytes:
+        if self._secret is None:
+            with self._lock:
+                self._secret = self._secret or self._load()
+        return self._secret
+
+    def _load(self) -> bytes:
+        """The secret in the file, created if there is none; in memory for a store in memory or a file that fails."""
+        new = os.urandom(_SECRET_BYTES)
+        if str(self._store) == ":memory:":
+            return new
+        path = _secret_path(self._store)
+        try:
+            return read_or_create(path, lambda: new, lambda found: len(found) == _SECRET_BYTES)
+        except OSError as error:
+            _log.warning(
+                "%s cannot be read or written: %s; reasoning that clients keep sealed will not open after a restart",
+                path,
+                error.strerror,
+            )
+            return new
+
+
+def read_secret(store: Path) -> bytes | None:
+    """The secret beside a store, if a proxy has created one and it can be read."""
+    with contextlib.suppress(OSError, RuntimeError):
+        found = _secret_path(store).read_bytes()
+        return found if len(found) == _SECRET_BYTES else None
+    return None
+
+
+def _secret_path(store: Path) -> Path:
+    return store.expanduser().absolute().with_name(SECRET_NAME)

@@ -16,7 +16,8 @@ import json
 import logging
 import threading
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack
 
@@ -27,21 +28,29 @@ from deepseek_cursor_proxy.storage.entries import Kind, ResponseChange, Response
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.sqlite.rows import ResponseRows
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
-from deepseek_cursor_proxy.storage.write_behind import BoundedEntries, WriteBehind
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)
 
 # Roughly what a row takes in memory besides its packed fields.
 _BYTES_PER_ROW = 500
+# Of all callers that are not known yet: the jobs that `background_jobs` admits for them, and some that ended.
+_MOST_UNACCEPTED = 64
+_MOST_BYTES_UNACCEPTED = 48 * 1024 * 1024
 _SECONDS_UNACCEPTED = 900.0
 # Some four responses of a chain of 1 MB.
 _MOST_BYTES_UNPACKED = 32 * 1024 * 1024
+# Compressed together, and decompressed together to read any byte of them.
+_BLOCK_BYTES = 64 * 1024
+# Compressed bytes that `unpack` takes at once: events shrink to a twentieth.
+_READ_BYTES = 8 * 1024
+_END_OF_EVENT = b"\n\n"
 _RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted before this response was finished."}
 
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response object, all its input items in order, and a background response's events, packed by `event_log`."""
+    """A response object, all its input items in order, and a background response's events, packed by an EventLog."""
 
     body: Mapping[str, Any]
     input: Sequence[Mapping[str, Any]]
@@ -63,10 +72,12 @@ class ResponseStats(NamedTuple):
     bytes: int
 
 
-class LatestChanges(BoundedEntries[ResponseChange]):
-    """The latest change of each response."""
+class WaitingChanges(WriteBehind[ResponseChange]):
+    """The latest change of each response that waits for the file."""
 
-    most = 64
+    bound = 32 * 1024 * 1024
+    # So short a transaction that no caller waits noticeably for the lock.
+    batch = 512 * 1024
 
     def latest(self, caller: bytes, response_id: str) -> ResponseChange | None:
         return next(iter(self.find([(caller, response_id)]).values()), [None])[0]
@@ -81,25 +92,6 @@ class LatestChanges(BoundedEntries[ResponseChange]):
         if new.row is None or old.row is None:
             return new
         return new._replace(row=new.row._replace(created_at=old.row.created_at))
-
-
-class WaitingChanges(LatestChanges, WriteBehind[ResponseChange]):
-    """Changes that wait for the file."""
-
-    bound = 32 * 1024 * 1024
-    # So short a transaction that no caller waits noticeably for the lock.
-    batch = 512 * 1024
-
-
-class UnacceptedRows(LatestChanges):
-    """Responses of callers that are not known yet. Those that are finished go first: the jobs of others are bounded."""
-
-    # The jobs that `background_jobs` admits for these callers, and some that ended.
-    bound = 48 * 1024 * 1024
-
-    def first_to_go(self, entries: Mapping[int, ResponseChange]) -> int:
-        finished = (number for number, each in entries.items() if each.row is None or not each.row.is_unfinished)
-        return next(finished, super().first_to_go(entries))
 
 
 class ResponseStore(Table[ResponseChange]):
@@ -131,7 +123,8 @@ class ResponseStore(Table[ResponseChange]):
         self._lock = threading.Lock()
         # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
-        self._unaccepted = UnacceptedRows()
+        # By caller and id, oldest first: responses of callers that are not known yet.
+        self._unaccepted: dict[tuple[bytes, str], ResponseRow] = {}
         # Values packed lately, by their packed bytes: a chain continues from what was just stored, and the chat memory
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
@@ -143,26 +136,32 @@ class ResponseStore(Table[ResponseChange]):
     def put(self, caller: bytes, response: StoredResponse, *, is_known: bool = True) -> None:
         """Store a response, or replace the one with the same id; in memory for a caller that is not known."""
         row = self._to_row(caller, response)
-        change = ResponseChange(caller, row.id, row, may_insert=True)
         with self._lock:
             if is_known:
                 self._note_work(row)
-                self._change(change)
+                self._change(ResponseChange(caller, row.id, row, may_insert=True))
             else:
-                self._unaccepted.add([change])
+                self._hold(row)
+
+    def _hold(self, row: ResponseRow) -> None:
+        """Keep a response in memory. Beyond the limits those that are finished go first: the jobs are bounded."""
+        held, key = self._unaccepted, (row.caller, row.id)
+        held[key] = row._replace(created_at=held.get(key, row).created_at)
+        while len(held) > _MOST_UNACCEPTED or sum(each.size for each in held.values()) > _MOST_BYTES_UNACCEPTED:
+            finished = (key for key, each in held.items() if not each.is_unfinished)
+            del held[next(finished, next(iter(held)))]
 
     def accept(self, caller: bytes) -> None:
         """Store the responses that a caller made before an upstream accepted its key."""
-        if not len(self._unaccepted):
+        if not self._unaccepted:
             return
         with self._lock:
-            for change in [each for each in self._unaccepted.entries() if each.caller == caller]:
-                assert change.row is not None
-                if self._is_alive(change.row):
-                    self._note_work(change.row)
-                    self._change(change)
+            for key, row in [item for item in self._unaccepted.items() if item[0][0] == caller]:
+                if self._is_alive(row):
+                    self._note_work(row)
+                    self._change(ResponseChange(*key, row, may_insert=True))
                 # Only now, so that it is found at any moment.
-                self._unaccepted.discard([(caller, change.id)])
+                del self._unaccepted[key]
 
     def _is_alive(self, row: ResponseRow) -> bool:
         return row.is_unfinished or self.pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
@@ -171,8 +170,8 @@ class ResponseStore(Table[ResponseChange]):
         """Replace a stored response; whether it was there. One that was deleted meanwhile stays deleted."""
         row = self._to_row(caller, response)
         with self._lock:
-            if self._unaccepted.latest(caller, row.id) is not None:
-                self._unaccepted.add([ResponseChange(caller, row.id, row, may_insert=True)])
+            if (caller, row.id) in self._unaccepted:
+                self._hold(row)
                 return True
             self._note_work(row)
             waiting = self._waiting.latest(caller, row.id)
@@ -191,9 +190,8 @@ class ResponseStore(Table[ResponseChange]):
     def delete(self, caller: bytes, response_id: str) -> bool:
         """Delete a response; whether there was one."""
         with self._lock:
-            if (unaccepted := self._unaccepted.latest(caller, response_id)) is not None:
-                self._unaccepted.discard([(caller, response_id)])
-                return unaccepted.row is not None and self._is_alive(unaccepted.row)
+            if (unaccepted := self._unaccepted.pop((caller, response_id), None)) is not None:
+                return self._is_alive(unaccepted)
             waiting = self._waiting.latest(caller, response_id)
             row = waiting.row if waiting is not None else self._read(caller, response_id)
             if row is None:
@@ -250,8 +248,9 @@ class ResponseStore(Table[ResponseChange]):
     def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
         """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""
         # In memory first: a row that is written meanwhile is found twice rather than not at all.
-        if (unaccepted := self._unaccepted.latest(caller, response_id)) is not None:
-            row = unaccepted.row if unaccepted.row is not None and self._is_alive(unaccepted.row) else None
+        row = self._unaccepted.get((caller, response_id))
+        if row is not None:
+            row = row if self._is_alive(row) else None
         else:
             waiting = self._waiting.latest(caller, response_id)
             row = waiting.row if waiting is not None else self._read(caller, response_id, with_events=with_events)
@@ -323,3 +322,62 @@ def _decompress(packed: bytes) -> bytes:
         return zlib.decompress(packed)
     except zlib.error as error:
         raise ValueError(f"a stored response is damaged ({error})") from None
+
+
+class EventLog:
+    """The events of a stream, compressed: an answer of 1 MB has 100 MB of nearly equal events.
+
+    A log grows while its answer is streamed, and can be read from any byte on meanwhile. Not thread-safe: a background
+    job guards it with its own lock.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        # The offset of each block.
+        self._starts: list[int] = []
+        self._tail = bytearray()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, piece: bytes) -> None:
+        self._tail += piece
+        self._size += len(piece)
+        if len(self._tail) >= _BLOCK_BYTES:
+            self._starts.append(self._size - len(self._tail))
+            self._blocks.append(compress(self._tail))
+            self._tail = bytearray()
+
+    def read(self, start: int) -> bytes:
+        """The bytes from offset `start` up to the end of its block."""
+        tail_start = self._size - len(self._tail)
+        if start >= tail_start:
+            return bytes(self._tail[start - tail_start :])
+        index = bisect_right(self._starts, start) - 1
+        return zlib.decompress(self._blocks[index])[start - self._starts[index] :]
+
+    def pack(self, last: bytes = b"") -> bytes:
+        """The whole log and a last piece, for `unpack`."""
+        return b"".join([*self._blocks, compress(self._tail + last)])
+
+
+def unpack_events(data: bytes) -> Generator[bytes, None, None]:
+    """Yield the packed events, whole ones, several at a time; ValueError when the data is damaged."""
+    reader, rest = zlib.decompressobj(), bytearray()
+    for start in range(0, len(data), _READ_BYTES):
+        compressed = data[start : start + _READ_BYTES]
+        while compressed:
+            try:
+                rest += reader.decompress(compressed)
+            except zlib.error as error:
+                raise ValueError(f"stored events are damaged ({error})") from None
+            compressed = reader.unused_data
+            if reader.eof:
+                # The next block may begin.
+                reader = zlib.decompressobj()
+        if end := rest.rfind(_END_OF_EVENT) + 1:
+            yield bytes(rest[: end + 1])
+            del rest[: end + 1]
+    if rest:
+        yield bytes(rest)

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Locked, Unusable
@@ -32,14 +32,38 @@ _SECONDS_BETWEEN_TRIES = 0.1
 _MOST_PUTS_AT_ONCE = 64
 
 
-class BoundedEntries(Generic[_Entry]):
-    """Entries in memory by key; a subclass says what they are. Called by any thread; the lock protects the fields."""
+class _Put(Generic[_Entry]):
+    """The entries of one call, whether they were tried, and a result for each if they were written."""
 
-    # The limit of the sum of all sizes; however small they are, there are no more than `most` entries.
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        self.entries = entries
+        self.is_tried = False
+        self.results: list[Any] | None = None
+
+
+class WriteBehind(Generic[_Entry]):
+    """Entries in memory by key; a subclass says what they are. Called by handler threads and the reopener.
+
+    `_lock` protects the entries. `_writing`, which is taken first, lets one thread write and take from `_puts`.
+    """
+
+    # The limits of the sum of all sizes, and of those in one transaction of a flush.
     bound = sys.maxsize
-    most = sys.maxsize
+    batch = sys.maxsize
+    # Whether an entry that was put takes the place of those that wait under its keys.
+    replaces = True
+    keeps_refused = True
 
-    def __init__(self) -> None:
+    def __init__(
+        self, database: Database, write: Callable[[Sequence[_Entry], bool], Sequence[Any]], faults: FaultGuard
+    ) -> None:
+        """`write` gets entries, and whether a past fault of the file is ignored; a result for each entry."""
+        self._database = database
+        self._write = write
+        self._faults = faults
+        self._writing = threading.RLock()
+        self._puts: deque[_Put[_Entry]] = deque()
+        self._is_closed = False
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         # Oldest first.
@@ -47,6 +71,7 @@ class BoundedEntries(Generic[_Entry]):
         self._by_key: dict[Any, list[int]] = {}
         self._size = 0
         self._lost = 0
+        database.on_reopen(self.flush)
 
     def size(self, entry: _Entry) -> int:
         return 1
@@ -63,10 +88,6 @@ class BoundedEntries(Generic[_Entry]):
         """The entry that stands for both from now on, `old` itself if `new` adds nothing; None if both stay."""
         return new
 
-    def first_to_go(self, entries: Mapping[int, _Entry]) -> int:
-        """The number of the entry that is lost beyond the bound."""
-        return next(iter(entries))
-
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -74,8 +95,8 @@ class BoundedEntries(Generic[_Entry]):
         with self._lock:
             for entry in entries:
                 self._add(entry)
-            while self._size > self.bound or len(self._entries) > self.most:
-                self._remove(self.first_to_go(self._entries))
+            while self._size > self.bound:
+                self._remove(next(iter(self._entries)))
                 self._lost += 1
 
     def find(self, keys: Collection[Hashable]) -> dict[Any, list[_Entry]]:
@@ -138,37 +159,7 @@ class BoundedEntries(Generic[_Entry]):
             if not numbers:
                 del self._by_key[key]
 
-
-class _Put(Generic[_Entry]):
-    """The entries of one call, whether they were tried, and a result for each if they were written."""
-
-    def __init__(self, entries: Sequence[_Entry]) -> None:
-        self.entries = entries
-        self.is_tried = False
-        self.results: list[Any] | None = None
-
-
-class WriteBehind(BoundedEntries[_Entry]):
-    """Called by handler threads and the reopener. `_writing` lets one thread write and take from `_puts`."""
-
-    # The limit of the sum of sizes in one transaction of a flush.
-    batch = sys.maxsize
-    # Whether an entry that was put takes the place of those that wait under its keys.
-    replaces = True
-    keeps_refused = True
-
-    def __init__(
-        self, database: Database, write: Callable[[Sequence[_Entry], bool], Sequence[Any]], faults: FaultGuard
-    ) -> None:
-        """`write` gets entries, and whether a past fault of the file is ignored; a result for each entry."""
-        super().__init__()
-        self._database = database
-        self._write = write
-        self._faults = faults
-        self._writing = threading.RLock()
-        self._puts: deque[_Put[_Entry]] = deque()
-        self._is_closed = False
-        database.on_reopen(self.flush)
+    # Writing …
 
     def put(self, entries: Sequence[_Entry]) -> list[Any] | None:
         """Write entries at once, in one transaction with those of other threads; None if they wait instead.

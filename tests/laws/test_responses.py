@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 from zlib import decompress
 
-from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from tests.support.generated_chains import Proxy, TwoCallers
 from tests.support.width import width

@@ -20,8 +20,7 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, encode_json
 from deepseek_cursor_proxy.protocols.responses.writer import failure_event
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage import event_log
-from deepseek_cursor_proxy.storage.responses import StoredResponse
+from deepseek_cursor_proxy.storage.responses import StoredResponse, unpack_events
 
 # A cancelled call ends within moments; the reply to the cancellation shows that, or that it is on its way.
 _CANCEL_SECONDS = 5.0
@@ -54,7 +53,7 @@ class StoredEndpoint(Endpoint):
             return HttpReply.events(last_events(found.body, number))
         if found.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
-        return HttpReply.events(EventsAfter(event_log.unpack(found.events), number))
+        return HttpReply.events(EventsAfter(unpack_events(found.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
         found = self._find(self.namespace(request), response_id)

@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, 
 from deepseek_cursor_proxy.exchange import background_jobs
 from deepseek_cursor_proxy.exchange.background_jobs import Job, Jobs
 from deepseek_cursor_proxy.net import wait as waiting
-from deepseek_cursor_proxy.storage import event_log
+from deepseek_cursor_proxy.storage.responses import unpack_events
 from tests.support.polling import wait_until
 from tests.support.resources import descriptors
 from tests.support.threads import in_background, run_at_once
@@ -21,7 +21,7 @@ PATIENCE = 20.0
 
 
 def read_events(job: Job) -> bytes:
-    return b"".join(event_log.unpack(job.pack()))
+    return b"".join(unpack_events(job.pack()))
 
 
 class JobsTestCase(unittest.TestCase):

@@ -5,8 +5,7 @@ import unittest
 import zlib
 from collections.abc import Iterable
 
-from deepseek_cursor_proxy.storage import event_log
-from deepseek_cursor_proxy.storage.event_log import EventLog
+from deepseek_cursor_proxy.storage.responses import EventLog, unpack_events
 from tests.support.traced_memory import traced_memory
 
 DELTA = (
@@ -47,25 +46,25 @@ class TestEventLog(unittest.TestCase):
 
     def test_unpack_yields_whole_events(self) -> None:
         *pieces, last = events(3000)
-        found = list(event_log.unpack(filled(pieces).pack(last)))
+        found = list(unpack_events(filled(pieces).pack(last)))
         self.assertEqual(b"".join([*pieces, last]), b"".join(found))
         self.assertGreater(len(found), 1)
         self.assertTrue(all(part.endswith(b"}\n\n") for part in found))
-        self.assertEqual([], list(event_log.unpack(EventLog().pack())))
+        self.assertEqual([], list(unpack_events(EventLog().pack())))
 
     def test_events_packed_by_an_older_version_are_read(self) -> None:
         whole = b"".join(events(3000))
-        self.assertEqual(whole, b"".join(event_log.unpack(zlib.compress(whole, 1))))
+        self.assertEqual(whole, b"".join(unpack_events(zlib.compress(whole, 1))))
 
     def test_unpack_raises_a_value_error_for_damaged_events(self) -> None:
         for damaged in (b"no zlib", b"\x78\x01" + b"\xff" * 50):
             with self.assertRaises(ValueError):
-                list(event_log.unpack(damaged))
+                list(unpack_events(damaged))
 
     def test_a_megabyte_of_text_in_small_deltas_takes_a_few_megabytes(self) -> None:
         packed = filled(events(50_000)).pack()
         self.assertLess(len(packed), 6 * 6 * 50_000)
         with traced_memory() as memory:
-            for _ in event_log.unpack(packed):
+            for _ in unpack_events(packed):
                 pass
             self.assertLess(memory.peak(), 2_000_000)

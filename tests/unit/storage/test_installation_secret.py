@@ -7,8 +7,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import installation_secret
-from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret
+from deepseek_cursor_proxy.storage import private_files
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from tests.support.threads import run_at_once
 from tests.support.width import width
 
@@ -21,13 +21,13 @@ def secret_beside(store: Path) -> bytes:
 class TestInstallationSecret(unittest.TestCase):
     def setUp(self) -> None:
         self.store = Path(self.enterContext(tempfile.TemporaryDirectory())) / "deep" / "store.sqlite3"
-        self.path = self.store.with_name(installation_secret.NAME)
+        self.path = self.store.with_name(private_files.SECRET_NAME)
 
     def test_the_secret_is_created_once_and_stays(self) -> None:
         first = secret_beside(self.store)
         self.assertEqual(32, len(first))
         self.assertEqual(first, secret_beside(self.store))
-        self.assertEqual([installation_secret.NAME], os.listdir(self.path.parent))
+        self.assertEqual([private_files.SECRET_NAME], os.listdir(self.path.parent))
 
     @unittest.skipUnless(os.name == "posix", "modes are POSIX's")
     def test_only_the_owner_can_read_the_secret(self) -> None:
@@ -47,7 +47,7 @@ class TestInstallationSecret(unittest.TestCase):
         program = (
             "import os, sys, time; os.link = None\n"
             "from pathlib import Path\n"
-            "from deepseek_cursor_proxy.storage.installation_secret import InstallationSecret\n"
+            "from deepseek_cursor_proxy.storage.private_files import InstallationSecret\n"
             "print('ready', flush=True); sys.stdin.readline()\n"
             "print(InstallationSecret(Path(sys.argv[1])).read().hex())\n"
         )
@@ -69,7 +69,7 @@ class TestInstallationSecret(unittest.TestCase):
                     each.stdin.flush()
                 found = {each.communicate(timeout=60)[0].strip() for each in processes}
                 self.assertEqual({self.path.read_bytes().hex()}, found)
-                self.assertEqual([installation_secret.NAME], os.listdir(self.path.parent))
+                self.assertEqual([private_files.SECRET_NAME], os.listdir(self.path.parent))
 
     @unittest.skipUnless(os.name == "posix", "flock is POSIX's")
     def test_the_secret_is_created_on_a_file_system_without_locks(self) -> None:
@@ -95,7 +95,7 @@ class TestInstallationSecret(unittest.TestCase):
             mock.patch(
                 "deepseek_cursor_proxy.storage.private_files.make_directory", side_effect=OSError(30, "Read-only")
             ),
-            self.assertLogs("deepseek_cursor_proxy.storage.installation_secret", "WARNING") as logged,
+            self.assertLogs("deepseek_cursor_proxy.storage.private_files", "WARNING") as logged,
         ):
             self.assertEqual(32, len(secret_beside(self.store)))
         self.assertIn("Read-only", logged.output[0])

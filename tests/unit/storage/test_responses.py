@@ -155,11 +155,11 @@ class TestCallersThatAreNotKnown(ResponseStoreTestCase):
         for number in range(100):
             self.store.put(ME, response(f"r{number}"), is_known=False)
         kept = [number for number in range(100) if self.status(f"r{number}") is not None]
-        self.assertEqual(list(range(100 - responses.LatestChanges.most + 1, 100)), kept)
-        with mock.patch.object(self.store._unaccepted, "bound", 20_000):
+        self.assertEqual(list(range(100 - responses._MOST_UNACCEPTED + 1, 100)), kept)
+        with mock.patch.object(responses, "_MOST_BYTES_UNACCEPTED", 20_000):
             for number in range(10):
                 self.store.put(ME, response(f"large{number}", text=f"{number}{NOISE}"), is_known=False)
-            self.assertLessEqual(self.store._unaccepted._size, 20_000)
+            self.assertLessEqual(sum(row.size for row in self.store._unaccepted.values()), 20_000)
         self.assertEqual(("queued", "completed"), (self.status("running"), self.status("large9")))
 
     def test_one_that_ended_has_a_short_life(self) -> None:
@@ -457,14 +457,14 @@ class TestFaults(ResponseStoreTestCase):
         self.assertEqual(2, len(warnings.output), warnings.output)
         self.assertIn("1 of the responses in memory never reached the store", warnings.output[1])
 
-    def test_pending_responses_are_limited_by_number_and_bytes(self) -> None:
+    def test_pending_responses_are_limited_by_their_bytes(self) -> None:
         self.database.close()
         with self.assertLogs(responses.__name__, logging.WARNING):
-            for number in range(responses.LatestChanges.most + 5):
+            self.store._waiting.bound = 10_000
+            for number in range(50):
                 self.store.put(ME, response(str(number)))
             self.assertIsNone(self.store.get(ME, "4"))
-            self.assertEqual("completed", self.status("5"))
-            self.store._waiting.bound = 10_000
+            self.assertEqual("completed", self.status("49"))
             self.store.put(ME, response("large", text=NOISE))
             self.assertEqual("completed", self.status("large"))
             self.assertLessEqual(self.store._waiting._size, 10_000)

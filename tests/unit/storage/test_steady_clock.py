@@ -11,8 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
 from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import SessionOptions
-from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
-from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
+from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers, PictureDescriptions
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock

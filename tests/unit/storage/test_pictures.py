@@ -1,4 +1,4 @@
-from deepseek_cursor_proxy.storage.picture_descriptions import PictureDescriptions
+from deepseek_cursor_proxy.storage.answers import PictureDescriptions
 from deepseek_cursor_proxy.storage.sqlite import rows
 from tests.support.databases import StoreTestCase
 
