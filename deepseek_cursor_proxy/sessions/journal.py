@@ -1,9 +1,9 @@
-"""Journal: turns that wait for the store, in files beside it, so that a process that is killed loses none.
+"""Journal: turns that wait for the store, in a file beside it, so that a process that is killed loses none.
 
-A line of JSON for each turn; one that continues the last turn of its session in the same file has only its new
-messages. Two files take turns: while the turns of one are written to the store, others go to the second. A process
-locks its own; the store's `recover` reads those of processes that are gone. Each turn has a number, and the store has
-the number up to which it has written, so that no turn is written twice.
+A line of JSON for each turn; one that continues the last turn of its session in the file has only its new messages. The
+file is emptied when the store has all of its turns. A process locks its own file; the store's `recover` reads those of
+processes that are gone. Each turn has a number, and the store has the number up to which it has written, so that no
+turn is written twice.
 """
 
 import glob
@@ -51,153 +51,124 @@ class _Base(NamedTuple):
         return digest_message(turn.messages[count]).digest == self.answer
 
 
-class _File:
-    """One of the two files. `last` is the number of its last turn, 0 if it is empty."""
-
-    def __init__(self, path: Path) -> None:
-        private_files.make_directory(path.parent)
-        private_files.create(path)
-        self.path = path
-        self._file = FileIO(path, "r+")
-        self._size = 0
-        self.last = 0
-        if not private_files.try_lock(self._file) or not path.exists():
-            # It stays: another process that has taken it for one that was left removes what has its name.
-            self.close()
-            raise OSError("another process has it, or there are no locks")
-
-    def add(self, number: int, line: bytes) -> None:
-        if self._size + len(line) > _MOST_BYTES_OF_FILE:
-            raise OSError("it is long enough")
-        try:
-            if self._file.write(line) != len(line):
-                raise OSError("the disk is full")
-        except OSError:
-            # Half a line would spoil the next one.
-            self._file.seek(self._size)
-            self._file.truncate()
-            raise
-        self._size += len(line)
-        self.last = number
-
-    def clear(self) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._size = self.last = 0
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class Journal:
-    """The files of this process. Not thread-safe: the recorder's lock guards it."""
+    """The file of this process. Not thread-safe: the recorder's lock guards it."""
 
     def __init__(self, store: Path) -> None:
         self.name = os.urandom(_NAME_BYTES).hex()
-        # The number of the last turn.
-        self.number = 0
-        self._paths = _paths(_behind_links(store), self.name)
-        self._files: list[_File] = []
+        self._path = _paths(_behind_links(store), self.name)[0]
+        self._file: FileIO | None = None
+        self._size = 0
+        # Of the last turn that was added.
+        self._number = 0
+        # By session: the last turn in the file, and the number of messages of the last turn at all.
         self._bases: dict[tuple[bytes, str | bytes], _Base] = {}
-        # The number of messages of the last turn of each session.
         self._lengths: dict[tuple[bytes, str | bytes], int] = {}
 
-    def add(self, turns: Sequence[TurnOfSession], *, is_store_idle: bool) -> bool:
-        """Whether the turns are in the file now; not if they are too long, or the file cannot be written."""
-        try:
-            return all(self._add(turn, is_store_idle) for turn in turns)
-        except Exception:
-            # Whatever it is, the turns are written at once instead.
-            return False
+    @property
+    def is_empty(self) -> bool:
+        return not self._size
 
-    def _add(self, turn_of_session: TurnOfSession, is_store_idle: bool) -> bool:
-        caller, session, turn = turn_of_session
-        self.number += 1
+    def add(self, turn: TurnOfSession, *, is_store_idle: bool) -> int:
+        """Add a turn; its number. 0 if it is too long, or the file cannot be written."""
+        try:
+            return self._add(turn, is_store_idle)
+        except Exception:
+            # Whatever it is, the turn is written to the store at once instead.
+            return 0
+
+    def _add(self, turn_of_session: TurnOfSession, is_store_idle: bool) -> int:
+        caller, session, turn, _ = turn_of_session
         key = caller, session if isinstance(session, str) else session.chat
         base = self._bases.pop(key, None)
         if base is not None and not base.is_continued_by(turn):
             base = None
         new = turn.messages[len(base.messages) + 1 :] if base is not None else turn.messages
-        is_soon_written = self._has_grown(key, len(turn.messages)) and is_store_idle
-        if turn.logprobs or _is_longer(new, _SHORT if is_soon_written else _MOST_BYTES):
-            return False
-        named = session if isinstance(session, str) else [session.chat.hex(), session.name, session.model]
-        tools = turn.tools if base is None else ()
-        head = [self.number, caller.hex(), named, base.number if base is not None else 0]
-        line = encode([*head, new, tools, *turn[2:-1]]) + b"\n"
-        self._open()
-        self._files[0].add(self.number, line)
-        self._bases[key] = _Base(self.number, turn.messages, digest_message(turn.answer).digest, turn.tools)
-        return True
-
-    def _has_grown(self, key: tuple[bytes, str | bytes], length: int) -> bool:
-        """Whether a session's turn, by its length, continues the last one, so that the store writes little."""
-        before = self._lengths.get(key, length)
-        if len(self._lengths) >= _MOST_SESSIONS_KNOWN:
+        # If the session has grown, the store has the turn before this one, and little to write.
+        has_grown = len(turn.messages) > self._lengths.get(key, len(turn.messages))
+        if max(len(self._lengths), len(self._bases)) >= _MOST_SESSIONS_KNOWN:
             self._lengths.clear()
-        self._lengths[key] = length
-        return length > before
-
-    def _open(self) -> None:
-        if len(self._files) < 2:
-            for path in set(self._paths) - {file.path for file in self._files}:
-                self._files.append(_File(path))
-
-    def switch(self) -> None:
-        """Add the next turns to the other file, if that is empty."""
-        if len(self._files) == 2 and self._files[0].last and not self._files[1].last:
-            self._files.reverse()
             self._bases.clear()
+        self._lengths[key] = len(turn.messages)
+        if turn.logprobs or _is_longer(new, _SHORT if has_grown and is_store_idle else _MOST_BYTES):
+            return 0
+        named = session if isinstance(session, str) else [session.chat.hex(), session.name, session.model]
+        number, tools = self._number + 1, turn.tools if base is None else ()
+        head = [number, caller.hex(), named, base.number if base is not None else 0]
+        self._write(encode([*head, new, tools, *turn[2:-1]]) + b"\n")
+        self._number = number
+        self._bases[key] = _Base(number, turn.messages, digest_message(turn.answer).digest, turn.tools)
+        return number
+
+    def _write(self, line: bytes) -> None:
+        file = self._file = self._file or self._open()
+        if self._size + len(line) > _MOST_BYTES_OF_FILE:
+            raise OSError("it is long enough")
+        try:
+            if file.write(line) != len(line):
+                raise OSError("the disk is full")
+        except OSError:
+            # Half a line would spoil the next one.
+            file.seek(self._size)
+            file.truncate()
+            raise
+        self._size += len(line)
+
+    def _open(self) -> FileIO:
+        private_files.make_directory(self._path.parent)
+        private_files.create(self._path)
+        file = FileIO(self._path, "r+")
+        if not private_files.try_lock(file) or not self._path.exists():
+            # It stays: another process that has taken it for one that was left removes what has its name.
+            file.close()
+            raise OSError("another process has it, or there are no locks")
+        return file
 
     def clear(self, number: int) -> None:
-        """Empty the files whose turns up to this number are all that they have."""
-        for file in tuple(self._files):
-            if file.last and file.last <= number:
-                if file is self._files[0]:
-                    self._bases.clear()
-                with suppress(OSError):
-                    file.clear()
-                if not file.path.exists():
-                    # It was deleted: a new one is opened for the next turn.
-                    self._files.remove(file)
-                    file.close()
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(file.last for file in self._files)
+        """Empty the file if the turns up to this number are all that it has."""
+        if self._file is None or self.is_empty or number < self._number:
+            return
+        self._bases.clear()
+        with suppress(OSError):
+            self._file.seek(0)
+            self._file.truncate()
+            self._size = 0
+        if not self._path.exists():
+            # It was deleted: a new one is opened for the next turn.
+            self._file.close()
+            self._file, self._size = None, 0
 
     def close(self) -> None:
-        """Leave the files to the next process, or remove them if they are empty."""
-        is_empty = self.is_empty
-        for file in self._files:
-            file.close()
-        self._files = []
-        for path in self._paths if is_empty else ():
+        """Leave the file to the next process, or remove it if it is empty."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self.is_empty:
             with suppress(OSError):
-                path.unlink()
+                self._path.unlink()
 
 
 class LeftJournal:
-    """The journal of a process that is gone."""
+    """The journal of a process that is gone; earlier versions had two files each."""
 
     def __init__(self, name: str, files: Sequence[FileIO]) -> None:
         self.name = name
         self._files = files
 
-    def turns(self) -> Sequence[tuple[int, TurnOfSession]]:
-        """The turns with their numbers, in their order; a line that cannot be read is left out."""
+    def turns(self) -> list[TurnOfSession]:
+        """The turns in their order; a line that cannot be read is left out."""
         found: dict[int, TurnOfSession] = {}
         unreadable = 0
         for file in self._files:
             for line in file.readall().splitlines():
                 try:
-                    number, turn = _read(json.loads(line.decode("utf-8", "surrogatepass")), found)
-                    found[number] = turn
+                    turn = _read(json.loads(line.decode("utf-8", "surrogatepass")), found)
+                    found[turn.number] = turn
                 except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                     unreadable += 1
         if unreadable:
             _log.warning("sessions: lines of the journal %s that cannot be read: %d", self.name, unreadable)
-        return sorted(found.items())
+        return [found[number] for number in sorted(found)]
 
     def clear(self) -> None:
         for file in self._files:
@@ -243,7 +214,7 @@ def _paths(store: Path, name: str) -> Sequence[Path]:
     return [store.with_name(f"{store.name}{_SUFFIX}{name}-{part}") for part in (0, 1)]
 
 
-def _read(line: Any, found: dict[int, TurnOfSession]) -> tuple[int, TurnOfSession]:
+def _read(line: Any, found: dict[int, TurnOfSession]) -> TurnOfSession:
     number, caller, session, after, new, tools, answer, *rest = line
     if type(number) is not int:
         raise TypeError("a turn without a number")
@@ -253,7 +224,7 @@ def _read(line: Any, found: dict[int, TurnOfSession]) -> tuple[int, TurnOfSessio
         messages, tools = (*base.messages, base.answer, *messages), base.tools
     named = session if isinstance(session, str) else UnnamedSession(bytes.fromhex(session[0]), *session[1:])
     turn = RecordedTurn(messages, tuple(tools), _message(answer), *rest)
-    return number, TurnOfSession(bytes.fromhex(caller), named, turn)
+    return TurnOfSession(bytes.fromhex(caller), named, turn, number)
 
 
 def _message(fields: Sequence[Any]) -> Message:

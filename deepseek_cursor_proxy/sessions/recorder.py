@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.usage import add_usage
@@ -22,7 +21,7 @@ from deepseek_cursor_proxy.observers.events import Finished, Result
 from deepseek_cursor_proxy.sessions.journal import Journal
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, TurnOfSession, UnnamedSession
-from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable, fault_of
+from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.store import OutageLog
 
 _log = logging.getLogger(__name__)
@@ -55,9 +54,11 @@ class SessionRecorder:
         self._has_work, self._has_written = threading.Condition(self._lock), threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._journal = journal
-        self._waiting: list[_Request] = []
+        # Whether no turn is added to the journal until it is empty.
+        self._is_emptying = False
+        self._waiting: list[TurnOfSession] = []
         self._written_at = float("-inf")
-        # Since the beginning: the requests that were queued, and those of them that are written.
+        # Since the beginning: the turns that were queued, and those of them that are written.
         self._queued, self._written = 0, 0
         # Whether the last write met a fault of the file, and no flush has asked for another since.
         self._has_fault = False
@@ -71,35 +72,38 @@ class SessionRecorder:
             if self._is_closed:
                 return
             is_full = self._queued - self._written >= _MOST_WAITING
-            if not is_full:
+            for turn in turns if not is_full else ():
+                number = self._add_to_journal(turn)
                 self._queued += 1
-                self._waiting.append(self._note(turns))
+                self._waiting.append(turn._replace(number=number))
                 # While the file is at fault, it is tried now and then.
-                self._is_urgent |= not self._waiting[-1].is_noted and not self._has_fault
-            if self._is_urgent or len(self._waiting) in (1, _MOST_TOGETHER):
+                self._is_urgent |= not number and not self._has_fault
+            if self._is_urgent or len(self._waiting) in (len(turns), _MOST_TOGETHER):
                 self._has_work.notify()
             if self._thread is None:
                 self._thread = start_thread(self._run, "sessions")
         if is_full:
             self._faults.warn("record a turn", OverflowError("too many wait for the file"))
 
-    def _note(self, turns: Sequence[TurnOfSession]) -> "_Request":
-        if self._journal is None:
-            return _Request(turns, 0, is_noted=False)
+    def _add_to_journal(self, turn: TurnOfSession) -> int:
+        if self._journal is None or self._is_emptying:
+            return 0
         # The turns of a slow chat go to the store alone, those of a busy one many at a time.
-        is_alone = self._queued == self._written + 1
         is_slow = time.monotonic() - self._written_at >= _SECONDS_BEFORE_WRITING
-        is_noted = self._journal.add(turns, is_store_idle=is_alone and is_slow)
-        return _Request(turns, self._journal.number, is_noted)
+        return self._journal.add(turn, is_store_idle=is_slow and self._queued == self._written)
 
-    def flush(self, seconds: float = 5.0) -> None:
+    def flush(self, seconds: float = 5.0, *, empties_journal: bool = False) -> None:
         """Wait until all turns that were queued are written or cannot be, but no longer than that."""
         with self._lock:
             queued = self._queued
+            if empties_journal:
+                self._is_emptying = self._journal is not None and not self._journal.is_empty
             if self._written < queued:
                 self._is_urgent, self._has_fault = True, False
                 self._has_work.notify()
-                self._has_written.wait_for(lambda: self._written >= queued or self._has_fault, seconds)
+                self._has_written.wait_for(
+                    lambda: (self._written >= queued and not self._is_emptying) or self._has_fault, seconds
+                )
 
     def close(self) -> None:
         """Write what waits, if the file can be used within a second, and end the thread; idempotent."""
@@ -107,86 +111,58 @@ class SessionRecorder:
             self._is_closed = True
             self._has_work.notify()
             thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-            if self._journal is not None:
-                self._close_journal(self._journal)
-
-    def _close_journal(self, journal: Journal) -> None:
-        if journal.is_empty:
-            # Before its files are gone: nothing else has its name.
-            with self._faults.guard("forget the journal"), suppress(Unusable):
-                self._store().forget_journal(journal.name)
-        journal.close()
+        if thread is None:
+            return
+        thread.join()
+        if (journal := self._journal) is not None:
+            if journal.is_empty:
+                # Before its file is gone: nothing else has its name.
+                with self._faults.guard("forget the journal"), suppress(Unusable):
+                    self._store().forget_journal(journal.name)
+            journal.close()
 
     def _run(self) -> None:
-        while requests := self._take():
+        while turns := self._take():
             try:
-                done = self._write(requests)
+                self._store().record(turns, self._journal.name if self._journal is not None else "")
             except Unusable as fault:
-                self._put_back(requests, fault)
+                self._put_back(turns, fault)
             else:
-                self._prune_now_and_then(done)
-                self._count_written(requests[:done], requests[done:])
-            del requests
+                self._prune_now_and_then(len(turns))
+                self._count_written(turns)
+            del turns
 
-    def _take(self) -> "list[_Request]":
+    def _take(self) -> list[TurnOfSession]:
         """The turns that wait longest, a moment after the first of them; none when the recorder is closed."""
         with self._lock:
             self._has_work.wait_for(lambda: self._waiting or self._is_closed)
             self._has_work.wait_for(
                 self._is_due, _SECONDS_AFTER_A_FAULT if self._has_fault else _SECONDS_BEFORE_WRITING
             )
-            requests = self._waiting[:_MOST_TOGETHER]
+            turns = self._waiting[:_MOST_TOGETHER]
             del self._waiting[:_MOST_TOGETHER]
             self._is_urgent = self._is_urgent and bool(self._waiting)
-            if self._journal is not None:
-                self._journal.switch()
-            return requests
+            return turns
 
     def _is_due(self) -> bool:
         is_much = self._is_closed or len(self._waiting) >= _MOST_TOGETHER
         return self._is_urgent or (is_much and not self._has_fault)
 
-    def _write(self, requests: "Sequence[_Request]") -> int:
-        """Write turns; how many of the requests are done. Raises Unusable if none is."""
-        journal = None if self._journal is None else (self._journal.name, requests[-1].number)
-        try:
-            self._store().record((turn for request in requests for turn in request.turns), journal)
-        except Exception as error:
-            if (fault := fault_of(error)) is not None:
-                raise fault from None
-            if len(requests) > 1:
-                return self._write_each(requests)
-            self._faults.warn("record a turn", RuntimeError(f"{type(error).__name__}: {error}"))
-        return len(requests)
-
-    def _write_each(self, requests: "Sequence[_Request]") -> int:
-        """The same one by one: a bug of ours costs its own turn."""
-        for done, request in enumerate(requests):
-            try:
-                self._write([request])
-            except Unusable:
-                if not done:
-                    raise
-                return done
-        return len(requests)
-
-    def _put_back(self, requests: "Sequence[_Request]", fault: Unusable) -> None:
+    def _put_back(self, turns: Sequence[TurnOfSession], fault: Unusable) -> None:
         """Have turns wait for the file, unless the recorder is closed and has tried often enough."""
         self._outage.report_fault(fault)
-        left: Sequence[_Request] = ()
+        left: Sequence[TurnOfSession] = ()
         with self._lock:
-            self._waiting[:0] = requests
-            self._has_fault, self._is_urgent = True, False
+            self._waiting[:0] = turns
+            self._has_fault, self._is_urgent, self._is_emptying = True, False, False
             self._has_written.notify_all()
             if self._is_closed:
                 self._last_tries -= 1
                 if self._last_tries == 0:
                     left, self._waiting = self._waiting, []
-        if noted := sum(request.is_noted for request in left):
-            _log.warning("%d turns of sessions are written when the proxy starts again: %s", noted, fault)
-        if lost := len(left) - noted:
+        if kept := sum(turn.number > 0 for turn in left):
+            _log.warning("%d turns of sessions are written when the proxy starts again: %s", kept, fault)
+        if lost := len(left) - kept:
             _log.warning("%d turns of sessions were not recorded: %s", lost, fault)
 
     def _prune_now_and_then(self, written: int) -> None:
@@ -201,29 +177,19 @@ class SessionRecorder:
             except Exception as error:
                 self._faults.warn("prune", error)
 
-    def _count_written(self, requests: "Sequence[_Request]", left: "Sequence[_Request]") -> None:
-        """Count requests that are written; those that are left are tried again at once."""
-        self._outage.count(len(requests))
+    def _count_written(self, turns: Sequence[TurnOfSession]) -> None:
+        self._outage.count(len(turns))
         with self._lock:
-            self._waiting[:0] = left
-            self._is_urgent |= bool(left)
             if self._journal is not None:
-                self._journal.clear(requests[-1].number)
-            self._written += len(requests)
+                self._journal.clear(max(turn.number for turn in turns))
+                self._is_emptying = self._is_emptying and not self._journal.is_empty
+            self._written += len(turns)
             self._written_at = time.monotonic()
             self._has_fault = False
             is_end = not self._waiting
             self._has_written.notify_all()
         if is_end:
             self._outage.report_end()
-
-
-class _Request(NamedTuple):
-    """The turns of a request, the number of the last of them in the journal, and whether they are there."""
-
-    turns: Sequence[TurnOfSession]
-    number: int
-    is_noted: bool
 
 
 def _title(messages: Sequence[Message]) -> str:

@@ -254,12 +254,10 @@ class SessionService:
         store = self._existing_store()
         if store is None or not store.contains(caller, session):
             return False
-        # What waits may have turns of it. After the first flush, later turns may keep them in the journal; not after
-        # the second.
-        for _ in range(2):
-            self.flush()
+        # What waits may have turns of it, and so may the journals: ours, and that of a process that was killed.
+        if self._recorder is not None:
+            self._recorder.flush(empties_journal=True)
         store = self.store()
-        # And so may the journal of another process that was killed.
         store.recover()
         is_deleted = store.delete(caller, session)
         self._known.pop((caller, session), None)

@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.sessions.journal import LeftJournal, find_left
+from deepseek_cursor_proxy.sessions.journal import find_left
 from deepseek_cursor_proxy.sessions.schema import SESSIONS
 from deepseek_cursor_proxy.sessions.session_writer import (
     UNUSED,
@@ -38,7 +38,7 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     UnnamedSession,
     new_session,
 )
-from deepseek_cursor_proxy.storage.faults import fault_of
+from deepseek_cursor_proxy.storage.faults import FaultGuard, fault_of
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
@@ -89,6 +89,7 @@ class SessionStore:
         # The connection they were written by, and its PRAGMA data_version, which changes with the writes of others.
         self._file_version: tuple[sqlite3.Connection | None, int] = None, 0
         self._has_deleted_unused = False
+        self._faults = FaultGuard(_log, "sessions")
         self.database = Database(path, on_fault=on_fault, tables=SESSIONS)
 
     def open(self, *, may_set_aside: bool = True) -> None:
@@ -202,25 +203,33 @@ class SessionStore:
 
     # Turns …
 
-    def record(self, turns: Iterable[TurnOfSession], journal: tuple[str, int] | None = None) -> None:
-        """Add turns, all or none; without those of sessions that are there no more.
+    def record(self, turns: Sequence[TurnOfSession], journal: str = "") -> int:
+        """Add turns, without those of sessions that are there no more; how many were new. Raises Unusable.
 
-        With `journal`, its name and number, its turns up to that number count as written.
+        A turn that cannot be recorded costs itself alone. The turns of the journal with this name count as written up
+        to the highest number, and none is written twice.
         """
         try:
             with self.database.transaction() as connection:
                 self._check_last_turns(connection)
-                if journal is not None:
-                    connection.execute("INSERT OR REPLACE INTO journals VALUES (?, ?)", journal)
-                for writer in self._write(connection, turns):
+                new = _select_new(connection, turns, journal)
+                for writer in self._write(connection, new):
                     self._remember(writer)
-        except BaseException:
+                count = len(new)
+        except Exception as error:
             # Some of them may not be in the file.
             self._last_turns.clear()
-            raise
+            if (fault := fault_of(error)) is not None:
+                raise fault from None
+            if len(turns) > 1:
+                half = len(turns) // 2
+                return self.record(turns[:half], journal) + self.record(turns[half:], journal)
+            self._faults.warn("record a turn", RuntimeError(f"{type(error).__name__}: {error}"))
+            return 0
         if self._has_begun:
             self._has_begun = False
             self._prune_surplus()
+        return count
 
     def recover(self) -> int:
         """Record what processes that are gone left in their journals; how many turns that were."""
@@ -231,37 +240,17 @@ class SessionStore:
         with closing(find_left(Path(self.database.path))) as journals:
             for left in journals:
                 try:
-                    count += self._recover(left)
+                    turns = left.turns()
+                    for begin in range(0, len(turns), _MOST_TOGETHER):
+                        count += self.record(turns[begin : begin + _MOST_TOGETHER], left.name)
+                    left.clear()
                 except OSError as error:
                     _log.warning("sessions: the journal %s cannot be read or emptied: %s", left.name, error.strerror)
+                else:
+                    self.forget_journal(left.name)
         if count:
-            _log.info("sessions: turns that a process left when it was killed, written now: %d", count)
+            _log.info("sessions: recovered %d turns of a killed process", count)
         return count
-
-    def _recover(self, left: LeftJournal) -> int:
-        with self.database.reader() as connection:
-            row = connection.execute("SELECT number FROM journals WHERE name = ?", (left.name,)).fetchone()
-        written = 0 if row is None else row[0]
-        turns = [(number, turn) for number, turn in left.turns() if number > written]
-        for begin in range(0, len(turns), _MOST_TOGETHER):
-            self._record_left(left.name, turns[begin : begin + _MOST_TOGETHER])
-        left.clear()
-        self.forget_journal(left.name)
-        return len(turns)
-
-    def _record_left(self, journal: str, turns: Sequence[tuple[int, TurnOfSession]]) -> None:
-        """Record turns of a journal; one that cannot be recorded costs itself alone."""
-        try:
-            self.record([turn for _, turn in turns], (journal, turns[-1][0]))
-        except Exception as error:
-            if (fault := fault_of(error)) is not None:
-                raise fault from None
-            if len(turns) == 1:
-                _log.warning("sessions: a turn could not be recovered (%s: %s)", type(error).__name__, error)
-                return
-            half = len(turns) // 2
-            self._record_left(journal, turns[:half])
-            self._record_left(journal, turns[half:])
 
     def forget_journal(self, name: str) -> None:
         with self.database.transaction() as connection:
@@ -279,7 +268,7 @@ class SessionStore:
         sessions: dict[tuple[bytes, str | bytes], SessionRow | None] = {}
         writers: dict[int, SessionWriter] = {}
         rows = Rows(connection)
-        for caller, session, turn in turns:
+        for caller, session, turn, _ in turns:
             key = caller, session if isinstance(session, str) else session.chat
             if key not in sessions:
                 sessions[key] = self._find_or_begin(connection, caller, session)
@@ -349,6 +338,19 @@ class SessionStore:
                 node = _read_node(connection, last)
             if node is not None:
                 yield node
+
+
+def _select_new(
+    connection: sqlite3.Connection, turns: Sequence[TurnOfSession], journal: str
+) -> Sequence[TurnOfSession]:
+    """The turns that are not written yet; those of the journal count as written from now on."""
+    number = max((turn.number for turn in turns), default=0)
+    if not number:
+        return turns
+    row = connection.execute("SELECT number FROM journals WHERE name = ?", (journal,)).fetchone()
+    written = 0 if row is None else row[0]
+    connection.execute("INSERT OR REPLACE INTO journals VALUES (?, ?)", (journal, max(number, written)))
+    return [turn for turn in turns if not 0 < turn.number <= written]
 
 
 def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, chat: bytes | None = None) -> int:

@@ -73,6 +73,8 @@ class TurnOfSession(NamedTuple):
     caller: bytes
     session: str | UnnamedSession
     turn: RecordedTurn
+    # In the journal; 0 for one that is not there.
+    number: int = 0
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,9 @@ class TestSessionsCommand(unittest.TestCase):
         session = self.record("first", "a")
         journal = Journal(self.path)
         left = RecordedTurn((Message("user", "q"),), (), Message("assistant", "left"), {})
-        journal.add([TurnOfSession(b"first", session, left)], is_store_idle=True)
-        for file in journal._files:
-            file.close()
+        journal.add(TurnOfSession(b"first", session, left), is_store_idle=True)
+        assert journal._file is not None
+        journal._file.close()
         with contextlib.closing(sqlite3.connect(self.path)) as other:
             other.execute("BEGIN IMMEDIATE")
             code, out, _ = self.run_command("show", session)

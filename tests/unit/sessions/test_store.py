@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import export
@@ -62,7 +63,7 @@ class StoreTestCase(unittest.TestCase):
         return self.store.create(caller, SessionOptions(**options), "deepseek-v4-pro").uuid
 
     def record(self, session: str | UnnamedSession, *turns: RecordedTurn, caller: bytes = ME) -> None:
-        self.store.record(TurnOfSession(caller, session, each) for each in turns)
+        self.store.record([TurnOfSession(caller, session, each) for each in turns])
 
     def nodes(self, session: str, caller: bytes = ME) -> list[Node]:
         return list(self.store.nodes(session, caller))
@@ -211,7 +212,7 @@ class TestSessions(StoreTestCase):
         self.record(unnamed, turn(*chat[:2]))
         (session,) = self.store.list(ME)
         names = (unnamed, session.uuid, unnamed)
-        self.store.record(TurnOfSession(ME, name, turn(*chat[: 4 + 2 * at])) for at, name in enumerate(names))
+        self.store.record([TurnOfSession(ME, name, turn(*chat[: 4 + 2 * at])) for at, name in enumerate(names)])
         (node,) = self.nodes(session.uuid)
         self.assertEqual([each.content for each in chat], [each["content"] for each in node.messages])
         (found,) = self.store.list(ME)
@@ -220,7 +221,7 @@ class TestSessions(StoreTestCase):
     def test_a_message_counts_for_the_session_that_had_it_first(self) -> None:
         first, second = self.create(), self.create()
         question = turn(user("a question of some length"), answer("a"))
-        self.store.record(TurnOfSession(ME, session, question) for session in (first, second))
+        self.store.record([TurnOfSession(ME, session, question) for session in (first, second)])
         sizes = self._rows("SELECT bytes FROM sessions ORDER BY id")
         self.assertGreater(sizes[0], sizes[1])
 
@@ -301,15 +302,38 @@ class TestNodes(StoreTestCase):
         (node,) = self.nodes(session)
         self.assertEqual(["q", "a", "r", "b", "s", "c"], [each["content"] for each in node.messages])
 
-    def test_turns_that_are_not_written_together_leave_nothing(self) -> None:
+    def test_a_turn_with_a_bug_costs_itself_alone(self) -> None:
         session, begin = self.create(), [user("q"), answer("a")]
-        later = turn(*begin, user("r"), answer("b"))
+        bug, later = turn(user("q"), None), turn(*begin, user("r"), answer("b"))  # type: ignore[arg-type]
         self.record(session, turn(*begin))
-        with self.assertRaises(AttributeError):
-            self.record(session, later, turn(user("q"), None))  # type: ignore[arg-type]
-        self.assertEqual([2], [len(node.messages) for node in self.nodes(session)])
-        self.record(session, later)
-        self.assertEqual([4], [len(node.messages) for node in self.nodes(session)])
+        with self.assertLogs("deepseek_cursor_proxy.sessions", "WARNING") as logged:
+            self.record(session, later, bug)
+            self.record(session, bug, turn(*later.messages, later.answer, user("s"), answer("c")))
+        self.assertEqual([6], [len(node.messages) for node in self.nodes(session)])
+        self.assertEqual(1, len(logged.output))
+
+    def test_a_bug_and_a_fault_at_once_cost_the_turn_with_the_bug_alone(self) -> None:
+        session, transaction, begun = self.create(), self.store.database.transaction, []
+
+        def fail_once(**options: bool) -> Any:
+            begun.append(1)
+            # All together, then the first two, each of these, and the last two.
+            if len(begun) == 5:
+                raise Unusable("the disk is full", "free some space")
+            return transaction(**options)
+
+        turns = [turn(user("a"), answer("1")), turn(user("b"), None), turn(user("c"), answer("2"))]  # type: ignore[arg-type]
+        turns.append(turn(user("d"), answer("3")))
+        numbered = [TurnOfSession(ME, session, each, number) for number, each in enumerate(turns, 1)]
+        with (
+            mock.patch.object(self.store.database, "transaction", fail_once),
+            self.assertLogs("deepseek_cursor_proxy.sessions", "WARNING"),
+        ):
+            self.assertRaises(Unusable, self.store.record, numbered, "journal")
+            self.assertEqual(2, self.store.record(numbered, "journal"))
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual((3, 3), (found.requests, found.nodes))
 
     def test_a_filler_is_no_reasoning(self) -> None:
         session = self.create()
