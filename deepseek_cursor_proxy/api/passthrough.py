@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
 from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
 # No character that could begin a second header.

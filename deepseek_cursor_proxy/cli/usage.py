@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.usage import balance
 from deepseek_cursor_proxy.usage.prices import format_amount
 from deepseek_cursor_proxy.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report

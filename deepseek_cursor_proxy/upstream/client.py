@@ -19,10 +19,8 @@ from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
-from deepseek_cursor_proxy.upstream.destination import Destination, Origin
-from deepseek_cursor_proxy.upstream.pool import ConnectionPool
-from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-from deepseek_cursor_proxy.upstream.response_head import ClosedBeforeResponse
+from deepseek_cursor_proxy.upstream.connections import ConnectionPool, Destination, Origin
+from deepseek_cursor_proxy.upstream.response import ClosedBeforeResponse, UpstreamResponse
 
 
 class UpstreamClient:

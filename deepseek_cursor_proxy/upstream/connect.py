@@ -30,8 +30,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import wait_readable, wait_writable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.upstream.destination import Origin
-from deepseek_cursor_proxy.upstream.pool import Connection
+from deepseek_cursor_proxy.upstream.connections import Connection, Origin
 
 # Long enough for TCP to send a lost packet again; then the next address of the name is tried.
 _ADDRESS_SECONDS = 2.0

@@ -27,10 +27,8 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, SecretFilter, safe_text
-from deepseek_cursor_proxy.upstream import response_head
 from deepseek_cursor_proxy.upstream.call_limit import Slot
-from deepseek_cursor_proxy.upstream.destination import Destination
-from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool
+from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Destination
 
 # More than any answer: a million tokens are a few megabytes.
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024
@@ -44,6 +42,8 @@ _USAGE_SECONDS = 5.0
 _LINGER_SECONDS = 0.25
 # How long bytes that are neither progress nor keep-alives are read after the deadline, before the call fails.
 _USELESS_SECONDS = 5.0
+# A server that sends more interim responses than this has no final one.
+_MOST_INTERIM_RESPONSES = 16
 # DeepSeek's type, and what gateways call it when they do not know better.
 _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
 
@@ -81,7 +81,7 @@ class UpstreamResponse:
         # How long the connection took; 0 if it was open already.
         self.connect_seconds = 0.0 if connection.is_reused else connection.connect_seconds
         # The rest was received, but not given to the decoder of the body yet.
-        head, self._unread = response_head.read(connection, peer, Deadline.after(config.request_timeout))
+        head, self._unread = _read_head(connection, peer, Deadline.after(config.request_timeout))
         self.status, self.headers = head.status, head.headers
         # An upstream that neither accepts nor refuses is not DeepSeek, and gets no second request.
         is_expected = head.status == 200 or head.status >= 400
@@ -361,3 +361,30 @@ class UpstreamResponse:
                 pass
         except ProxyError:
             return
+
+
+class ClosedBeforeResponse(ConnectionError):
+    """The server closed without a single byte of a response."""
+
+
+def _read_head(connection: Connection, peer: Peer | None, deadline: Deadline) -> heads.ReceivedHead[heads.ResponseHead]:
+    """Read the head of a response, after interim ones (100, 102, 103).
+
+    OSError, TimeoutError or ValueError when there is none; ClientGone or its `close_reason` when the peer goes.
+    """
+    rest = b""
+    for _ in range(_MOST_INTERIM_RESPONSES + 1):
+        try:
+            response = heads.read_response_head(lambda: connection.receive(deadline, peer), rest)
+        except heads.IncompleteHead as error:
+            if error.is_late:
+                raise TimeoutError from None
+            if error.is_empty:
+                raise ClosedBeforeResponse from None
+            raise
+        if response.head.status == 101:
+            raise ValueError("it switches protocols")
+        if response.head.status >= 200:
+            return response
+        rest = response.rest
+    raise ValueError("it announces an answer for ever")

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import contract
 from tests.fake_deepseek.completion import Answer, Call, Completion, PrefixCache

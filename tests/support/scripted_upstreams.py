@@ -34,7 +34,7 @@ from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.key_pool import KeyPool
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from deepseek_cursor_proxy.upstream.retry import Retries

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 
 PORT, DASHBOARD, TUNNEL = "port", "dashboard", "tunnel"
 # On this machine; one that takes longer is as good as stopped.

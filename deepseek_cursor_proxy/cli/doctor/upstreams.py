@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connect import Connector
-from deepseek_cursor_proxy.upstream.destination import Destination, Origin
+from deepseek_cursor_proxy.upstream.connections import Destination, Origin
 from deepseek_cursor_proxy.usage import balance
 
 # A healthy upstream answers in a fraction of these, and all checks together shall take seconds.

@@ -36,7 +36,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.key_pool import KeyPool, RequestKind
 
 _log = logging.getLogger(__name__)

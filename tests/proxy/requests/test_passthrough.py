@@ -10,8 +10,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.upstream import response, response_head
-from deepseek_cursor_proxy.upstream.pool import Connection
+from deepseek_cursor_proxy.upstream import response
+from deepseek_cursor_proxy.upstream.connections import Connection
 from tests.fake_deepseek import Answer, Failure, Raw
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.polling import wait_until
@@ -31,12 +31,12 @@ def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> Raw:
 
 def patient_heads() -> contextlib.AbstractContextManager[object]:
     """Let `request_timeout` bound the silence after the head of an answer, and not the time until the head."""
-    read = response_head.read
+    read = response._read_head
 
     def read_patiently(connection: Connection, peer: Peer | None, _: Deadline) -> Any:
         return read(connection, peer, Deadline.after(PATIENCE))
 
-    return mock.patch.object(response_head, "read", read_patiently)
+    return mock.patch.object(response, "_read_head", read_patiently)
 
 
 class PassthroughTestCase(SocketTestCase):

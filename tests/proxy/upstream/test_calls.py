@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Failure, Raw
 from tests.support.harness import PATIENCE, SocketTestCase

@@ -16,11 +16,10 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.upstream import connect, pool
+from deepseek_cursor_proxy.upstream import connect, connections
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connect import Attempt, Connector, ConnectTimeout, Resolver
-from deepseek_cursor_proxy.upstream.destination import Destination, Origin
-from deepseek_cursor_proxy.upstream.pool import Connection
+from deepseek_cursor_proxy.upstream.connections import Connection, Destination, Origin
 from tests.support.harness import SocketTestCase
 from tests.support.polling import wait_until
 from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, RawUpstream, ScriptedReply, TunnelProxy
@@ -152,13 +151,13 @@ class TestTls(ConnectingTestCase):
         """Its session tickets lie there unread: a wait for "readable or writable" would never wait, nor ever end."""
         port = self.secured_server(lambda secured: None)
         waits: list[int] = []
-        wait_either = pool.wait_either
+        wait_either = connections.wait_either
 
         def count(*arguments: Any) -> Any:
             waits.append(1)
             return wait_either(*arguments)
 
-        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(pool, "wait_either", count):
+        with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(connections, "wait_either", count):
             connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port), None)
             self.addCleanup(connection.close)
             with self.assertRaises(TimeoutError):

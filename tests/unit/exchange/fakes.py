@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import retry
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 
 ME = b"m" * 32
 DONE = b"data: [DONE]\n\n"

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.errors import ClientGone, UpstreamDropped, UpstreamFa
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.net import deadline
 from deepseek_cursor_proxy.upstream import response
-from deepseek_cursor_proxy.upstream.destination import Destination
+from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

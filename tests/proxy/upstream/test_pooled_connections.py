@@ -10,10 +10,9 @@ from typing import Any
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.net.wait import wait_readable
-from deepseek_cursor_proxy.upstream import pool
+from deepseek_cursor_proxy.upstream import connections
 from deepseek_cursor_proxy.upstream.connect import Connector
-from deepseek_cursor_proxy.upstream.destination import Origin
-from deepseek_cursor_proxy.upstream.pool import Connection, ConnectionPool
+from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Origin
 from tests.unit.net.test_wait import Client
 
 SOON = 10.0
@@ -73,14 +72,14 @@ class TestPool(PoolTestCase):
 
     def test_a_connection_that_was_idle_for_too_long_is_not_reused(self) -> None:
         """The clock that we measure with stands still while the computer sleeps."""
-        late = pool._IDLE_SECONDS + 1
+        late = connections._IDLE_SECONDS + 1
         for clock, seconds in (("idle_since", -late), ("idle_since_wall", late), ("idle_since_wall", -late)):
             first = self.kept()
             setattr(first, clock, getattr(first, clock) + seconds)
             self.assertIsNot(first, self.take(), clock)
 
     def test_the_number_of_kept_connections_is_bounded(self) -> None:
-        taken = [self.take() for _ in range(pool._IDLE_CONNECTIONS + 3)]
+        taken = [self.take() for _ in range(connections._IDLE_CONNECTIONS + 3)]
         for each in taken:
             self.pool.give_back(each)
         self.assertEqual([-1] * 3, [each._sock.fileno() for each in taken[:3]])

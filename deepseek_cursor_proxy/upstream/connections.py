@@ -1,4 +1,4 @@
-"""Connections to DeepSeek, and the pool that keeps idle ones for the next call.
+"""Connections to upstreams: the Destination of a call, the Connection that carries it, the pool that keeps idle ones.
 
 Opening a connection costs two or three round trips over the internet; `connect` does it.
 """
@@ -8,17 +8,45 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, wait_either, wait_writable
-from deepseek_cursor_proxy.upstream.destination import Origin
 
 # Servers and middleboxes drop idle connections after a minute or so; we close ours before.
 _IDLE_SECONDS = 50.0
 # An editor with a few agents never needs more.
 _IDLE_CONNECTIONS = 64
 _RECEIVE_BYTES = 65536
+
+
+class Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+
+class Destination(NamedTuple):
+    """The URL and method of a call, the name of the other side in error messages, the setting that these point to."""
+
+    url: str
+    name: str = "DeepSeek"
+    setting: str = "--base-url"
+    method: str = "POST"
+
+    @property
+    def origin(self) -> Origin:
+        return _origin(self.url)
+
+
+@lru_cache(64)
+def _origin(url: str) -> Origin:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    return Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
 
 
 class Connection:
