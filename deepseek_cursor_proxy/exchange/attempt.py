@@ -320,19 +320,18 @@ def read_stream(
 
     `record_sent` runs after the first lull, or when there is nothing to hand on yet.
     """
-    is_first = True
+    has_begun = is_recorded = False
     with closing(response.stream(with_lulls=with_lulls)) as pieces:
         for piece in pieces:
             if not isinstance(piece, bytes):
-                if is_first:
+                if not has_begun:
                     record_sent()
                 yield piece if isinstance(piece, Lull) else ParsedEvents([piece])
                 continue
             rest = b""
-            if is_first:
-                end = piece.find(b"\n\n") + 2
-                if end >= 2:
-                    piece, rest = piece[:end], piece[end:]
+            if not has_begun:
+                end = _first_event_end(piece)
+                piece, rest = piece[:end], piece[end:]
             while piece:
                 events = reader.read(piece)
                 if events.is_progress:
@@ -348,11 +347,23 @@ def read_stream(
                 yield events
                 if events.is_over:
                     return
-                if is_first:
-                    is_first = False
-                    yield BLOCKING
-                    record_sent()
+                if not has_begun:
+                    # After comments, or a part of it, the first event is yet to come.
+                    has_begun = events.is_progress
+                    if has_begun or not is_recorded:
+                        is_recorded = True
+                        yield BLOCKING
+                        record_sent()
                 piece, rest = rest, b""
+
+
+def _first_event_end(data: bytes) -> int:
+    """Where the first event ends; comments, which DeepSeek sends to calls in its queue, go with it."""
+    start = 0
+    while data.startswith(b":", start) and (end := data.find(b"\n\n", start)) >= 0:
+        start = end + 2
+    end = data.find(b"\n\n", start)
+    return end + 2 if end >= 0 else len(data)
 
 
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:

@@ -32,6 +32,13 @@ class TestStream(unittest.TestCase):
         steps = self.read(ROLE + event(content="a") + event(content="b"))
         self.assertEqual([[""], "block", "record_sent", ["a", "b"]], steps)
 
+    def test_a_keep_alive_is_no_first_event(self) -> None:
+        """The first real one waited until everything that had arrived with it was parsed."""
+        after = [["heartbeat", ""], "block", "record_sent", ["a", "b"]]
+        self.assertEqual(after, self.read(b": keep-alive\n\n" + ROLE + event(content="a") + event(content="b")))
+        after = [["heartbeat"], "block", "record_sent", ["heartbeat"], [""], "block", "record_sent", ["a"]]
+        self.assertEqual(after, self.read(b": keep-alive\n\n", b": wait\n\n", ROLE + event(content="a")))
+
     def test_the_call_is_recorded_while_there_is_nothing_to_hand_on(self) -> None:
         steps = self.read(Lull(self.id), Heartbeat(), ROLE)  # type: ignore[arg-type]
         self.assertEqual(["record_sent", "lull", "record_sent", ["heartbeat"], [""], "block", "record_sent"], steps)
