@@ -42,6 +42,11 @@ class ProxyError(Exception):
     # Once a stream has begun every failure is reported as upstream's, with its code, except ProxyStopping.
     type_in_stream = "upstream_error"
 
+    def __init_subclass__(cls, **fields: Any) -> None:
+        """A child names its fields beside its parent: status, type, code, type_in_stream."""
+        for name, value in fields.items():
+            setattr(cls, name, value)
+
     def __init__(
         self,
         message: str,
@@ -71,144 +76,99 @@ class ProxyError(Exception):
         return {"error": {**error, **self.details}}
 
 
-class BadRequest(ProxyError):
-    status = 400
-    type = "invalid_request_error"
-    code = "invalid_request_error"
+class BadRequest(ProxyError, status=400, type="invalid_request_error", code="invalid_request_error"):
+    """The body or a field is wrong; `param` names it."""
 
 
-class Unauthorized(ProxyError):
-    status = 401
-    type = "authentication_error"
-    code = "invalid_api_key"
+class Unauthorized(ProxyError, status=401, type="authentication_error", code="invalid_api_key"):
+    """The key cannot be used."""
 
 
-class Forbidden(ProxyError):
-    status = 403
-    type = "permission_error"
-    code = "foreign_host"
+class Forbidden(ProxyError, status=403, type="permission_error", code="foreign_host"):
+    """A key of the owner would be spent under a foreign host name."""
 
 
 class WrongKey(Unauthorized):
     """The client has to send another key; `api/clients` adds where each client keeps its key."""
 
 
-class NotFound(ProxyError):
-    status = 404
-    type = "invalid_request_error"
-    code = "not_found"
+class NotFound(ProxyError, status=404, type="invalid_request_error", code="not_found"):
+    """Nothing here has this path, model, session or response."""
 
 
-class MethodNotAllowed(ProxyError):
-    status = 405
-    type = "invalid_request_error"
-    code = "method_not_allowed"
-
+class MethodNotAllowed(ProxyError, status=405, type="invalid_request_error", code="method_not_allowed"):
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message)
         self.allow = allow
 
 
-class RequestTimeout(ProxyError):
-    status = 408
-    type = "request_timeout"
-    code = "request_timeout"
+class RequestTimeout(ProxyError, status=408, type="request_timeout", code="request_timeout"):
+    """The client sent its request too slowly."""
 
 
-class MissingReasoning(ProxyError):
-    status = 409
-    type = "invalid_request_error"
-    code = "missing_reasoning_content"
+class MissingReasoning(ProxyError, status=409, type="invalid_request_error", code="missing_reasoning_content"):
+    """Strategy "reject", and some turns cannot be filled."""
 
 
-class TooLarge(ProxyError):
-    status = 413
-    type = "invalid_request_error"
-    code = "request_too_large"
+class TooLarge(ProxyError, status=413, type="invalid_request_error", code="request_too_large"):
+    """A body or a history is larger than the limit."""
 
 
-class UnknownEncoding(ProxyError):
-    status = 415
-    type = "invalid_request_error"
-    code = "unsupported_content_encoding"
+class UnknownEncoding(ProxyError, status=415, type="invalid_request_error", code="unsupported_content_encoding"):
+    """The body is compressed in a way that is not read here."""
 
 
-class UpgradeRefused(ProxyError):
-    status = 426
-    type = "invalid_request_error"
-    code = "upgrade_refused"
+class UpgradeRefused(ProxyError, status=426, type="invalid_request_error", code="upgrade_refused"):
+    """A WebSocket was requested where there is none."""
 
 
-class TooManyAttempts(ProxyError):
-    status = 429
-    type = "rate_limit_error"
-    code = "rate_limit_exceeded"
+class TooManyAttempts(ProxyError, status=429, type="rate_limit_error", code="rate_limit_exceeded"):
+    """One address sent too many wrong keys."""
 
 
-class QueueFull(ProxyError):
-    status = 429
-    type = "rate_limit_error"
-    code = "rate_limit_exceeded"
+class QueueFull(ProxyError, status=429, type="rate_limit_error", code="rate_limit_exceeded"):
+    """The limit of running and waiting calls, or background responses, is reached."""
 
 
-class ProtocolError(ProxyError):
-    type = "invalid_request_error"
-    code = "invalid_http"
-
+class ProtocolError(ProxyError, type="invalid_request_error", code="invalid_http"):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
 
 
-class InternalError(ProxyError):
-    type_in_stream = "server_error"
-
+class InternalError(ProxyError, type_in_stream="server_error"):
     def __init__(self) -> None:
         super().__init__("The proxy failed on this request; please report it.")
 
 
-class Overloaded(ProxyError):
-    status = 503
-    type = "overloaded"
-    code = "overloaded"
+class Overloaded(ProxyError, status=503, type="overloaded", code="overloaded"):
+    """A limit of this proxy is reached."""
 
 
-class ProxyStopping(ProxyError):
-    status = 503
-    type = "server_error"
-    code = "proxy_stopping"
-    type_in_stream = "server_error"
-
+class ProxyStopping(ProxyError, status=503, code="proxy_stopping", type_in_stream="server_error"):
     def __init__(self) -> None:
         # A restart takes seconds; OpenAI's libraries retry after the seconds named here.
         super().__init__("The proxy is being stopped or restarted. Ask again when it runs.", retry_after=5)
 
 
-class UpstreamFailed(ProxyError):
-    status = 502
-    type = "upstream_error"
-    code = "upstream_error"
+class UpstreamFailed(ProxyError, status=502, type="upstream_error", code="upstream_error"):
+    """DeepSeek's response is unintelligible, or DeepSeek cannot be reached as configured."""
 
 
 class UpstreamDropped(UpstreamFailed):
     """The connection to DeepSeek was refused, reset or cut off."""
 
 
-class UpstreamTimeout(ProxyError):
-    status = 504
-    type = "upstream_timeout"
-    code = "upstream_timeout"
+class UpstreamTimeout(ProxyError, status=504, type="upstream_timeout", code="upstream_timeout"):
+    """DeepSeek was silent for too long."""
 
 
 class ConnectionTimeout(UpstreamTimeout):
     """DeepSeek cannot be reached in time, whatever the request."""
 
 
-class UpstreamRefused(ProxyError):
+class UpstreamRefused(ProxyError, type="upstream_error", code="upstream_error"):
     """DeepSeek's own error: its status and, if it is JSON in the error shape, its body reach the client."""
-
-    type = "upstream_error"
-    code = "upstream_error"
 
     def __init__(self, status: int, message: str, body: Mapping[str, Any] | None, retry_after: int | None) -> None:
         super().__init__(message, retry_after=retry_after)
