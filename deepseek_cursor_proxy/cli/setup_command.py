@@ -17,16 +17,9 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.cli import access_key, questions
 from deepseek_cursor_proxy.cli.settings_flags import config_path, load
-from deepseek_cursor_proxy.cli.setup import changes
+from deepseek_cursor_proxy.cli.setup import changes, clients
 from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal, SetupHistory
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, Target, status
-from deepseek_cursor_proxy.cli.setup.endpoint import (
-    ACCESS_KEY_VARIABLE,
-    DEEPSEEK_KEY_VARIABLE,
-    HIDDEN_KEY,
-    Machine,
-    ProxyEndpoint,
-)
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, Client, Machine, ProxyEndpoint, Target, status
 from deepseek_cursor_proxy.cli.welcome import reachable_hosts
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
@@ -89,7 +82,7 @@ def run(options: dict[str, Any]) -> int:
 
 def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str | None]:
     """By the flag, else the proxy that runs with this store, else the settings; and its public address, if any."""
-    variable = ACCESS_KEY_VARIABLE if config.access_keys else DEEPSEEK_KEY_VARIABLE
+    variable = clients.ACCESS_KEY_VARIABLE if config.access_keys else clients.DEEPSEEK_KEY_VARIABLE
     if url is not None:
         return ProxyEndpoint(url, variable), url
     from deepseek_cursor_proxy.cli import dashboard

@@ -6,7 +6,7 @@ made it sends as text before the answer.
 
 from pathlib import Path
 
-from deepseek_cursor_proxy.cli.setup.endpoint import PROVIDER, SMALL_MODEL
+from deepseek_cursor_proxy.cli.setup.clients import PROVIDER, SMALL_MODEL
 from tests.fake_deepseek import Answer
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json

@@ -29,8 +29,7 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     skipped,
     warning,
 )
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, status
-from deepseek_cursor_proxy.cli.setup.endpoint import Machine, ProxyEndpoint
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, Machine, ProxyEndpoint, status
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.config.values import lacks_home

@@ -1,8 +1,6 @@
 """Setting up clients: their configuration files are edited so that they use the proxy, and put back as they were.
 
     clients             each client: its files on every system, what has to stand there, and whether it does
-    endpoint            what they are pointed at, and the machine that they run on
-    codex_catalogue     the models as Codex wants them described
     documents           files of other programs as text and back to the same bytes; what an editor is
     marked_text         edits of TOML and YAML, which mark their lines
     json_text           edits of JSON, with or without comments

@@ -1,38 +1,105 @@
 """The clients that `setup` knows: where each keeps its settings, on every system, and what has to stand there.
 
-Each was run with exactly these settings (the versions are in tests/interop), but for Zed, whose file is by its
+Each was run with exactly these settings (the versions are in tests/interop), but for Zed, whose file follows its
 documentation. Cursor keeps its settings in a database of its own, which nothing here touches.
+
+A client names a variable of the environment, so that no file holds a key; one has no way to name a variable and gets
+the key itself. A Machine gets all it looks at from outside, so a test can be on any system.
 """
 
+import json
+import os
 import re
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.cli.setup.codex_catalogue import FILE_NAME, catalogue
 from deepseek_cursor_proxy.cli.setup.documents import Editor, Unreadable, WholeFile, read_text
-from deepseek_cursor_proxy.cli.setup.endpoint import (
-    ACCESS_KEY_VARIABLE,
-    CONTEXT_TOKENS,
-    HIDDEN_KEY,
-    MODEL,
-    NAMES,
-    OUTPUT_TOKENS,
-    PROVIDER,
-    SMALL_MODEL,
-    Machine,
-    ProxyEndpoint,
-)
 from deepseek_cursor_proxy.cli.setup.json_text import JsonEdit
 from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
-from deepseek_cursor_proxy.deepseek.model_names import can_see_images
+from deepseek_cursor_proxy.config.values import expand_home
+from deepseek_cursor_proxy.deepseek.model_names import MODELS, can_see_images
 from deepseek_cursor_proxy.usage.prices import USD, find_step
+
+MODEL, SMALL_MODEL = MODELS
+NAMES = {MODEL: "DeepSeek V4 Pro", SMALL_MODEL: "DeepSeek Flash"}
+PROVIDER = "deepseek-proxy"
+_CATALOGUE_NAME = "deepseek-proxy-models.json"
+
+# DeepSeek's own figures.
+CONTEXT_TOKENS = 1_048_576
+OUTPUT_TOKENS = 393_216
+
+DEEPSEEK_KEY_VARIABLE = "DEEPSEEK_API_KEY"
+# Another one for access keys: on this machine, DEEPSEEK_API_KEY is the proxy's own then.
+ACCESS_KEY_VARIABLE = "DEEPSEEK_PROXY_API_KEY"
+# Stands for the key in what is shown.
+HIDDEN_KEY = "sk-…"
 
 JsonValues = dict[tuple[str, ...], Any]
 YamlValues = Mapping[str, str | int | Sequence[str] | Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class ProxyEndpoint:
+    """`root` is the address without /v1; `key_variable` holds the key that the proxy takes."""
+
+    root: str
+    key_variable: str = DEEPSEEK_KEY_VARIABLE
+    key: str | None = None
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.root}/v1"
+
+    @property
+    def key_word(self) -> str:
+        is_access_key = self.key_variable == ACCESS_KEY_VARIABLE
+        return "an access key of the proxy" if is_access_key else "your DeepSeek key"
+
+    def without_key(self) -> "ProxyEndpoint":
+        """The same for a screen."""
+        return replace(self, key=HIDDEN_KEY if self.key else None)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`system` as in sys.platform; `has_program` whether a command is on the PATH, `exists` whether a path is there."""
+
+    system: str
+    home: Path
+    environment: Mapping[str, str]
+    has_program: Callable[[str], bool]
+    exists: Callable[[Path], bool]
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """The machine that this process runs on; StartupError without a home directory."""
+        home = expand_home(Path("~"))
+        return cls(sys.platform, home, os.environ, lambda name: shutil.which(name) is not None, Path.exists)
+
+    def folder(self, variable: str, default: Path) -> Path:
+        """The folder that a variable names, else the default. An empty variable counts as absent."""
+        return Path(self.environment.get(variable) or default)
+
+    @property
+    def config_home(self) -> Path:
+        """XDG's, which some programs use on every system."""
+        return self.folder("XDG_CONFIG_HOME", self.home / ".config")
+
+    @property
+    def app_data(self) -> Path:
+        """Where programs of this system keep their settings."""
+        if self.system == "win32":
+            return self.folder("APPDATA", self.home / "AppData" / "Roaming")
+        if self.system == "darwin":
+            return self.home / "Library" / "Application Support"
+        return self.config_home
 
 
 class Target(NamedTuple):
@@ -64,7 +131,7 @@ class Client:
 
 def _codex(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CODEX_HOME", machine.home / ".codex")
-    keys = {"model": MODEL, "model_provider": PROVIDER, "model_catalog_json": str(place / FILE_NAME)}
+    keys = {"model": MODEL, "model_provider": PROVIDER, "model_catalog_json": str(place / _CATALOGUE_NAME)}
     provider = {
         "name": "DeepSeek",
         "base_url": endpoint.base_url,
@@ -72,7 +139,7 @@ def _codex(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         "wire_api": "responses",
     }
     edit = TomlEdit("codex", keys, f"model_providers.{PROVIDER}", provider)
-    return [Target(place / "config.toml", edit), Target(place / FILE_NAME, WholeFile(catalogue()))]
+    return [Target(place / "config.toml", edit), Target(place / _CATALOGUE_NAME, WholeFile(_catalogue()))]
 
 
 def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
@@ -335,3 +402,78 @@ def _names(text: str, root: str) -> bool:
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(("#", "//")))
     roots = {root, root.replace("//127.0.0.1:", "//localhost:"), root.replace("//localhost:", "//127.0.0.1:")}
     return any(re.search(rf"{re.escape(each)}(?![\w.:-])", lines) for each in roots)
+
+
+# The model catalogue for Codex: what it otherwise guesses for a model that it does not know. Without one, Codex 0.166
+# warns that it uses fallback metadata, compacts early and offers no tool for patches. The fields are those that `codex
+# debug models` prints and asks for when one is missing. It wants instructions as well, which are in our own words.
+# Releases before 0.166 ask for the two `supports_` fields.
+
+_DESCRIPTIONS = ("DeepSeek's strongest model.", "DeepSeek's fast and cheap model; it sees pictures.")
+_EFFORTS = {"low": "Short thinking", "high": "Thinking for most work", "max": "Long thinking for hard problems"}
+# Codex's own figure for its models.
+_OUTPUT_TOKENS_OF_A_TOOL = 10_000
+
+_INSTRUCTIONS = """\
+You are a coding agent in Codex CLI, on the user's machine. You and the user work in the same folder. Be precise, safe \
+and helpful, and stay with the task until it is solved.
+
+# How you work
+- Look before you change anything: read the files that matter, and search with `rg` or `rg --files` where it is there. \
+Run several reads at once when they do not depend on each other.
+- Find the cause of a problem rather than hiding its symptom. Keep changes small and in the style of the code around \
+them. Do not fix what is not asked for; mention it instead.
+- Change files with the apply_patch tool where it is offered, not with scripts that print whole files. Paths in a \
+patch are relative.
+- Check what you did: run the tests, the build or the program if there is a way, the narrowest check first.
+- AGENTS.md files tell you how their folder is worked in. The one nearest to a file counts most, and what the user \
+says counts more than all of them.
+
+# What you never do unasked
+- Undo or overwrite changes that you did not make. The folder may hold work of the user; leave it, and stop and ask if \
+it is in your way.
+- Run commands that destroy work, such as `git reset --hard` or `git checkout --`; commit, push or make branches.
+
+# Tools
+- A sandbox may refuse a command. Ask for the permission that it needs, with a short reason, rather than work around it.
+- If there is a tool for plans, use it for work of several steps: one step in progress at a time, and the plan kept up \
+to date. Simple work needs none.
+- Before a group of commands, say in one short sentence what comes next.
+
+# Your answers
+- Be brief and plain, like a colleague. Say what you did and why, name files with their line as in `src/app.py:42`, \
+and do not repeat whole files: the user has them.
+- If asked for a review, begin with the problems, the worst first, each with its place.
+- Say honestly what you could not do or check, and offer the next step if there is an obvious one.
+"""
+
+
+def _catalogue() -> str:
+    models = [_catalogue_model(number, slug) for number, slug in enumerate(NAMES)]
+    return json.dumps({"models": models}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _catalogue_model(number: int, slug: str) -> dict[str, Any]:
+    return {
+        "slug": slug,
+        "display_name": NAMES[slug],
+        "description": _DESCRIPTIONS[number],
+        "default_reasoning_level": "high",
+        "supported_reasoning_levels": [{"effort": name, "description": text} for name, text in _EFFORTS.items()],
+        "shell_type": "unified_exec",
+        "visibility": "list",
+        "supported_in_api": True,
+        "priority": number,
+        "default_reasoning_summary": "auto",
+        "supports_reasoning_summaries": True,
+        "support_verbosity": False,
+        "apply_patch_tool_type": "freeform",
+        "web_search_tool_type": "text",
+        "truncation_policy": {"mode": "tokens", "limit": _OUTPUT_TOKENS_OF_A_TOOL},
+        "supports_parallel_tool_calls": True,
+        "context_window": CONTEXT_TOKENS,
+        "max_context_window": CONTEXT_TOKENS,
+        "experimental_supported_tools": [],
+        "input_modalities": ["text", "image"] if can_see_images(slug) else ["text"],
+        "base_instructions": _INSTRUCTIONS,
+    }

@@ -8,8 +8,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.cli.setup import changes
 from deepseek_cursor_proxy.cli.setup.changes import FileChange, SetupHistory
-from deepseek_cursor_proxy.cli.setup.clients import Client, Target
-from deepseek_cursor_proxy.cli.setup.endpoint import Machine, ProxyEndpoint
+from deepseek_cursor_proxy.cli.setup.clients import Client, Machine, ProxyEndpoint, Target
 
 SYSTEMS = ("linux", "darwin", "win32")
 ENDPOINT = ProxyEndpoint("http://127.0.0.1:9000", key="sk-of-the-user")

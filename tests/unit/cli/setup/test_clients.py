@@ -4,8 +4,7 @@ import json
 import tomllib
 
 from deepseek_cursor_proxy.cli import setup_command
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Status, status
-from deepseek_cursor_proxy.cli.setup.endpoint import ACCESS_KEY_VARIABLE, ProxyEndpoint
+from deepseek_cursor_proxy.cli.setup.clients import ACCESS_KEY_VARIABLE, CLIENTS, ProxyEndpoint, Status, status
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
 # Below the home; by system where they differ.

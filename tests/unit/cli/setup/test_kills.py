@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client
-from deepseek_cursor_proxy.cli.setup.endpoint import ProxyEndpoint
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, ProxyEndpoint
 from tests.support.width import width
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, FilesCase
 
