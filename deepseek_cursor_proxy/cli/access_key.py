@@ -33,4 +33,4 @@ def print_digest() -> None:
     access_key = AccessKey.of(key)
     print(access_key.line)
     if access_key.is_guessable:
-        print("This key is so short that it can be guessed; `access-key --new` makes a better one.", file=sys.stderr)
+        print("This key is short enough to guess; `access-key --new` makes a better one.", file=sys.stderr)

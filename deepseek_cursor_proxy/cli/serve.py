@@ -86,7 +86,8 @@ def _serve(
         stack.enter_context(_run_server(server))
         public_url = _public_url(tunnel, signals) if tunnel is not None else None
         if not signals.is_stopping:
-            addresses = Addresses(server.server_port, public_url, _dashboard_lines(admin) if admin else ())
+            dashboard = (admin.url, admin.link) if admin is not None else None
+            addresses = Addresses(server.server_port, public_url, dashboard)
             _print(welcome_text(config, config_path, addresses, access))
         while signals.wait() is SignalRequest.RELOAD:
             _reload(server, admin, config_path, reload_config)
@@ -283,9 +284,3 @@ def _log_to_stderr(*, verbose: bool) -> None:
     log.handlers = [standard_streams.LineHandler(sys.stderr)]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
-
-
-def _dashboard_lines(admin: "AdminService") -> tuple[str, ...]:
-    from deepseek_cursor_proxy.cli import dashboard
-
-    return tuple(dashboard.start_lines(admin.context.config, admin.url, admin.link))

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -12,15 +13,15 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
-from deepseek_cursor_proxy.config.values import lacks_home
+from deepseek_cursor_proxy.config.values import is_loopback, lacks_home
 
 
 class Addresses(NamedTuple):
-    """Where the proxy can be reached: its port, the tunnel, and the lines on the dashboard."""
+    """Where the proxy can be reached: its port, the tunnel, and the dashboard by its URL and the link with its key."""
 
     port: int
     public_url: str | None = None
-    dashboard: tuple[str, ...] = ()
+    dashboard: tuple[str, str] | None = None
 
 
 def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, access: Access) -> str:
@@ -30,36 +31,66 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
     settings = "at their defaults" if lacks_home(config_path) else config_path
     is_in_memory = str(config.reasoning_content_path) == ":memory:"
     store = "in memory, until the proxy stops" if is_in_memory else config.reasoning_content_path
+    key = "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
+    if access.held_key is not None:
+        key = "one of your access keys"
     lines = [
         f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
         f"  Override OpenAI Base URL   {public_url + '/v1' if public_url else local}",
         *(f"  from another machine       {other}" for other in others if not public_url),
-        f"  OpenAI API Key             {_key_to_paste(config, access)}",
+        f"  OpenAI API Key             {key}",
         f"  Model to add and choose    {config.upstream_model}",
-        *addresses.dashboard,
+        *_dashboard_lines(config, addresses.dashboard),
         f"Settings {settings} · reasoning {store}",
+        *_upstream_lines(config),
     ]
-    lines += [*_upstream_lines(config), *_outbound_proxy_lines(config)]
     # public_hosts names a tunnel that we did not open.
     if public_url is None and not config.public_hosts:
-        lines.append("Cursor's servers cannot reach this machine by itself: add --tunnel for a public address.")
+        lines.append("Cursor's servers cannot reach this machine directly: add --tunnel for a public address.")
     lines += [*access_lines(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
 
 
-def _key_to_paste(config: ProxyConfig, access: Access) -> str:
-    if access.held_key is not None:
-        return "one of your access keys"
-    return "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
+def _dashboard_lines(config: ProxyConfig, dashboard: tuple[str, str] | None) -> Iterator[str]:
+    if dashboard is None:
+        return
+    url, link = dashboard
+    # The link has the key, and a log may have other readers than this terminal.
+    shown = link if sys.stdout.isatty() else f"{url}/ (the command `dashboard` opens it)"
+    yield f"  Dashboard                  {shown}"
+    port = int(url.rpartition(":")[2])
+    if port != config.admin_port:
+        yield f"Port {config.admin_port} is in use, so the dashboard is on {port} (see admin_port)."
+    if not is_loopback(config.admin_host):
+        yield (
+            f"The dashboard and its API are open to your network at {url}, unencrypted: anyone with the key sees what "
+            "is asked here. Set admin_host to localhost unless you mean it."
+        )
+    if config.admin_key is not None and config.admin_key.is_guessable:
+        yield "admin_key is short enough to guess: `access-key --new` makes a better one."
+
+
+def _upstream_lines(config: ProxyConfig) -> Iterator[str]:
+    """The upstreams in the order in which they are asked, and HTTPS_PROXY, which is easily forgotten."""
+    tables = config.upstreams
+    names = sorted(tables, key=lambda name: tables[name].priority)
+    if groups := [" and ".join(group) for _, group in groupby(names, lambda name: tables[name].priority)]:
+        yield f"Upstreams: {', then '.join(groups)}."
+    if config.https_proxy == "off":
+        return
+    urls = [url for url in map(urlsplit, config.base_urls) if url.scheme == "https"]
+    found = [https_proxy.for_host(url.hostname or "", url.port or 443, os.environ) for url in urls]
+    for proxy in dict.fromkeys(str(proxy) for proxy in found if proxy is not None):
+        yield f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)."
 
 
 def access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
     if config.access_keys:
         yield f"Only the keys named in access_keys are served ({len(config.access_keys)})."
         if access.held_key is not None:
-            yield f"DeepSeek is called with the key in {HELD_KEY}, which no client gets to see."
+            yield f"DeepSeek is called with the key in {HELD_KEY}, which no client ever sees."
         if any(key.is_guessable for key in config.access_keys):
-            yield "An access key is so short that it can be guessed: `access-key --new` makes a better one."
+            yield "An access key is short enough to guess: `access-key --new` makes a better one."
     elif access.can_pin:
         yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
     elif config.is_exposed:
@@ -85,24 +116,6 @@ def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
         *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]
         where = f"{', '.join(names)} or {last}"
         yield f"Keys of yours are spent only for requests to {where}; add other names to public_hosts."
-
-
-def _outbound_proxy_lines(config: ProxyConfig) -> list[str]:
-    """A line on HTTPS_PROXY, which is easily forgotten in an environment."""
-    if config.https_proxy == "off":
-        return []
-    urls = [url for url in map(urlsplit, config.base_urls) if url.scheme == "https"]
-    found = [https_proxy.for_host(url.hostname or "", url.port or 443, os.environ) for url in urls]
-    proxies = dict.fromkeys(str(proxy) for proxy in found if proxy is not None)
-    return [f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)." for proxy in proxies]
-
-
-def _upstream_lines(config: ProxyConfig) -> list[str]:
-    """A line with the upstreams in the order in which they are asked."""
-    tables = config.upstreams
-    names = sorted(tables, key=lambda name: tables[name].priority)
-    groups = [" and ".join(each) for _, each in groupby(names, lambda name: tables[name].priority)]
-    return [f"Upstreams: {', then '.join(groups)}."] if groups else []
 
 
 # The hosts to print for a listening address: no client can connect to the wildcards 0.0.0.0 and ::. The address in the

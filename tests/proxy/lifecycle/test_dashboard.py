@@ -82,7 +82,7 @@ class DashboardTest(ServeTest):
             _, welcome, url = self.start("--admin-port", str(port))
         other = int(url.rpartition(":")[2])
         self.assertNotEqual(port, other)
-        self.assertIn(f"Port {port} is in use, so the dashboard has {other} (see admin_port).", welcome)
+        self.assertIn(f"Port {port} is in use, so the dashboard is on {other} (see admin_port).", welcome)
 
     def test_port_0_turns_it_off(self) -> None:
         process, welcome = self.serve()
@@ -99,7 +99,7 @@ class DashboardTest(ServeTest):
 
     def test_a_short_admin_key_is_warned_of_and_never_printed(self) -> None:
         _, welcome, url = self.start("--admin-key", "swordfish")
-        self.assertIn("admin_key is so short that it can be guessed", welcome)
+        self.assertIn("admin_key is short enough to guess", welcome)
         self.assertNotIn("swordfish", welcome)
         self.assertEqual(200, self.health(url, "swordfish"))
         self.assertFalse((self.directory / "admin.key").exists())
@@ -129,7 +129,7 @@ class DashboardTest(ServeTest):
 
     def test_the_command_says_when_no_proxy_runs(self) -> None:
         line = self.refusal("dashboard")
-        self.assertRegex(line, "^no proxy with a dashboard runs with the store .+; start it with `serve`, or name")
+        self.assertRegex(line, "^no proxy with a dashboard runs with the store .+; start it with `serve`, or give")
         # What a killed one leaves behind.
         self.directory.mkdir()
         with socket.create_server(("127.0.0.1", 0)) as closed:

@@ -198,7 +198,7 @@ class AccessKeyTest(CliTest):
     def test_access_key_warns_about_a_short_key(self) -> None:
         ran = self.piped("sk-short")
         self.assertEqual((ran.code, ran.out), (0, f"{AccessKey.of('sk-short').line}\n"))
-        self.assertIn("can be guessed", ran.err)
+        self.assertIn("short enough to guess", ran.err)
 
     def test_access_key_new_prints_a_different_key_and_its_digest_each_time(self) -> None:
         seen = set()
