@@ -23,6 +23,9 @@ from typing import IO
 from deepseek_cursor_proxy.cli.tunnel.programs import Log, Program
 from deepseek_cursor_proxy.errors import StartupError
 
+if sys.platform == "win32":
+    from deepseek_cursor_proxy.cli.tunnel import windows_job
+
 _MAX_LINE = 1_000_000  # bytes; all programs stay far below
 _GRACE_SECONDS = 3.0  # between asking the program to end and killing it
 # Reads the process group, then waits for the end of the pipe. SIGTERM first: ngrok then releases its URL.
@@ -44,8 +47,6 @@ class ChildProcess:
     def start(self, command: Sequence[str]) -> None:
         """Run the command, stdout and stderr in one pipe; raises OSError."""
         if sys.platform == "win32":
-            from deepseek_cursor_proxy.cli.tunnel import windows_job
-
             self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, creationflags=windows_job.FLAGS)
             self._job = windows_job.hold(self._process)
             return
@@ -72,8 +73,6 @@ class ChildProcess:
         if self._process is None:
             return
         if sys.platform == "win32":
-            from deepseek_cursor_proxy.cli.tunnel import windows_job
-
             windows_job.end(self._process, self._job)
         else:
             # The group, because some packages install ngrok as a script that starts the real program. Until wait() its
@@ -87,8 +86,6 @@ class ChildProcess:
         if self._process is not None:
             self._process.wait()
         if sys.platform == "win32" and self._job is not None:
-            from deepseek_cursor_proxy.cli.tunnel import windows_job
-
             windows_job.release(self._job)
             self._job = None
 
@@ -160,6 +157,5 @@ class Child:
 
     def kill(self) -> None:
         """Kill at once, without waiting for the end of the process."""
-        process = self._alive
-        if process is not None:
+        if (process := self._alive) is not None:
             process.end(force=True)

@@ -116,23 +116,16 @@ class Tunnel:
     # Opening …
 
     def _open(self) -> str:
-        self._reused = self._find_running()
-        if self._reused is not None:
-            self._problem, self._strays, self._has_reached = "", 0, not self._reused.is_certain
-            return self._reused.url
+        self._problem, self._strays, self._has_reached, self._reused = "", 0, False, None
+        # Of several, keep the one that was announced: it was pasted into Cursor.
+        for found in sorted(self._program.running(), key=lambda each: each.url != self._url):
+            if found.is_certain or ((reach := self._check(found.url)) is not None and reach.is_ours):
+                self._reused, self._has_reached = found, not found.is_certain
+                return found.url
         self._child.run()
         url = self._await_url(Deadline.after(self._timing.start))
         self._await_reach(url, Deadline.after(self._timing.first_check))
         return url
-
-    def _find_running(self) -> RunningTunnel | None:
-        found = self._program.running()
-        # Of several, keep the one that was announced: it was pasted into Cursor.
-        found.sort(key=lambda each: each.url != self._url)
-        for each in found:
-            if each.is_certain or ((reach := self._check(each.url)) is not None and reach.is_ours):
-                return each
-        return None
 
     def _await_url(self, deadline: Deadline) -> str:
         while True:
@@ -156,8 +149,7 @@ class Tunnel:
         return self._url if self._url in urls else next(iter(urls), "")
 
     def _await_reach(self, url: str, deadline: Deadline) -> None:
-        """Wait until the URL leads to us, but not for ever; StartupError if the program ends meanwhile."""
-        self._problem, self._has_reached, self._strays = "", False, 0
+        """Wait until the URL leads to us, but not for ever; StartupError if the program ends before."""
         while not self._is_over:
             reach = self._check(url)
             if reach is not None and reach.is_ours:
@@ -238,15 +230,12 @@ class Tunnel:
                 self._report(f"{self._program.name}: {url} leads to this proxy now")
             return False
         self._note_problem(url, reach.problem)
-        self._strays += url == self._url and self._is_stray(reach)
-        return self._strays >= _PATIENCE
-
-    def _is_stray(self, reach: Reach) -> bool:
-        """Whether a check that did not end here speaks against the tunnel."""
-        if self._reused is not None:
-            return not self._reused.is_certain
         # Without an answer our own child is left alone: the network may be down, and a restart may cost the URL.
-        return reach.is_answered and self._has_reached
+        speaks_against = reach.is_answered and self._has_reached
+        if self._reused is not None:
+            speaks_against = not self._reused.is_certain
+        self._strays += url == self._url and speaks_against
+        return self._strays >= _PATIENCE
 
     def _reopen(self) -> None:
         reason = one_line(self._child.log.error)
@@ -270,8 +259,7 @@ class Tunnel:
         """Announce another URL, which has led to us."""
         self._url = url
         self._on_url(url)
-        name = self._program.name
-        self._report(f"{name}: the public URL has changed; paste this Base URL into Cursor: {url}/v1")
+        self._report(f"{self._program.name}: the public URL has changed; paste this Base URL into Cursor: {url}/v1")
 
     def _note_problem(self, url: str, problem: str) -> None:
         if problem != self._problem:
