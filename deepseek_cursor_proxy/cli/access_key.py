@@ -22,7 +22,7 @@ def run(options: dict[str, Any]) -> None:
 
 def print_new() -> None:
     key = new_key()
-    print(f"{key}   the key: give it to the client, it is shown only now")
+    print(f"{key}   the key, for the client; it is shown only once")
     print(f"{AccessKey.of(key).line}   its digest, for access_keys")
 
 

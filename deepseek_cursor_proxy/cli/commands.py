@@ -1,7 +1,7 @@
 """The commands: COMMANDS, each with its flags and the function that runs it.
 
-A command takes the options that its flags left, and returns an exit code or None for success. One that is named by its
-module ("usage:print_usage") is imported when it is run.
+A command gets its options, and returns an exit code or None for success. One that is named by its module
+("usage:print_usage") is imported when it is run.
 """
 
 import argparse
@@ -59,16 +59,16 @@ def _add_clear(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file that --trace-dir left")
+    parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file in the --trace-dir folder")
 
 
 _CONFIG_COMMANDS = (
-    Command("show", "effective values and where each comes from", _config_show, (add_settings,)),
+    Command("show", "the value of every setting, and where it comes from", _config_show, (add_settings,)),
     Command("path", "where the configuration file is", _config_show_path, (add_settings,)),
 )
 _STORE_COMMANDS = (
     Command("stats", "how much is stored", "store:print_stats", (add_settings,)),
-    Command("clear", "delete all of it", "store:clear_all", (add_settings,)),
+    Command("clear", "delete everything that is stored", "store:clear_all", (add_settings,)),
 )
 _SESSION_COMMANDS = (
     Command("list", "all sessions, newest first", "sessions:list_sessions", (add_settings,)),
@@ -93,26 +93,26 @@ COMMANDS = (
         "setup_command:run",
         (add_settings, "setup_command:add_flags"),
     ),
-    Command("service", "run the proxy as a service of this machine", commands="service_command:COMMANDS"),
+    Command("service", "run the proxy as a service, in the background", commands="service_command:COMMANDS"),
     Command(
         "doctor",
-        "find out what is wrong, and what to do about it",
+        "find out what is wrong and how to fix it",
         "doctor_command:run",
         (add_settings, "doctor_command:add_flags"),
     ),
     Command(
         "dashboard", "open the dashboard of the running proxy in a browser", "dashboard:open_dashboard", (add_settings,)
     ),
-    Command("demo", "try it without a key, against a DeepSeek made up here", _demo),
+    Command("demo", "try it without a key, against a simulated DeepSeek", _demo),
     Command("config", "look at the settings", commands=_CONFIG_COMMANDS),
     Command(
         "usage",
-        "print what was used and what it cost, an estimate",
+        "print what was used, and an estimate of what it cost",
         "usage:print_usage",
         (add_config, "usage:add_usage_flags"),
     ),
     Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance", (add_config,)),
-    Command("explain", "tell what a trace says about the reasoning of each turn", _explain, (_add_trace,)),
+    Command("explain", "explain from a trace where the reasoning of each turn came from", _explain, (_add_trace,)),
     Command(
         "access-key",
         "print the digest of a key, or a new key, for access_keys",
@@ -120,5 +120,5 @@ COMMANDS = (
         ("access_key:add_flags",),
     ),
     Command("sessions", "look at recorded trajectories, or export them", commands=_SESSION_COMMANDS),
-    Command("store", "look after the stored reasoning and responses", commands=_STORE_COMMANDS),
+    Command("store", "count or delete stored reasoning and responses", commands=_STORE_COMMANDS),
 )

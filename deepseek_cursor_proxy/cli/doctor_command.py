@@ -58,7 +58,7 @@ def run(options: dict[str, Any]) -> int:
     settings = load_settings(path, os.environ, flags)
     if options.get("config") is not None and file_status(path) is None and not settings.faults:
         settings = settings._replace(
-            faults=(f"{path} does not exist; write it, or leave --config out for the default",)
+            faults=(f"{path} does not exist; create it, or leave --config out to use the default",)
         )
     # A key could go to the wrong place while the settings have a mistake.
     key = None if settings.faults else _find_key(settings.config)

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.config.declaration import nearest
 from deepseek_cursor_proxy.errors import StartupError
 
 _DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."
-_EPILOG = "Without a command the proxy is served. `serve --help` lists all settings."
+_EPILOG = "Without a command, it runs the proxy. `serve --help` lists all settings."
 
 # A name, as in "usage:run", is that of a function in a module below `cli`, which is imported with the command.
 Run = Callable[[dict[str, Any]], int | None] | str
@@ -108,7 +108,7 @@ class _Parser(argparse.ArgumentParser):
     def _refuse(self, message: str, hint: str = "") -> NoReturn:
         # A key after a misspelt flag must not get into a log.
         message = re.sub(r"(sk-|sha256:)[^\s',]+", r"\1…", message)
-        raise StartupError(f"{message}; {hint}`{self.prog} --help` lists what there is")
+        raise StartupError(f"{message}; {hint}`{self.prog} --help` lists what is available")
 
 
 def program_name() -> str:

@@ -108,7 +108,7 @@ def ensure_config_file() -> None:
     """Write a commented configuration on the first run. The proxy also starts if that fails."""
     if lacks_home(CONFIG_PATH):
         # A container that runs under an unknown user id.
-        _warn("there is no home directory, so the settings have their defaults; set HOME, or pass a file with --config")
+        _warn("there is no home directory, so all settings are at their defaults; set HOME, or use --config")
         return
     path = expand_home(CONFIG_PATH)
     try:
@@ -116,7 +116,7 @@ def ensure_config_file() -> None:
             private_files.make_directory(path.parent)
             private_files.write(path, template().encode())
     except OSError as error:
-        _warn(f"cannot leave a configuration to edit at {path}: {error.strerror}; the settings have their defaults")
+        _warn(f"cannot write a configuration to edit at {path}: {error.strerror}; all settings are at their defaults")
 
 
 def with_usable_store(loaded: LoadedConfig) -> LoadedConfig:
@@ -168,7 +168,7 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
             raise StartupError(f"--host {config.host} is not an address of this machine") from None
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
-                f"{where} is in use, perhaps by a proxy that is already running; stop that one or choose another port "
+                f"{where} is in use, perhaps by a proxy that is already running; stop it, or choose another port "
                 f"with --port {config.port + 1 if config.port < 65535 else 9000}"
             ) from None
         raise StartupError(f"cannot listen on {where}: {error.strerror}; choose another --host or --port") from None

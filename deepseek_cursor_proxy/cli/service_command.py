@@ -74,14 +74,14 @@ def _uninstall(options: dict[str, Any]) -> int:
     found.path.unlink(missing_ok=True)
     for command in found.forget:
         _call(command, is_quiet=True)
-    print("Removed. Settings and stored reasoning stay.")
+    print("Removed. Settings and stored reasoning are kept.")
     return 0
 
 
 def _status(options: dict[str, Any]) -> int:
     found = _find()
     if not found.path.exists():
-        print(f"There is no service: {found.path} does not exist. `service install` makes one.")
+        print(f"There is no service: {found.path} does not exist. `service install` creates one.")
         return 1
     return 1 if _call(found.status) else 0
 
@@ -115,9 +115,7 @@ def _flags(options: dict[str, Any], loaded: LoadedConfig) -> list[str]:
 
 def _flag(each: Setting, value: Any) -> list[str]:
     if each.is_secret:
-        raise StartupError(
-            f"{each.key} does not belong into the files of a service: put it into the configuration file"
-        )
+        raise StartupError(f"{each.key} must not be in the files of a service: set it in the configuration file")
     if isinstance(value, bool):
         return [each.flag if value else each.flag.replace("--", "--no-", 1)]
     if isinstance(value, tuple):
@@ -131,10 +129,10 @@ def _is_agreed(question: str, is_agreed: bool) -> bool:
     if is_agreed:
         return True
     if not questions.can_ask():
-        raise StartupError("service asks before it changes anything, and this is no terminal: add --yes")
+        raise StartupError("service asks before it changes anything, and this is not a terminal: add --yes")
     if questions.is_agreed(question):
         return True
-    print("Nothing is changed.")
+    print("Nothing was changed.")
     return False
 
 
@@ -151,7 +149,7 @@ def _call(command: tuple[str, ...], *, is_quiet: bool = False) -> int:
 
 
 def _add_print(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--print", action="store_true", help="only show it")
+    parser.add_argument("--print", action="store_true", help="show it and change nothing")
 
 
 def _add_yes(parser: argparse.ArgumentParser) -> None:
@@ -161,11 +159,11 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 COMMANDS = (
     Command(
         "install",
-        "show what a service needs, write it and start it",
+        "show the service's file, write it and start it",
         _install,
         (add_settings, _add_print, _add_yes),
     ),
     Command("uninstall", "stop the service and remove it", _uninstall, (_add_yes,)),
-    Command("status", "how the service is", _status),
-    Command("logs", "the last lines that it printed", _logs),
+    Command("status", "show whether it is running", _status),
+    Command("logs", "show the last lines it printed", _logs),
 )

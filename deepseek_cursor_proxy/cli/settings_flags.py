@@ -64,7 +64,7 @@ def load(options: dict[str, Any]) -> LoadedConfig:
     with contextlib.suppress(OSError):
         if options.get("config") is not None and not expand_home(path).exists():
             raise StartupError(
-                f"config: {safe_text(path)} does not exist; write it, or leave --config out for the default"
+                f"config: {safe_text(path)} does not exist; create it, or leave --config out to use the default"
             )
     flags = {name: value for name, value in options.items() if name != "config"}
     loaded = LoadedConfig.load(path, os.environ, flags)

@@ -101,7 +101,7 @@ def _with_key(client: Client, endpoint: ProxyEndpoint) -> ProxyEndpoint:
         key = questions.ask_secret(f"{client.title} keeps the key in its file. {endpoint.key_word.capitalize()}: ")
     if not is_credential(key):
         raise StartupError(
-            f"{client.title} has to have the key itself in its file: set {endpoint.key_variable} for this command"
+            f"{client.title} needs the key itself in its file: set {endpoint.key_variable} for this command"
         )
     return replace(endpoint, key=key)
 
@@ -226,9 +226,9 @@ def _offer_access_key(config: ProxyConfig, variable: str) -> None:
     if present and any(AccessKey.of(present).digest == each.digest for each in config.access_keys):
         return
     if not questions.can_ask():
-        print("The proxy serves its access_keys only: `access-key --new` makes one.")
+        print("The proxy accepts only its access_keys: `access-key --new` makes one.")
         return
-    if questions.is_agreed("The proxy serves its access_keys only. Make a new one?"):
+    if questions.is_agreed("The proxy accepts only its access_keys. Make a new one?"):
         access_key.print_new()
 
 
@@ -262,10 +262,10 @@ def steps(base_url: str, key: str, model: str, *, is_public: bool) -> Iterator[s
 def long_context(model: str, models: Mapping[str, str], config_path: str) -> Iterator[str]:
     """How to get more than Cursor's 200,000 tokens."""
     names = [name for name, target in models.items() if target == model and not name.endswith("*")]
-    yield "The whole context of 1M tokens: Cursor gives a model that it does not know 200,000. Choose a name of its own"
-    yield "for which it allows more, in Max Mode, and let the proxy answer for it."
+    yield "For the whole context of 1M tokens: Cursor allows only 200,000 for a model that it does not know. Use one of"
+    yield "its own model names that allows more, in Max Mode, and let the proxy answer for it."
     if names:
-        yield f"[models] has {names[0]} for {model} already: add and choose that one in step 1."
+        yield f"[models] already maps {names[0]} to {model}: add and choose {names[0]} in step 1."
         return
     yield f"Put this into {config_path}, restart the proxy, and add and choose {_LONG_NAME} in step 1:"
     yield ""

@@ -42,20 +42,20 @@ _BALANCE_SECONDS = 20.0
 def add_usage_flags(parser: argparse.ArgumentParser) -> None:
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--today", dest="days", action="store_const", const=1, help="today")
-    when.add_argument("--week", dest="days", action="store_const", const=7, help="the last 7 days, with today")
+    when.add_argument("--week", dest="days", action="store_const", const=7, help="the last 7 days, including today")
     when.add_argument("--month", dest="days", action="store_const", const=30, help="the last 30 days (the default)")
-    when.add_argument("--since", type=_day, metavar="DATE", help="from a day such as 2026-11-01 on")
-    parser.add_argument("--by", choices=GROUPS, default="day", help="what is added up in a line (default day)")
+    when.add_argument("--since", type=_day, metavar="DATE", help="since a day such as 2026-11-01")
+    parser.add_argument("--by", choices=GROUPS, default="day", help="what a line sums up (default day)")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    form.add_argument("--csv", action="store_true", help="print lines with commas, for a spreadsheet")
+    form.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    form.add_argument("--csv", action="store_true", help="print comma-separated values, for a spreadsheet")
 
 
 def _day(text: str) -> date:
     with contextlib.suppress(ValueError):
         if 2000 <= (day := date.fromisoformat(text)).year < 9000:
             return day
-    raise argparse.ArgumentTypeError(f"{text!r} is no day, such as 2026-11-01")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a day such as 2026-11-01")
 
 
 # usage …
@@ -84,8 +84,8 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
     try:
         with open_read_only(path) as connection:
             if not usage_rows.has_tables(connection):
-                return empty, f"{path} was last used by a version that kept none. Start the proxy once."
-            return make_report(connection, period, by, config.currency), "The proxy notes each request when it ends."
+                return empty, f"{path} was last used by a version that recorded no usage. Start the proxy once."
+            return make_report(connection, period, by, config.currency), "The proxy records each request when it ends."
     except FileNotFoundError:
         return empty, f"There is no store at {path}: the proxy has not run yet, or with another one."
     except Unusable as fault:
@@ -137,31 +137,27 @@ def _notes(report: UsageReport) -> list[str]:
     sums, notes = report.total.sums, []
     if sums.divergence_cost:
         amount = format_amount(sums.divergence_cost, report.currency)
-        notes.append(f"Chats that diverged from what DeepSeek had cached cost {amount} more (in the sum).")
+        notes.append(f"Of this, {amount} was spent because chats diverged from what DeepSeek had cached.")
     if count := sums.unknown_costs:
-        requests = "1 request has" if count == 1 else f"{count:,} requests have"
+        requests, are = ("1 request has", "is") if count == 1 else (f"{count:,} requests have", "are")
         notes.append(
-            f"{requests} an unknown cost and {'is' if count == 1 else 'are'} not in the sum: no price is known "
-            '([prices."model"] names one), the answer was stopped, or it went elsewhere.'
+            f"{requests} an unknown cost and {are} not in the sum: no price is known "
+            '(set one with [prices."model"]), the answer was stopped, or it went elsewhere.'
         )
     return ["", *notes] if notes else []
 
 
 def _print_csv(report: UsageReport) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    groups: list[dict[str, Any]] = report.as_json()["groups"]
     writer.writerow([report.by, *_CSV_FIELDS, "currency"])
-    for group in groups:
-        writer.writerow([_csv_text(group["name"]), *(group[name] for name in _CSV_FIELDS), report.currency])
+    for group in report.as_json()["groups"]:
+        name = safe_text(group["name"], 60)
+        if name.lstrip()[:1] in _FORMULA_SIGNS and name != NAMELESS:
+            name = f"'{name}"
+        writer.writerow([name, *(group[field] for field in _CSV_FIELDS), report.currency])
 
 
-def _csv_text(name: str) -> str:
-    """The name of a group as a cell of a spreadsheet, which would compute one that begins like a formula."""
-    text = safe_text(name, 60)
-    return f"'{text}" if text.lstrip()[:1] in _FORMULA_SIGNS and text != NAMELESS else text
-
-
-# With their wide forms, which some spreadsheets read alike.
+# A spreadsheet would compute a name that begins like a formula; some also read the wide forms.
 _FORMULA_SIGNS = tuple("=+-@＝＋－＠")
 _CSV_FIELDS = (
     "requests", "failed", "hit_tokens", "miss_tokens", "output_tokens", "thinking_tokens", "searches", "cost",
@@ -185,7 +181,9 @@ def print_balance(options: dict[str, Any]) -> int:
     except (ProxyError, ValueError) as error:
         print(f"deepseek-cursor-proxy: {safe_text(_failure(error, host).replace(key, '***'), 1000)}", file=sys.stderr)
         return 1
-    print("\n".join(_balance_lines(account)))
+    if account.balances:
+        print("\n".join((*_table(("currency", "balance", "granted", "topped up"), account.balances), "")))
+    print("The account can be used." if account.is_available else "The account cannot be used: top it up.")
     return 0
 
 
@@ -210,9 +208,3 @@ def _key() -> str:
     if problem := why_not_sendable(key):
         raise StartupError(problem)
     return key
-
-
-def _balance_lines(account: balance.Account) -> list[str]:
-    head = ("currency", "balance", "granted", "topped up")
-    state = "The account can be used." if account.is_available else "The account cannot be used: top it up."
-    return [*_table(head, account.balances), "", state] if account.balances else [state]

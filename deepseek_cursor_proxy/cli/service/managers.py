@@ -88,7 +88,7 @@ def manager(
         return _launchd(launch, home, user_id)
     if system == "win32":
         return _task_scheduler(launch, home, environment)
-    raise StartupError(f"there is no service manager for {system} here; .github/docs/operations.md has what it needs")
+    raise StartupError(f"services are not supported on {system}; .github/docs/operations.md says what one needs")
 
 
 def _systemd(launch: Launch, home: Path, environment: Mapping[str, str]) -> Manager:

@@ -101,7 +101,7 @@ def _plan_file(target: Target, entry: "FileEntry | None", *, is_undo: bool) -> F
     except Unreadable as reason:
         raise Refusal(target, str(reason)) from None
     except ChangedLines as reason:
-        remedy = "put them back as they were, or remove them by hand, with setup's comment above them if there is one"
+        remedy = "restore them, or remove them by hand, with setup's comment above them if there is one"
         raise Refusal(target, f"{reason}; {remedy}") from None
 
 
@@ -109,7 +109,7 @@ def _refuse_unknown(target: Target, text: str) -> None:
     """Refuse to undo our settings if there is no record of what was there before, and no mark tells it either."""
     with contextlib.suppress(Unreadable):
         if target.editor.revert(text, []) == text == target.editor.apply(text).text:
-            raise ChangedLines("it has these settings, and nothing tells what was there before")
+            raise ChangedLines("it has these settings, and there is no record of what was there before")
 
 
 def _before(target: Target, now: bytes | None, entry: "FileEntry | None") -> bytes | None:

@@ -163,10 +163,10 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
 def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
     if is_anthropic_key(machine.environment.get("ANTHROPIC_AUTH_TOKEN", "")):
-        yield "Warning: ANTHROPIC_AUTH_TOKEN holds a key of Anthropic (sk-ant-…), which the proxy refuses."
+        yield "Warning: ANTHROPIC_AUTH_TOKEN holds an Anthropic key (sk-ant-…), which the proxy refuses."
     name = "ANTHROPIC_API_KEY"
     for found in _other_keys(machine, endpoint, [name], [(place / "settings.json", name)]):
-        yield f"Warning: {found} is sent to the proxy as well, where ANTHROPIC_AUTH_TOKEN counts. Unset it."
+        yield f"Warning: {found} is also sent to the proxy, which uses ANTHROPIC_AUTH_TOKEN. Unset it."
 
 
 def _other_keys(
@@ -176,7 +176,7 @@ def _other_keys(
     own = machine.environment.get(endpoint.key_variable)
     for name in variables:
         if machine.environment.get(name) not in ("", None, own):
-            yield f"{name} of the environment"
+            yield f"{name} in the environment"
     for path, name in places:
         try:
             text = read_text(path)
@@ -235,7 +235,7 @@ def _qwen_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
 
 def _qwen_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     for found in _other_keys(machine, endpoint, ["OPENAI_API_KEY"], []):
-        yield f"Warning: Qwen Code sends {found}, not the key of its file. Unset it, or set it to {endpoint.key_word}."
+        yield f"Warning: Qwen Code sends {found}, not the key in its file. Unset it, or set it to {endpoint.key_word}."
 
 
 def _continue(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:

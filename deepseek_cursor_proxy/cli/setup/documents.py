@@ -66,7 +66,7 @@ def decode(data: bytes) -> Document:
     except UnicodeDecodeError as error:
         raise Unreadable(f"it is not UTF-8 (byte {error.start})") from None
     if "\0" in text:
-        raise Unreadable("it has zero bytes in it, so it is no text")
+        raise Unreadable("it contains NUL bytes, so it is not text")
     return Document(text, has_mark)
 
 
@@ -110,13 +110,13 @@ def read(path: Path) -> bytes | None:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise Unreadable("it is no file")
+            raise Unreadable("it is not a regular file")
         if found.st_size > _MOST_BYTES:
             raise Unreadable("it is too large for a configuration")
         return path.read_bytes()
     except FileNotFoundError:
         if path.is_symlink():
-            raise Unreadable("it is a link that leads nowhere") from None
+            raise Unreadable("it is a broken link") from None
         return None
     except OSError as error:
         raise Unreadable(f"it cannot be read: {error.strerror or error}") from None

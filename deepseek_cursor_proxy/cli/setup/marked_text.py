@@ -123,7 +123,7 @@ class TomlEdit(_MarkedEdit):
         parent, _, name = self.table.rpartition(".")
         tables = document.get(parent, {})
         if not isinstance(tables, dict):
-            raise Unreadable(f"its {parent!r} is no table")
+            raise Unreadable(f"its {parent!r} is not a table")
         if name in tables:
             raise Unreadable(f"it has a table [{self.table}] that setup did not write")
         return {**document, **self.keys, parent: {**tables, name: dict(self.table_keys)}}
@@ -216,7 +216,7 @@ class YamlItems(_MarkedEdit):
         below = lines[entry.first + 1 : entry.last]
         indent = next((item["indent"] for item in map(_ITEM.match, below) if item is not None), None)
         if indent is None and any(map(_is_content, below)):
-            raise Unreadable(f"its {self.key!r} is no list")
+            raise Unreadable(f"its {self.key!r} is not a list")
         return self._insert(lines, entry.first + 1, self._item_rows("  " if indent is None else indent))
 
     def by_hand(self) -> str:

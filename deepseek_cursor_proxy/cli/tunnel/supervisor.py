@@ -265,7 +265,7 @@ class Tunnel:
         if problem != self._problem:
             self._problem = problem
             # A URL that is not proven is not printed, but for the first.
-            what = url if self._url in ("", url) else "another URL, which is used once it leads here,"
+            what = url if self._url in ("", url) else "a new URL, which is not used yet,"
             self._report(f"{self._program.name}: {what} does not lead to this proxy, as seen from here: {problem}")
 
     def _report(self, text: str) -> None:

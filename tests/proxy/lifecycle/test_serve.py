@@ -125,7 +125,7 @@ class StartTest(ServeTest):
             self.expect_stopped(process)
         told = process.errors.splitlines()
         self.assertEqual(2, len(told), told)
-        self.assertIn(f"cannot leave a configuration to edit at {self.directory / 'config.toml'}", told[0])
+        self.assertIn(f"cannot write a configuration to edit at {self.directory / 'config.toml'}", told[0])
         self.assertRegex(told[1], "reasoning is kept in memory only until .+; .+ --reasoning-content-path$")
 
     @unittest.skipIf(WINDOWS, "Windows invents a home for everybody")
@@ -140,7 +140,7 @@ class StartTest(ServeTest):
         process.send(signal.SIGTERM)
         self.expect_stopped(process)
         first, second, *_ = process.errors.splitlines()
-        self.assertRegex(first, "no home directory, so the settings have their defaults; set HOME, or .+ --config$")
+        self.assertRegex(first, "no home directory, so all settings are at their defaults; set HOME, or .+ --config$")
         self.assertRegex(second, "no home directory, so reasoning is kept in memory only; .+--reasoning-content-path$")
         _, welcome = self.serve("--reasoning-content-path", str(self.store), **environment)
         self.assertIn(f"reasoning {self.store}\n", welcome)

@@ -240,7 +240,7 @@ class WatchTest(NgrokCase):
 
         self.tunnel({"urls": [URL, NEW]}, ask=ask, on_url=used.append).start()
         text = self.announced.get(timeout=20)
-        self.assertIn("another URL, which is used once it leads here, does not lead to this proxy", text)
+        self.assertIn("a new URL, which is not used yet, does not lead to this proxy", text)
         self.assertNotIn(NEW, text)
         self.assertEqual([URL], used)
         is_proven.set()
@@ -256,7 +256,7 @@ class WatchTest(NgrokCase):
 
         self.tunnel(DIES, OK_ELSEWHERE, ask=ask, on_url=used.append).start()
         self.expect_announced(LOST)
-        self.assertIn("another URL", self.announced.get(timeout=20))
+        self.assertIn("a new URL", self.announced.get(timeout=20))
         self.expect_announced(BACK)
         self.assertEqual([URL], used)
         is_proven.set()

@@ -90,12 +90,12 @@ class TestUsage(UsageTestCase):
         missing = f"There is no store at {self.path}: the proxy has not"
         self.assertRegex(self.output("usage"), rf"^No usage from .* {re.escape(missing)}")
         self.with_file().close()
-        self.assertIn("The proxy notes each request when it ends.", self.output("usage", "--today"))
+        self.assertIn("The proxy records each request when it ends.", self.output("usage", "--today"))
         connection = sqlite3.connect(self.path)
         connection.executescript("DROP TABLE usage; DROP TABLE usage_days")
         connection.close()
         before = self.path.read_bytes()
-        self.assertIn("was last used by a version that kept none", self.output("usage"))
+        self.assertIn("was last used by a version that recorded no usage", self.output("usage"))
         self.assertEqual(before, self.path.read_bytes())
         with mock.patch.dict(os.environ, {"DEEPSEEK_CURSOR_PROXY_REASONING_CONTENT_PATH": ":memory:"}):
             self.assertIn("The store is in memory", self.output("usage"))
@@ -155,7 +155,7 @@ class TestUsage(UsageTestCase):
         self.assertGreater(total["saved"], 0)
         self.assertGreater(total["divergence_cost"], 0)
         self.assertLess(total["divergence_cost"], total["cost"])
-        self.assertIn("cost $0.00", self.output("usage").splitlines()[-1])
+        self.assertIn("Of this, $0.00", self.output("usage").splitlines()[-1])
 
     def test_several_answers_are_one_request_with_the_cost_of_all(self) -> None:
         proxy = self.with_file()

@@ -325,7 +325,7 @@ class RefusalTest(CliTest):
             (["access-key", "--neww"], "--new", "access-key"),
         ):
             with self.subTest(line):
-                end = f"; did you mean {near}? `deepseek-cursor-proxy {command} --help` lists what there is"
+                end = f"; did you mean {near}? `deepseek-cursor-proxy {command} --help` lists what is available"
                 self.assertTrue(self.refusal(*line).endswith(end), self.refusal(*line))
                 self.assertIn(f" {near}", self.output_of(*command.split(), "--help"))
 
@@ -347,7 +347,7 @@ class RefusalTest(CliTest):
         for line in (*flags, ["serve", "word"], ["demo", "--port", "1"]):
             with self.subTest(line):
                 refusal = self.refusal(*line)
-                self.assertRegex(refusal, "unrecognized arguments: .+ --help` lists what there is$")
+                self.assertRegex(refusal, "unrecognized arguments: .+ --help` lists what is available$")
                 self.assertNotIn("did you mean", refusal)
 
     def test_a_command_after_flags_is_refused_with_the_right_order(self) -> None:
@@ -402,7 +402,7 @@ class RefusalTest(CliTest):
         for command in ([], ["config", "show"], ["store", "stats"]):
             with self.subTest(command):
                 line = self.refusal(*command, "--config", "~/absent.toml")
-                self.assertRegex(line, r"^config: .*absent\.toml does not exist; write it, or leave --config out")
+                self.assertRegex(line, r"^config: .*absent\.toml does not exist; create it, or leave --config out")
         self.assertEqual(list(self.home.iterdir()), [])
 
     def test_a_configuration_file_that_cannot_be_read_is_refused_in_one_line(self) -> None:

@@ -79,19 +79,19 @@ class ServiceTest(unittest.TestCase):
     def test_without_a_terminal_or_a_yes_nothing_is_changed(self) -> None:
         self.enterContext(mock.patch("sys.stdin", io.StringIO()))
         code, _, errors = self.run_command("install")
-        self.assertEqual((2, True), (code, "this is no terminal: add --yes" in errors))
+        self.assertEqual((2, True), (code, "this is not a terminal: add --yes" in errors))
         terminal = mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True)
         for answer, is_written in (("n", False), ("", False), ("y", True)):
             with terminal, mock.patch("builtins.input", return_value=answer):
                 code, out, _ = self.run_command("install")
-            self.assertIs(not is_written, code == 1 and out.endswith("Nothing is changed.\n"))
+            self.assertIs(not is_written, code == 1 and out.endswith("Nothing was changed.\n"))
             self.assertIs(is_written, self.path.exists())
 
     def test_keys_are_not_written_into_the_service(self) -> None:
         for flag in ("--access-keys", "--admin-key"):
             code, out, errors = self.run_command("install", "--yes", flag, "sk-secret-secret-secret")
             self.assertEqual(2, code)
-            self.assertIn("put it into the configuration file", errors)
+            self.assertIn("set it in the configuration file", errors)
             self.assertNotIn("secret-secret", out + errors)
         self.assertFalse(self.path.exists())
 
@@ -128,7 +128,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual((0, False), (code, self.path.exists()))
         disable = "systemctl --user disable --now deepseek-cursor-proxy.service"
         self.assertEqual([disable, "systemctl --user daemon-reload"], self.calls)
-        self.assertIn("Settings and stored reasoning stay.", out)
+        self.assertIn("Settings and stored reasoning are kept.", out)
         code, out, _ = self.run_command("uninstall", "--yes")
         self.assertEqual((0, True), (code, out.startswith("There is no service")))
 

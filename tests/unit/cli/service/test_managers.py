@@ -36,7 +36,7 @@ class ManagerTest(unittest.TestCase):
         self.assertIn("<UserId>PC\\me</UserId>\r\n", text.decode("utf-16"))
 
     def test_an_unknown_system_is_refused(self) -> None:
-        with self.assertRaisesRegex(StartupError, "no service manager for plan9"):
+        with self.assertRaisesRegex(StartupError, "services are not supported on plan9"):
             manager(BARE, HOME, {}, "plan9")
 
 

@@ -59,7 +59,7 @@ class FilesTest(FilesCase):
         self.undo(CODEX)
         self.assertEqual((True, b""), (self.path.is_symlink(), real.read_bytes()))
         real.unlink()
-        self.assert_refused("link that leads nowhere")
+        self.assert_refused("broken link")
 
     def test_a_read_only_file_is_refused(self) -> None:
         self.path.chmod(0o444)
@@ -74,7 +74,7 @@ class FilesTest(FilesCase):
     def test_what_is_no_file_is_refused(self) -> None:
         self.path.unlink()
         self.path.mkdir()
-        self.assert_refused("no file")
+        self.assert_refused("not a regular file")
 
     def test_a_file_too_large_for_a_configuration_is_refused(self) -> None:
         with mock.patch.object(documents, "_MOST_BYTES", 3):
@@ -161,7 +161,7 @@ class HistoryTest(FilesCase):
     def test_an_undo_without_a_record_refuses_rather_than_guess(self) -> None:
         self.set_up(CLAUDE)
         self.history.forget("claude-code")
-        with self.assertRaisesRegex(Refusal, "nothing tells what was there before"):
+        with self.assertRaisesRegex(Refusal, "there is no record of what was there before"):
             self.undo(CLAUDE)
 
     def test_an_undo_of_nothing_changes_nothing(self) -> None:

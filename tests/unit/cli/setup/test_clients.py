@@ -50,7 +50,7 @@ class OtherKeysTest(FilesCase):
         ):
             with self.subTest(name, variable=variable):
                 found = self.notes(name, **{variable: "sk-other-1234567"})
-                self.assertIn(f"{variable} of the environment", found)
+                self.assertIn(f"{variable} in the environment", found)
                 self.assertIn("Unset it", found)
                 self.assertNotIn("sk-other", found)
                 same = {variable: "sk-own", ENDPOINT.key_variable: "sk-own"}
@@ -59,7 +59,7 @@ class OtherKeysTest(FilesCase):
 
     def test_setup_warns_of_a_token_that_the_proxy_refuses(self) -> None:
         found = self.notes("claude-code", ANTHROPIC_AUTH_TOKEN="sk-ant-1234567")
-        self.assertIn("ANTHROPIC_AUTH_TOKEN holds a key of Anthropic", found)
+        self.assertIn("ANTHROPIC_AUTH_TOKEN holds an Anthropic key", found)
         self.assertNotIn("1234567", found)
 
     def test_setup_warns_of_a_key_in_a_file_of_the_client(self) -> None:
