@@ -22,7 +22,6 @@ without evidence is None.
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.errors import BadRequest
@@ -147,67 +146,31 @@ Evidence = Mapping[int, Sequence[Sequence[Mapping[str, Any]]]]
 
 def mask(pieces: Sequence[Piece], own: Collection[int], encoder: Encoder, evidence: Evidence) -> TokenLists:
     """The lists for a rendering; `own` are the indexes of the messages that were written in this session."""
-    ended = {author for author, parts in evidence.items() if any(map(_end_of, parts))}
-    pieces = [piece._replace(author=None) if piece.is_end and piece.author not in ended else piece for piece in pieces]
-    spans = encoder.spans(text_of(pieces))
-    ends = list(accumulate(length for _, length in spans))
-    authors = _authors(pieces, own)
-    known = _known_logprobs(pieces, own, evidence)
+    # For each byte of the text whether the model wrote it in this session; and the log probabilities that the upstream
+    # sent, by the bytes they are for.
+    is_written, known = bytearray(), dict[tuple[int, int], float]()
+    for piece in pieces:
+        text = piece.text.encode("utf-8", "replace")
+        sent = evidence.get(piece.author, ()) if piece.author in own and piece.author is not None else ()
+        has_end = any(map(_has_end, sent))
+        for tokens in sent:
+            part = (tokens[-1:] if piece.is_end else tokens[:-1]) if _has_end(tokens) else tokens
+            _add_part(known, text, len(is_written), part)
+        is_own = piece.author in own and (has_end or not piece.is_end)
+        is_written += bytes([is_own]) * len(text)
     lists = TokenLists([], [], [])
-    for (token, length), end in zip(spans, ends, strict=True):
-        begin = end - length
-        is_own = authors.covers(begin, end)
+    begin = 0
+    for token, length in encoder.spans(text_of(pieces)):
+        end = begin + length
+        is_own = 0 not in is_written[begin:end]
         lists.tokens.append(token)
         lists.masked_tokens.append(token if is_own else MASKED)
         lists.logprobs.append(known.get((begin, end)) if is_own else _MASKED_LOGPROB)
+        begin = end
     return lists
 
 
-class _Ranges:
-    """Ranges of bytes in rising order; `covers` is called with rising ranges too."""
-
-    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
-        self._ranges = ranges
-        self._at = 0
-
-    def covers(self, begin: int, end: int) -> bool:
-        while self._at < len(self._ranges) and self._ranges[self._at][1] < end:
-            self._at += 1
-        if self._at == len(self._ranges):
-            return False
-        first, last = self._ranges[self._at]
-        return first <= begin and end <= last
-
-
-def _authors(pieces: Sequence[Piece], own: Collection[int]) -> _Ranges:
-    """The bytes that the model wrote in this session."""
-    ranges: list[tuple[int, int]] = []
-    at = 0
-    for piece in pieces:
-        end = at + _size(piece.text)
-        if piece.author is not None and piece.author in own:
-            # An answer and its end mark are one range.
-            begin = ranges.pop()[0] if ranges and ranges[-1][1] == at else at
-            ranges.append((begin, end))
-        at = end
-    return _Ranges(ranges)
-
-
-def _known_logprobs(pieces: Sequence[Piece], own: Collection[int], evidence: Evidence) -> dict[tuple[int, int], float]:
-    """The log probabilities that the upstream sent, by the bytes they are for."""
-    known: dict[tuple[int, int], float] = {}
-    at = 0
-    for piece in pieces:
-        parts = evidence.get(piece.author, ()) if piece.author is not None and piece.author in own else ()
-        for tokens in parts:
-            end = _end_of(tokens)
-            part = (tokens[-1:] if piece.is_end else tokens[:-1]) if end else tokens
-            _add_part(known, piece.text.encode("utf-8", "replace"), at, part)
-        at += _size(piece.text)
-    return known
-
-
-def _end_of(tokens: Sequence[Mapping[str, Any]]) -> bool:
+def _has_end(tokens: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the last token that was sent is an end mark."""
     return bool(tokens) and bytes(tokens[-1]["bytes"]) in _ENDS
 
@@ -224,7 +187,3 @@ def _add_part(known: dict[tuple[int, int], float], text: bytes, at: int, tokens:
         end = begin + len(token["bytes"])
         known[begin, end] = token["logprob"]
         begin = end
-
-
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "replace"))
