@@ -83,11 +83,10 @@ def export_sessions(options: dict[str, Any]) -> None:
     config = load(options).config
     tokenizer = _tokenizer(config) if form == "nodes" else None
     with _open(config) as store:
-        names = [_find(store, each).uuid for each in wanted]
-        sessions = names or [each.uuid for each in reversed(store.list(None))]
+        sessions = [_find(store, session) for session in wanted] or store.list(None)[::-1]
         with _output(output) as file:
-            progress = _Progress(sum(store.node_count(each) for each in sessions))
-            nodes = (progress.count(node) for session in sessions for node in store.nodes(session))
+            progress = _Progress(sum(session.nodes for session in sessions))
+            nodes = (progress.count(node) for session in sessions for node in store.nodes(session.uuid))
             written = sum(1 for line in export.lines(nodes, form, chosen, tokenizer) if file.write(line))
             file.flush()
             progress.end()

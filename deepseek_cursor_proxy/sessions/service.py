@@ -70,11 +70,9 @@ class SessionService:
         self._store: SessionStore | None = None
         self._recorder: SessionRecorder | None = None
         self._reopener = Reopener(self._reopen, name="sessions-reopen")
-        # Sessions that were there a moment ago, by caller, until when that counts. A dictionary's own operations are
-        # atomic.
-        self._known: dict[tuple[bytes, str], float] = {}
-        # Whether calls written as text are read in a session, which never changes.
-        self._reads_calls: dict[tuple[bytes, str], bool] = {}
+        # By caller: sessions that were there a moment ago, and until when that counts. A dictionary's own operations
+        # are atomic.
+        self._known: dict[tuple[bytes, str], tuple[float, Session]] = {}
         # Sessions of callers that are not known yet, oldest first; and those of them whose callers were accepted since,
         # and which wait for the file.
         self._pending: dict[tuple[bytes, str], _Pending] = {}
@@ -167,16 +165,13 @@ class SessionService:
             with suppress(Unusable):
                 self.store()
 
-    def _find_pending(self, caller: bytes, session: str) -> "Session | None":
-        found = self._pending.get((caller, session))
-        return found.session if found is not None and found.is_alive else None
-
     def get(self, caller: bytes, session: str) -> "Session | None":
         """Raises Unusable."""
         if len(session) != _ID_LENGTH:
             return None
-        if (pending := self._find_pending(caller, session)) is not None:
-            return pending
+        pending = self._pending.get((caller, session))
+        if pending is not None and pending.is_alive:
+            return pending.session
         store = self._existing_store()
         return store.get(caller, session) if store is not None else None
 
@@ -212,37 +207,36 @@ class SessionService:
 
     def knows(self, caller: bytes, session: str) -> bool:
         """Whether the caller has this session; True where that cannot be found out, because no answer fails for it."""
-        if len(session) != _ID_LENGTH:
-            return False
-        key, now = (caller, session), time.monotonic()
-        if self._known.get(key, 0.0) > now or self._find_pending(caller, session) is not None:
-            return True
         try:
-            store = self._existing_store()
-            is_known = store is not None and store.has(caller, session)
+            return self._look_up(caller, session) is not None
         except Unusable:
             return True
-        if is_known:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = now + _SECONDS_KNOWN
-        return is_known
 
     def reads_written_calls(self, caller: bytes, session: str) -> bool:
         """Whether the session was created with a tool parser by name; False where that cannot be found out."""
-        is_known = self._reads_calls.get((caller, session))
-        if is_known is None:
-            try:
-                found = self.get(caller, session)
-            except Unusable:
-                found = None
-            if found is None:
-                return False
-            is_known = found.options.reads_written_calls
-            if len(self._reads_calls) >= _MOST_KNOWN:
-                self._reads_calls.clear()
-            self._reads_calls[caller, session] = is_known
-        return is_known
+        try:
+            found = self._look_up(caller, session)
+        except Unusable:
+            return False
+        return found is not None and found.options.reads_written_calls
+
+    def _look_up(self, caller: bytes, session: str) -> "Session | None":
+        """The session as it was a moment ago, or longer ago if the file cannot be read; raises Unusable."""
+        key, now = (caller, session), time.monotonic()
+        until, known = self._known.get(key, (0.0, None))
+        if until > now:
+            return known
+        try:
+            found = self.get(caller, session)
+        except Unusable:
+            if known is None:
+                raise
+            return known
+        if found is not None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = now + _SECONDS_KNOWN, found
+        return found
 
     def delete(self, caller: bytes, session: str) -> bool:
         """Delete a session; whether there was one, which a lookup decides. Raises Unusable."""
@@ -250,16 +244,17 @@ class SessionService:
             pending = self._pending.pop((caller, session), None)
             self._accepted = [each for each in self._accepted if each[1].uuid != session]
         if pending is not None:
-            return pending.is_alive
-        store = self._existing_store()
-        if store is None or not store.contains(caller, session):
-            return False
-        # What waits may have turns of it, and so may the journals: ours, and that of a process that was killed.
-        if self._recorder is not None:
-            self._recorder.flush(empties_journal=True)
-        store = self.store()
-        store.recover()
-        is_deleted = store.delete(caller, session)
+            is_deleted = pending.is_alive
+        else:
+            store = self._existing_store()
+            if store is None or not store.contains(caller, session):
+                return False
+            # What waits may have turns of it, and so may the journals: ours, and that of a process that was killed.
+            if self._recorder is not None:
+                self._recorder.flush(empties_journal=True)
+            store = self.store()
+            store.recover()
+            is_deleted = store.delete(caller, session)
         self._known.pop((caller, session), None)
         return is_deleted
 

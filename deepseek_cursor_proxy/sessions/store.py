@@ -5,7 +5,8 @@ request that continues a node moves the node's head; one that parts from it begi
 it has most in common with. Where it belongs is decided by the digests that `reasoning` identifies messages by, which
 ignore reasoning, and not by text. Deleting a session removes its bytes from the file.
 
-Callers see their own sessions alone: every method that takes a uuid takes the caller's namespace too.
+A caller sees its own sessions alone: `get` takes the caller's namespace. Nodes are for the owner, or for a caller whose
+session was found.
 """
 
 import json
@@ -52,7 +53,6 @@ _BY_NAME = ", by name"
 _MOST_LOOKED_AT = 1000
 # Turns of a journal in one transaction, which others that write to the file wait for.
 _MOST_TOGETHER = 100
-_COLUMNS = "uuid, name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost"
 
 
 class Limits(NamedTuple):
@@ -119,41 +119,28 @@ class SessionStore:
             self.prune()
 
     def get(self, caller: bytes, session: str) -> Session | None:
-        with self.database.reader() as connection:
-            row = connection.execute(
-                f"SELECT {_COLUMNS}, (SELECT count(*) FROM nodes WHERE session = sessions.id) FROM sessions "
-                "WHERE caller = ? AND uuid = ? AND (expires_at IS NULL OR expires_at > ?)",
-                (caller, session, self._clock()),
-            ).fetchone()
-        return None if row is None else _session(row)
+        return next(iter(self._select("caller = ? AND uuid = ?", caller, session)), None)
 
-    def has(self, caller: bytes, session: str) -> bool:
-        with self.database.reader() as connection:
-            row = connection.execute(
-                "SELECT 1 FROM sessions WHERE uuid = ? AND caller = ? AND (expires_at IS NULL OR expires_at > ?)",
-                (session, caller, self._clock()),
-            ).fetchone()
-        return row is not None
-
-    def list(self, caller: bytes | None) -> list[Session]:
+    def list(self, caller: bytes | None) -> Sequence[Session]:
         """The sessions of a caller, newest first; of all callers for None, which only the owner may ask for."""
+        return self._select("(? IS NULL OR caller = ?)", caller, caller)
+
+    def _select(self, condition: str, *values: object) -> Sequence[Session]:
         with self.database.reader() as connection:
             rows = connection.execute(
-                f"SELECT {_COLUMNS}, (SELECT count(*) FROM nodes WHERE session = sessions.id) FROM sessions "
-                "WHERE (? IS NULL OR caller = ?) AND (expires_at IS NULL OR expires_at > ?) "
-                "ORDER BY created_at DESC, id DESC",
-                (caller, caller, self._clock()),
+                "SELECT uuid, name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost, "
+                "(SELECT count(*) FROM nodes WHERE session = sessions.id) FROM sessions "
+                f"WHERE {condition} AND (expires_at IS NULL OR expires_at > ?) ORDER BY created_at DESC, id DESC",
+                (*values, self._clock()),
             ).fetchall()
-        return [_session(row) for row in rows]
+        return [_session(*row) for row in rows]
 
     def count(self) -> int:
         with self.database.reader() as connection:
             return int(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
 
     def delete(self, caller: bytes, session: str) -> bool:
-        """Whether there was one; none of its bytes is left in the file. An unknown one costs a lookup."""
-        if not self.contains(caller, session):
-            return False
+        """Whether there was one; none of its bytes is left in the file."""
         with self.database.transaction() as connection:
             deleted = _delete(connection, "caller = ? AND uuid = ?", (caller, session))
             self._last_turns.pop(session, None)
@@ -307,35 +294,22 @@ class SessionStore:
             self._last_turns[writer.session.uuid] = last._replace(tools=tools)
 
     def node(self, session: str, number: int) -> Node | None:
-        """One node of a session, for the owner."""
-        with self.database.reader() as connection:
-            row = connection.execute(
-                "SELECT 1 FROM nodes JOIN sessions ON sessions.id = session WHERE uuid = ? AND nodes.id = ?",
-                (session, number),
-            ).fetchone()
-            return None if row is None else _read_node(connection, number)
+        node = next(self.nodes(session, after=number - 1), None)
+        return node if node is not None and node.id == number else None
 
-    def node_count(self, session: str) -> int:
-        with self.database.reader() as connection:
-            row = connection.execute(
-                "SELECT count(*) FROM nodes JOIN sessions ON sessions.id = session WHERE uuid = ?", (session,)
-            ).fetchone()
-        return int(row[0])
-
-    def nodes(self, session: str, caller: bytes | None = None) -> Iterator[Node]:
-        """The nodes of a session, oldest first, one at a time; None as the caller is the owner."""
-        last = 0
+    def nodes(self, session: str, *, after: int = 0) -> Iterator[Node]:
+        """The nodes of a session, oldest first, one at a time; those with greater ids than `after`."""
         while True:
             with self.database.reader() as connection:
                 row = connection.execute(
-                    "SELECT nodes.id FROM nodes JOIN sessions ON sessions.id = session "
-                    "WHERE uuid = ? AND (? IS NULL OR caller = ?) AND nodes.id > ? ORDER BY nodes.id LIMIT 1",
-                    (session, caller, caller, last),
+                    "SELECT nodes.id, parent, head, info FROM nodes JOIN sessions ON sessions.id = session "
+                    "WHERE uuid = ? AND nodes.id > ? ORDER BY nodes.id LIMIT 1",
+                    (session, after),
                 ).fetchone()
                 if row is None:
                     return
-                (last,) = row
-                node = _read_node(connection, last)
+                after = row[0]
+                node = _read_node(connection, *row)
             if node is not None:
                 yield node
 
@@ -369,11 +343,11 @@ def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, cha
     )  # fmt: skip
 
 
-def _session(row: tuple[Any, ...]) -> Session:
-    name, tags, track_tree, tool_parser, model, created_at, used_at, requests, tokens, cost, nodes = row[1:]
+def _session(uuid: str, name: str, tags: str, track_tree: int, tool_parser: str, *rest: Any) -> Session:
+    model, created_at, used_at, requests, tokens, cost, nodes = rest
     parser, by_name = tool_parser.removesuffix(_BY_NAME), tool_parser.endswith(_BY_NAME)
     options = SessionOptions(name, tuple(json.loads(tags)), bool(track_tree), parser, reads_written_calls=by_name)
-    return Session(row[0], options, model, created_at, used_at, requests, nodes, tokens, cost)
+    return Session(uuid, options, model, created_at, used_at, requests, nodes, tokens, cost)
 
 
 def _delete(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> int:
@@ -401,10 +375,7 @@ WITH RECURSIVE chain (id, parent, message, is_own, logprobs, depth) AS (
 """
 
 
-def _read_node(connection: sqlite3.Connection, number: int) -> Node | None:
-    row = connection.execute("SELECT parent, head, info FROM nodes WHERE id = ?", (number,)).fetchone()
-    if row is None:
-        return None
+def _read_node(connection: sqlite3.Connection, number: int, parent: int | None, head: int, info: bytes) -> Node | None:
     texts = connection.execute(
         "SELECT body FROM head_texts JOIN messages ON messages.id = message WHERE node = ? ORDER BY position", (number,)
     ).fetchall()
@@ -412,14 +383,14 @@ def _read_node(connection: sqlite3.Connection, number: int) -> Node | None:
         # Deleted just now.
         return None
     *prompts, tools = [unpack(body) for (body,) in texts]
-    links = connection.execute(_CHAIN, (row[1],)).fetchall()
+    links = connection.execute(_CHAIN, (head,)).fetchall()
     first = len(prompts)
     return Node(
         number,
-        row[0],
+        parent,
         (*prompts, *[unpack(body) for body, _, _ in links]),
         tuple(tools["tools"]),
         frozenset(at for at, (_, is_own, _) in enumerate(links, first) if is_own),
-        unpack(row[2]),
+        unpack(info),
         {at: unpack(packed) for at, (_, _, packed) in enumerate(links, first) if packed is not None},
     )
