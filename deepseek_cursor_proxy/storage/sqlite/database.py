@@ -353,7 +353,7 @@ class Database:
     ) -> StoreConnection:
         """A connection to the file, which is checked before any write: one that is not ours stays as it is."""
         if self._is_file:
-            resources.callback(file_check.claim(self._file, self._schema, may_create=may_create).release)
+            resources.callback(file_check.claim(self._file, self._schema, may_create=may_create))
             if may_create:
                 file_check.grant_side_files(self._file)
         resources.callback(free_statements)
@@ -448,14 +448,12 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     is_in_use = any(Path(f"{path}{side}").exists() for side in file_check.SIDE_FILES)
     uri = f"{path.absolute().as_uri()}?mode=ro" if is_in_use else file_check.immutable_uri(path)
     try:
-        # Before SQLite touches it: a file that is not ours stays as it is.
-        claim = file_check.claim(path, schema.STORE, may_create=False)
-        try:
-            with closing(connect(uri, uri=True)) as connection:
-                connection.execute(f"PRAGMA busy_timeout = {_READ_ONLY_BUSY_MILLISECONDS}")
-                yield connection
-        finally:
-            claim.release()
+        with ExitStack() as resources:
+            # Before SQLite touches it: a file that is not ours stays as it is.
+            resources.callback(file_check.claim(path, schema.STORE, may_create=False))
+            connection = resources.enter_context(closing(connect(uri, uri=True)))
+            connection.execute(f"PRAGMA busy_timeout = {_READ_ONLY_BUSY_MILLISECONDS}")
+            yield connection
     except (sqlite3.Error, OSError) as error:
         if (fault := fault_of(error)) is None:
             raise

@@ -16,6 +16,7 @@ import stat
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -38,43 +39,37 @@ _BUSY_SECONDS = 0.2
 
 
 _Inode = tuple[int, int] | None
-# By device and inode: the names under which files are open. A file may have several databases and readers.
-_claims: dict[_Inode, list[str]] = {}
+# The files that this process has open, with their names. One file may have several databases and readers.
+_claims: list[tuple[_Inode, str]] = []
 # Protects the claims, and is held while a descriptor that is not SQLite's is open. One thread may take it twice.
 _claim_lock = threading.RLock()
 
 
-class Claim:
-    """A file that this process has open, until `release`."""
+def claim(path: Path, kind: Schema, *, may_create: bool) -> Callable[[], None]:
+    """Count the file as open; unless it is already, inspect it before and create it if it is not there.
 
-    def __init__(self, inode: _Inode, name: str) -> None:
-        self._inode = inode
-        self._name = name
-        _claims.setdefault(inode, []).append(name)
-
-    def release(self) -> None:
-        """Call it after the last connection was closed; once."""
-        with _claim_lock:
-            _claims[self._inode].remove(self._name)
-            if not _claims[self._inode]:
-                del _claims[self._inode]
-
-
-def claim(path: Path, kind: Schema, *, may_create: bool) -> Claim:
-    """Count the file as open; unless it is already, inspect it before and create it if it is not there."""
+    Call the result, once, after the last connection was closed.
+    """
     name = os.path.realpath(path)
     with _claim_lock:
-        if (inode := _inode(name)) is None or inode not in _claims:
+        inode = _inode(name)
+        if inode is None or all(inode != claimed for claimed, _ in _claims):
             inspect(path, kind)
             if may_create:
                 # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
                 private_files.create(path)
             inode = _inode(name)
-        other = next((each for each in _claims.get(inode, ()) if each != name), None)
-        if inode is not None and other is not None and os.stat(name).st_nlink > 1:
-            # Each name would have a log of its own.
-            raise Unusable(f"it is a hard link to {other}, which is open", "use one name for the file")
-        return Claim(inode, name)
+        for claimed, other in _claims:
+            if inode is not None and claimed == inode and other != name and os.stat(name).st_nlink > 1:
+                # Each name would have a log of its own.
+                raise Unusable(f"it is a hard link to {other}, which is open", "use one name for the file")
+        _claims.append((inode, name))
+    return lambda: _release(inode, name)
+
+
+def _release(inode: _Inode, name: str) -> None:
+    with _claim_lock:
+        _claims.remove((inode, name))
 
 
 def inspect(path: Path, kind: Schema) -> None:

@@ -12,82 +12,73 @@ from dataclasses import dataclass
 
 from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
 
-# One row per reasoning; the keys that lead to it are small rows of their own.
-_REASONINGS = (
-    "CREATE TABLE reasonings (id INTEGER PRIMARY KEY, text BLOB NOT NULL, used_at REAL NOT NULL) STRICT",
-    # Pruning asks for the longest unused, by age and by rank.
-    "CREATE INDEX reasonings_by_use ON reasonings (used_at)",
-    "CREATE TABLE keys (key BLOB NOT NULL, reasoning INTEGER NOT NULL REFERENCES reasonings ON DELETE CASCADE, "
-    "PRIMARY KEY (key, reasoning)) STRICT, WITHOUT ROWID",
-    # Deleting a reasoning has to find its keys.
-    "CREATE INDEX keys_by_reasoning ON keys (reasoning)",
-)
-# The order in which the tools of a chat were last sent; a chat with several agents has a row for each order.
-_TOOL_ORDERS = (
-    "CREATE TABLE tool_orders (id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, "
-    "used_at REAL NOT NULL) STRICT",
-    "CREATE INDEX tool_orders_by_conversation ON tool_orders (conversation)",
-    "CREATE INDEX tool_orders_by_use ON tool_orders (used_at)",
-)
-# One row per stored response, whole in itself: nothing in it leads to another row.
-_RESPONSES = (
-    "CREATE TABLE responses (number INTEGER PRIMARY KEY, caller BLOB NOT NULL, id TEXT NOT NULL, "
-    "status TEXT NOT NULL, created_at REAL NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL, "
-    "input BLOB NOT NULL, events BLOB, UNIQUE (caller, id)) STRICT",
-    # Pruning asks for the oldest rows and the sum of all sizes, and must not read the large rows for it.
-    "CREATE INDEX responses_by_age ON responses (created_at, size)",
-    "CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress')",
-)
-# By model, the mean logarithm of (counted / estimated prompt tokens), and of how many prompts.
-_TOKEN_RATIOS = (
-    "CREATE TABLE token_ratios (model TEXT PRIMARY KEY, mean REAL NOT NULL, count REAL NOT NULL) STRICT, WITHOUT ROWID",
-)
-# By base URL, the form in which its answers have their reasoning.
-_REASONING_FORMS = (
-    "CREATE TABLE reasoning_forms (base_url TEXT PRIMARY KEY, form TEXT NOT NULL) STRICT, WITHOUT ROWID",
-)
-# By caller and picture, the text in its place for models that see none.
-_PICTURE_DESCRIPTIONS = (
-    "CREATE TABLE picture_descriptions (id INTEGER PRIMARY KEY, caller BLOB NOT NULL, picture BLOB NOT NULL, "
-    "text BLOB NOT NULL, used_at REAL NOT NULL, UNIQUE (caller, picture)) STRICT",
-    "CREATE INDEX picture_descriptions_by_use ON picture_descriptions (used_at)",
-)
-# One row per request, figures only; and the sums of each day, which stay when its rows are deleted.
-_USAGE = (
-    "CREATE TABLE usage (id INTEGER PRIMARY KEY, ended_at REAL NOT NULL, number INTEGER NOT NULL, api TEXT NOT NULL, "
-    "key TEXT NOT NULL, session TEXT NOT NULL, requested_model TEXT NOT NULL, model TEXT NOT NULL, "
-    "upstream TEXT NOT NULL, stream INTEGER NOT NULL, outcome TEXT NOT NULL, status INTEGER NOT NULL, hit INTEGER, "
-    "miss INTEGER, output INTEGER, thinking INTEGER, searches INTEGER NOT NULL, cost REAL, saved REAL, "
-    "divergence_cost REAL, currency TEXT NOT NULL, price_version TEXT NOT NULL, is_cost_unknown INTEGER NOT NULL, "
-    "seconds REAL NOT NULL, queue_seconds REAL, connect_seconds REAL, first_token_seconds REAL, "
-    "retries INTEGER NOT NULL, filled INTEGER NOT NULL, kept INTEGER NOT NULL, empty INTEGER NOT NULL, "
-    "missing INTEGER NOT NULL, recovered INTEGER NOT NULL, divergence TEXT, messages INTEGER NOT NULL, "
-    "tools INTEGER NOT NULL, body_bytes INTEGER NOT NULL) STRICT",
-    "CREATE INDEX usage_by_end ON usage (ended_at)",
-    "CREATE TABLE usage_days (day TEXT NOT NULL, model TEXT NOT NULL, key TEXT NOT NULL, api TEXT NOT NULL, "
-    "currency TEXT NOT NULL, requests INTEGER NOT NULL, failed INTEGER NOT NULL, unknown_costs INTEGER NOT NULL, "
-    "hit INTEGER NOT NULL, miss INTEGER NOT NULL, output INTEGER NOT NULL, thinking INTEGER NOT NULL, "
-    "searches INTEGER NOT NULL, cost REAL NOT NULL, saved REAL NOT NULL, divergence_cost REAL NOT NULL, "
-    "PRIMARY KEY (day, model, key, api, currency)) STRICT, WITHOUT ROWID",
-)
-# By digest of caller and request, whole answers; and what their use has saved, by currency.
-_CACHED_ANSWERS = (
-    "CREATE TABLE cached_answers (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, created_at REAL NOT NULL, "
-    "size INTEGER NOT NULL, body BLOB NOT NULL, tokens INTEGER NOT NULL, cost REAL, currency TEXT NOT NULL) STRICT",
-    # Pruning asks for the oldest and for the sum of all sizes.
-    "CREATE INDEX cached_answers_by_age ON cached_answers (created_at, size)",
-    "CREATE TABLE cache_totals (currency TEXT PRIMARY KEY, hits INTEGER NOT NULL, misses INTEGER NOT NULL, "
-    "tokens INTEGER NOT NULL, money REAL NOT NULL) STRICT, WITHOUT ROWID",
-)
 MIGRATIONS: list[tuple[str, ...]] = [
-    _REASONINGS,
-    _TOOL_ORDERS,
-    _RESPONSES,
-    _TOKEN_RATIOS,
-    _REASONING_FORMS,
-    _PICTURE_DESCRIPTIONS,
-    _USAGE,
-    _CACHED_ANSWERS,
+    # One row per reasoning; the keys that lead to it are small rows of their own.
+    (
+        "CREATE TABLE reasonings (id INTEGER PRIMARY KEY, text BLOB NOT NULL, used_at REAL NOT NULL) STRICT",
+        # Pruning asks for the longest unused, by age and by rank.
+        "CREATE INDEX reasonings_by_use ON reasonings (used_at)",
+        "CREATE TABLE keys (key BLOB NOT NULL, reasoning INTEGER NOT NULL REFERENCES reasonings ON DELETE CASCADE, "
+        "PRIMARY KEY (key, reasoning)) STRICT, WITHOUT ROWID",
+        # Deleting a reasoning has to find its keys.
+        "CREATE INDEX keys_by_reasoning ON keys (reasoning)",
+    ),
+    # The order in which the tools of a chat were last sent; a chat with several agents has a row for each order.
+    (
+        "CREATE TABLE tool_orders (id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, "
+        "used_at REAL NOT NULL) STRICT",
+        "CREATE INDEX tool_orders_by_conversation ON tool_orders (conversation)",
+        "CREATE INDEX tool_orders_by_use ON tool_orders (used_at)",
+    ),
+    # One row per stored response, whole in itself: nothing in it leads to another row.
+    (
+        "CREATE TABLE responses (number INTEGER PRIMARY KEY, caller BLOB NOT NULL, id TEXT NOT NULL, "
+        "status TEXT NOT NULL, created_at REAL NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL, "
+        "input BLOB NOT NULL, events BLOB, UNIQUE (caller, id)) STRICT",
+        # Pruning asks for the oldest rows and the sum of all sizes, and must not read the large rows for it.
+        "CREATE INDEX responses_by_age ON responses (created_at, size)",
+        "CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress')",
+    ),
+    # By model, the mean logarithm of (counted / estimated prompt tokens), and of how many prompts.
+    (
+        "CREATE TABLE token_ratios (model TEXT PRIMARY KEY, mean REAL NOT NULL, count REAL NOT NULL) STRICT, "
+        "WITHOUT ROWID",
+    ),
+    # By base URL, the form in which its answers have their reasoning.
+    ("CREATE TABLE reasoning_forms (base_url TEXT PRIMARY KEY, form TEXT NOT NULL) STRICT, WITHOUT ROWID",),
+    # By caller and picture, the text in its place for models that see none.
+    (
+        "CREATE TABLE picture_descriptions (id INTEGER PRIMARY KEY, caller BLOB NOT NULL, picture BLOB NOT NULL, "
+        "text BLOB NOT NULL, used_at REAL NOT NULL, UNIQUE (caller, picture)) STRICT",
+        "CREATE INDEX picture_descriptions_by_use ON picture_descriptions (used_at)",
+    ),
+    # One row per request, figures only; and the sums of each day, which stay when its rows are deleted.
+    (
+        "CREATE TABLE usage (id INTEGER PRIMARY KEY, ended_at REAL NOT NULL, number INTEGER NOT NULL, api TEXT NOT "
+        "NULL, key TEXT NOT NULL, session TEXT NOT NULL, requested_model TEXT NOT NULL, model TEXT NOT NULL, "
+        "upstream TEXT NOT NULL, stream INTEGER NOT NULL, outcome TEXT NOT NULL, status INTEGER NOT NULL, hit "
+        "INTEGER, miss INTEGER, output INTEGER, thinking INTEGER, searches INTEGER NOT NULL, cost REAL, saved REAL, "
+        "divergence_cost REAL, currency TEXT NOT NULL, price_version TEXT NOT NULL, is_cost_unknown INTEGER NOT "
+        "NULL, seconds REAL NOT NULL, queue_seconds REAL, connect_seconds REAL, first_token_seconds REAL, retries "
+        "INTEGER NOT NULL, filled INTEGER NOT NULL, kept INTEGER NOT NULL, empty INTEGER NOT NULL, missing INTEGER "
+        "NOT NULL, recovered INTEGER NOT NULL, divergence TEXT, messages INTEGER NOT NULL, tools INTEGER NOT NULL, "
+        "body_bytes INTEGER NOT NULL) STRICT",
+        "CREATE INDEX usage_by_end ON usage (ended_at)",
+        "CREATE TABLE usage_days (day TEXT NOT NULL, model TEXT NOT NULL, key TEXT NOT NULL, api TEXT NOT NULL, "
+        "currency TEXT NOT NULL, requests INTEGER NOT NULL, failed INTEGER NOT NULL, unknown_costs INTEGER NOT NULL, "
+        "hit INTEGER NOT NULL, miss INTEGER NOT NULL, output INTEGER NOT NULL, thinking INTEGER NOT NULL, "
+        "searches INTEGER NOT NULL, cost REAL NOT NULL, saved REAL NOT NULL, divergence_cost REAL NOT NULL, "
+        "PRIMARY KEY (day, model, key, api, currency)) STRICT, WITHOUT ROWID",
+    ),
+    # By digest of caller and request, whole answers; and what their use has saved, by currency.
+    (
+        "CREATE TABLE cached_answers (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, created_at REAL NOT NULL, "
+        "size INTEGER NOT NULL, body BLOB NOT NULL, tokens INTEGER NOT NULL, cost REAL, currency TEXT NOT NULL) STRICT",
+        # Pruning asks for the oldest and for the sum of all sizes.
+        "CREATE INDEX cached_answers_by_age ON cached_answers (created_at, size)",
+        "CREATE TABLE cache_totals (currency TEXT PRIMARY KEY, hits INTEGER NOT NULL, misses INTEGER NOT NULL, "
+        "tokens INTEGER NOT NULL, money REAL NOT NULL) STRICT, WITHOUT ROWID",
+    ),
 ]
 OF_ANOTHER_PROGRAM = "it is a database of another program, which is left alone"
 

@@ -191,7 +191,7 @@ class TestSeveralInOneProcess(StoreFileTestCase):
         for opened in (Database(self.path), Database(self.path)):
             with self.assertRaisesRegex(Unusable, "left alone"):
                 opened.open()
-        self.assertEqual({}, file_check._claims)
+        self.assertEqual([], file_check._claims)
 
     def test_a_hard_link_to_an_open_file_is_refused_because_it_would_have_its_own_log(self) -> None:
         first = self.open()
