@@ -23,8 +23,8 @@ from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.storage.answers import CachedAnswers, PictureDescriptions
+from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret
-from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter

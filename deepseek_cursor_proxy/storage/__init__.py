@@ -2,7 +2,7 @@
 
     reasonings, responses            the two large stores, each a policy over its table
     answers                          answers that are used again: those of the response cache, descriptions of pictures
-    token_ratios, reasoning_forms    two small tables of what was learned
+    learned                          token ratios of models, reasoning forms of upstreams
     table, entries                   Table: what a kind of rows holds and how long; the seam to the engine
     write_behind                     writes that share a commit, and those that wait for the file
     store, faults                    a file that cannot be used, and how the proxy goes on

@@ -4,7 +4,7 @@
     learn      compares DeepSeek's own count with the estimate, later, in a thread of its own, when the proxy is idle
 
 Estimating a prompt of 436 kB takes 25 ms, and every other thread waits for parts of that. So `learn` takes samples: no
-long prompts; of each model 16, unless an earlier process has learned enough, then one a minute. `storage.token_ratios`
+long prompts; of each model 16, unless an earlier process has learned enough, then one a minute. `storage.learned`
 keeps the ratio between the two counts.
 """
 
@@ -22,8 +22,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.net.threads import BackgroundTask, start_thread
+from deepseek_cursor_proxy.storage.learned import TokenRatios
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi, chat_of
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import begins_with_block
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
-from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from deepseek_cursor_proxy.storage.learned import ReasoningForms
 
 # Long enough that no chat pays for the refusal with every request, short enough for a tool that is added today.
 _REFUSED_SECONDS = 600.0

@@ -33,7 +33,7 @@ from deepseek_cursor_proxy.deepseek.hosts import Host
 from deepseek_cursor_proxy.errors import NotFound, ProxyError
 from deepseek_cursor_proxy.exchange.upstreams.host_choice import HostChoice
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits
 from deepseek_cursor_proxy.upstream.connections import Destination

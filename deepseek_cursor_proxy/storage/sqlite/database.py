@@ -170,15 +170,19 @@ class Database:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def size(self) -> "StoreSize":
+    def size(self) -> StoreSize:
         """Rows of every table, and bytes of the file; raises Unusable."""
         # The connection is given back after every table: counting half a million keys takes 10 ms, and lookups wait.
-        rows = {table: self._number(f"SELECT count(*) FROM {table}") for table in sorted(self._schema.tables())}
-        return StoreSize(rows, self._number("PRAGMA page_count") * self._number("PRAGMA page_size"))
+        rows = {table: self.number(f"SELECT count(*) FROM {table}") for table in sorted(self._schema.tables())}
+        return StoreSize(rows, self.file_size())
 
-    def _number(self, query: str) -> int:
+    def file_size(self) -> int:
+        return self.number("PRAGMA page_count") * self.number("PRAGMA page_size")
+
+    def number(self, query: str, *values: float) -> int:
+        """The number that a query is about; raises Unusable."""
         with self.reader() as connection:
-            return int(connection.execute(query).fetchone()[0])
+            return int(connection.execute(query, values).fetchone()[0])
 
     def empty_log(self) -> None:
         """Copy the log into the file and cut it off: it still has the pages of deleted rows. Raises Unusable."""

@@ -95,7 +95,7 @@ class Rows:
         rows, size = self.measure()
         deleted = self._delete(rows - self.kind.max_rows, size - self.kind.max_bytes, None, go_on)
         oldest = self.clock.oldest_kept(self.kind.max_age_seconds)
-        expired = self._number(f"SELECT count(*) FROM {self.kind.table} WHERE {self.time} < ?", oldest)
+        expired = self.database.number(f"SELECT count(*) FROM {self.kind.table} WHERE {self.time} < ?", oldest)
         most = max(1, int(rows * self.kind.share_by_age))
         return deleted + self._delete(min(expired, most), 0, oldest, go_on)
 
@@ -110,21 +110,17 @@ class Rows:
     def measure(self, *, is_exact: bool = True) -> tuple[int, int]:
         """The number of rows and their bytes, or those of the file as long as that is far from the limit."""
         kind = self.kind
-        rows = self._number(f"SELECT count(*) FROM {kind.table}")
-        size = self._number("PRAGMA page_count") * self._number("PRAGMA page_size")
+        rows = self.database.number(f"SELECT count(*) FROM {kind.table}")
+        size = self.database.file_size()
         if is_exact and size >= _NEARLY_FULL * kind.max_bytes:
             size = self.totals()[1] if kind.rows_per_sum is None else self._sum_sizes(kind.rows_per_sum)
         self.is_nearly_full = rows >= _NEARLY_FULL * kind.max_rows or size >= _NEARLY_FULL * kind.max_bytes
         return rows, size
 
     def _sum_sizes(self, step: int) -> int:
-        last = self._number(f"SELECT coalesce(max({self.id}), 0) FROM {self.kind.table}")
+        last = self.database.number(f"SELECT coalesce(max({self.id}), 0) FROM {self.kind.table}")
         query = f"SELECT coalesce(sum({self.size}), 0) FROM {self.kind.table} WHERE {self.id} >= ? AND {self.id} < ?"
-        return sum(self._number(query, start, start + step) for start in range(0, last + 1, step))
-
-    def _number(self, query: str, *values: Any) -> int:
-        with self.database.reader() as connection:
-            return int(connection.execute(query, values).fetchone()[0])
+        return sum(self.database.number(query, start, start + step) for start in range(0, last + 1, step))
 
     def _delete(self, rows: float, size: float, before: float | None, go_on: Callable[[], bool]) -> int:
         """Delete so many of the longest unused rows or bytes, of all or of those before a time; how many rows."""

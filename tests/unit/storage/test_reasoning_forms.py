@@ -1,5 +1,5 @@
-from deepseek_cursor_proxy.storage import reasoning_forms
-from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from deepseek_cursor_proxy.storage import learned
+from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreTestCase
 
@@ -52,9 +52,9 @@ class TestReasoningForms(StoreTestCase):
         self.assertEqual("reasoning", ReasoningForms(self.database).get(URL))
 
     def test_the_number_of_forms_is_limited(self) -> None:
-        for number in range(reasoning_forms._MOST_FORMS + 10):
+        for number in range(learned._MOST_FORMS + 10):
             self.learn("reasoning", "reasoning", url=f"{URL}/{number}")
-        self.assertEqual(reasoning_forms._MOST_FORMS, len(self.rows()))
+        self.assertEqual(learned._MOST_FORMS, len(self.rows()))
 
     def test_a_file_that_cannot_be_written_is_no_failure(self) -> None:
         self.database.close()

@@ -1,8 +1,8 @@
 import logging
 import sqlite3
 
-from deepseek_cursor_proxy.storage import token_ratios
-from deepseek_cursor_proxy.storage.token_ratios import TokenRatios
+from deepseek_cursor_proxy.storage import learned
+from deepseek_cursor_proxy.storage.learned import TokenRatios
 from tests.support.databases import StoreTestCase
 
 PRO, FLASH = "deepseek-v4-pro", "deepseek-flash"
@@ -44,7 +44,7 @@ class TestTokenRatios(StoreTestCase):
         for number in range(1000):
             self.learn(12_000, 1, model=f"model-{number}")
         self.store.close()
-        self.assertEqual(token_ratios._MOST_MODELS, len(self.rows()))
+        self.assertEqual(learned._MOST_MODELS, len(self.rows()))
 
     def test_token_ratios_survive_a_restart(self) -> None:
         before = self.learn(12_000)
@@ -85,7 +85,7 @@ class TestTokenRatios(StoreTestCase):
 
     def test_a_fault_while_reading_token_ratios_is_warned_about(self) -> None:
         self.execute("DROP TABLE token_ratios", "CREATE TABLE token_ratios (model)")
-        with self.assertLogs(token_ratios.__name__, logging.WARNING):
+        with self.assertLogs(learned.__name__, logging.WARNING):
             self.learn(12_000, 1)
             raised = sqlite3.OperationalError("no such column: mean")
             self.store._faults.warn("look up", raised)

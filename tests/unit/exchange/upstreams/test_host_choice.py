@@ -9,7 +9,7 @@ from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.exchange.upstreams.host_choice import HostChoice
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
-from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from tests.support.databases import DatabaseTestCase
 
 DETAIL = ({"type": "reasoning.text", "text": "r"},)

@@ -9,7 +9,7 @@ from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
 from deepseek_cursor_proxy.exchange.upstreams.upstreams import Candidate, ChatRoute, RoutedChat, Upstreams
 from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.storage.reasoning_forms import ReasoningForms
+from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
 from tests.support.databases import DatabaseTestCase
 

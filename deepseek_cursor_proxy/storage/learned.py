@@ -1,11 +1,7 @@
-"""TokenRatios: by model, the ratio of DeepSeek's count of prompt tokens to our estimate.
+"""What the proxy learned from answers: token ratios of models, and reasoning forms of upstreams.
 
-The ratio is the exponential of a running mean of log(counted / estimated). A new prompt weighs more the fewer there
-were, and never less than a twentieth, so that the mean follows a change at DeepSeek. A short prompt, half of which is
-layout, weighs less than a long one, and no prompt counts as more than a factor of two.
-
-A handful of rows, written minutes apart and when the proxy stops; a crash loses what a few
-requests teach again. No answer ever fails because of it.
+Both are small tables that are read once and kept in memory. No answer ever fails because of them; a write that fails
+waits, or is learned again after a restart.
 """
 
 import math
@@ -29,6 +25,10 @@ _WORTH_A_WRITE = 0.01
 _SECONDS_BETWEEN_WRITES = 300.0
 # DeepSeek has a few models; an odd upstream must not fill the file.
 _MOST_MODELS = 64
+# A user has a few upstreams; the table must not grow with every base URL ever tried.
+_MOST_FORMS = 256
+# One answer may be an accident: of a gateway with several servers, or of a model that writes about tags.
+_CONFIRMING_ANSWERS = 2
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,15 @@ class _Ratio:
 
 
 class TokenRatios(Table[Row]):
-    """Called by handler threads and the counter's thread. The lock protects `_ratios`, read from the file once."""
+    """By model, the ratio of DeepSeek's count of prompt tokens to our estimate.
+
+    The ratio is the exponential of a running mean of log(counted / estimated). A new prompt weighs more the fewer there
+    were, and never less than a twentieth, so that the mean follows a change at DeepSeek. A short prompt, half of which
+    is layout, weighs less than a long one, and no prompt counts as more than a factor of two. Rows are written minutes
+    apart and when the proxy stops; a crash loses what a few requests teach again.
+
+    Called by handler threads and the counter's thread. The lock protects `_ratios`, read from the file once.
+    """
 
     kind = Kind("token_ratios", "token ratios", ("model",), ("mean", "count"), writes_between_prunings=0)
 
@@ -102,3 +110,59 @@ class TokenRatios(Table[Row]):
             # Before the write, so that a file that cannot be written is not tried with every prompt.
             self._ratios[model] = _Ratio(known.mean, known.count, known.mean, known.count, self._clock())
         self.write(Row((model,), (known.mean, known.count)))
+
+
+class ReasoningForms(Table[Row]):
+    """By base URL, the name under which an upstream of unknown kind sends its reasoning.
+
+    A form is confirmed when two answers in a row show it; until then it is used only if the answer that showed it
+    leaves no doubt, and never written. A row is written when another form is confirmed.
+
+    Called by handler threads. The lock protects the dicts; two are read from the file once.
+    """
+
+    kind = Kind("reasoning_forms", "reasoning forms", ("base_url",), ("form",), writes_between_prunings=0)
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._lock = threading.Lock()
+        # The forms in use.
+        self._forms: dict[str, str] | None = None
+        self._confirmed: dict[str, str] = {}
+        # Forms of the last answers that are not confirmed, and how many showed them.
+        self._pending: dict[str, tuple[str, int]] = {}
+
+    def get(self, base_url: str) -> str | None:
+        return self._all().get(base_url)
+
+    def is_confirmed(self, base_url: str) -> bool:
+        """Whether the form in use is confirmed, and the last answer showed no other."""
+        return base_url not in self._pending and base_url in self._confirmed
+
+    def learn(self, base_url: str, form: str, *, is_sure: bool) -> None:
+        """Count an answer that showed a form; a sure one is used before it is confirmed."""
+        known = self._all()
+        with self._lock:
+            if base_url not in known and len(known) >= _MOST_FORMS:
+                return
+            last, count = self._pending.pop(base_url, ("", 0))
+            count = count + 1 if last == form else 1
+            was_confirmed = self._confirmed.get(base_url) == form
+            is_confirmed = was_confirmed or count >= _CONFIRMING_ANSWERS
+            if is_confirmed or is_sure:
+                known[base_url] = form
+            if not is_confirmed:
+                self._pending[base_url] = form, count
+                return
+            self._confirmed[base_url] = form
+        if not was_confirmed:
+            self.write(Row((base_url,), (form,)))
+
+    def _all(self) -> dict[str, str]:
+        if self._forms is None:
+            found = dict(self.get_all(_MOST_FORMS))
+            with self._lock:
+                # Another thread may have read and learned meanwhile.
+                if self._forms is None:
+                    self._confirmed, self._forms = dict(found), found
+        return self._forms
