@@ -7,14 +7,14 @@ from time import monotonic
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.routes import new_request_id
-from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic.request import parse
 from deepseek_cursor_proxy.protocols.anthropic.writer import (
     MessageHead,
+    MessageWriter,
     PingingWriter,
     PlainMessageWriter,
     failure_event,
@@ -38,15 +38,17 @@ class MessagesEndpoint(GenerationEndpoint):
         message = parse(request.body, self._services.config, sealer, self._services.memory)
         chat = message.request
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
-        generation = GenerationRequest(chat._replace(stream=True), request.body, request.body_bytes, _choose_api(chat))
+        # Its own Messages API for the tools that it runs there, and for histories that have something of them.
+        needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)
+        upstream_api = MESSAGES if needs_own else CHAT
+        generation = GenerationRequest(chat._replace(stream=True), request.body, request.body_bytes, upstream_api)
         exchange = self.open(request, generation)
         tokens = request.body_bytes // _BYTES_PER_TOKEN
         head = MessageHead(f"msg_{secrets.token_hex(12)}", new_request_id(), tokens)
+        writer: MessageWriter = PlainMessageWriter(head, message, sealer)
         if chat.stream:
-            seconds = self._services.config.heartbeat_interval
-            reply = self.reply(exchange, chat, PingingWriter(head, message, sealer, monotonic, seconds))
-        else:
-            reply = self.reply(exchange, chat, PlainMessageWriter(head, message, sealer))
+            writer = PingingWriter(head, message, sealer, monotonic, self._services.config.heartbeat_interval)
+        reply = self.reply(exchange, chat, writer)
         return reply._replace(headers=(*reply.headers, ("request-id", head.request_id)))
 
     def count_tokens(self, request: HttpRequest, _: str) -> HttpReply:
@@ -59,9 +61,3 @@ class MessagesEndpoint(GenerationEndpoint):
 
     def _sealer(self, request: ClientRequest) -> Sealer:
         return Sealer(self._services.secret.read(), request.context.namespace)
-
-
-def _choose_api(chat: ChatRequest) -> UpstreamApi:
-    """DeepSeek's own Messages API for the tools that it runs there, and for histories that have something of them."""
-    needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)
-    return MESSAGES if needs_own else CHAT

@@ -176,16 +176,15 @@ class ResponsesEndpoint(GenerationEndpoint):
         """Called by the job's thread."""
         try:
             last = self._generate(plan, writer, job)
-        except ProxyError as error:
-            self._report.refuse("background response", error)
-            last = writer.fail(error)
-        except ClientGone as error:
-            self._report.refuse("background response", error)
-            last = writer.cancel()
         except BaseException as error:
             self._report.refuse("background response", error)
-            last = writer.fail(UpstreamFailed("The proxy failed unexpectedly while making this response."))
-            raise
+            if isinstance(error, ClientGone):
+                last = writer.cancel()
+            elif isinstance(error, ProxyError):
+                last = writer.fail(error)
+            else:
+                last = writer.fail(UpstreamFailed("The proxy failed unexpectedly while making this response."))
+                raise
         finally:
             assert writer.response is not None
             response = StoredResponse(writer.response, plan.input, job.pack(last))

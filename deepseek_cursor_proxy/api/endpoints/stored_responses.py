@@ -6,7 +6,7 @@ leave them out when they send an item, and count on them when they list it.
 
 import re
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -145,8 +145,16 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
     ordered = _distinct_ids(items)
     if order == "desc":
         ordered.reverse()
-    start = _start_after(ordered, params["after"]) if "after" in params else 0
-    limit = _limit(params)
+    start = 0
+    if "after" in params:
+        ids = [item["id"] for item in ordered]
+        if params["after"] not in ids:
+            raise BadRequest("after is not the id of an item of this response.", param="after")
+        start = ids.index(params["after"]) + 1
+    given = params.get("limit", str(_DEFAULT_PAGE))
+    if not re.fullmatch(r"[0-9]{1,3}", given) or not 1 <= int(given) <= _MAX_PAGE:
+        raise BadRequest(f"limit must be a whole number from 1 to {_MAX_PAGE}.", param="limit")
+    limit = int(given)
     listed = [_list_item(item) for item in ordered[start : start + limit]]
     return {
         "object": "list",
@@ -190,20 +198,6 @@ def _list_part(part: Any, is_answer: bool) -> Any:
     if is_answer and kind in ("input_text", "output_text", "text"):
         return {**part, "type": "output_text", "annotations": part.get("annotations") or []}
     return part
-
-
-def _start_after(items: Sequence[Json], after: str) -> int:
-    for index, item in enumerate(items):
-        if item["id"] == after:
-            return index + 1
-    raise BadRequest("after is not the id of an item of this response.", param="after")
-
-
-def _limit(params: Mapping[str, str]) -> int:
-    given = params.get("limit", str(_DEFAULT_PAGE))
-    if not re.fullmatch(r"[0-9]{1,3}", given) or not 1 <= int(given) <= _MAX_PAGE:
-        raise BadRequest(f"limit must be a whole number from 1 to {_MAX_PAGE}.", param="limit")
-    return int(given)
 
 
 def starting_after(query: str) -> int | None:

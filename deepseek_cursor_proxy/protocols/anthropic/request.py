@@ -100,19 +100,27 @@ def _chat_body(body: Json, thinking: str | None) -> dict[str, Any]:
     known = {*_SAME_FIELDS, *_TRANSLATED_FIELDS, *_IGNORED_FIELDS}
     chat = {name: value for name, value in body.items() if name not in known}
     chat |= {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
-    if (system := _system(body.get("system"))) is not None:
+    system = body.get("system")
+    if isinstance(system, list):
+        system = [block for block in system if not str(as_object(block).get("text", "")).startswith(_BILLING)]
+    if system is not None:
         chat["system"] = system
     if (tools := optional(body, "tools", list, "a list")) is not None:
         chat["tools"] = _available_tools(tools, body)
     output = optional(body, "output_config", dict, "an object") or {}
-    if (form := _response_format(output)) is not None:
-        chat["response_format"] = form
+    form = optional(output, "format", dict, "an object", "output_config.format") or {}
+    if form.get("type") == "json_schema":
+        schema = optional(form, "schema", dict, "an object", "output_config.format.schema") or {}
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
     effort = optional_string(output, "effort", "output_config")
     if effort is not None:
         chat["reasoning_effort"] = effort
     if thinking is not None:
         chat["thinking"] = {"type": thinking}
-    if (user := _user_id(body)) is not None:
+    metadata = optional(body, "metadata", dict, "an object") or {}
+    user = _SESSION.sub("", optional_string(metadata, "user_id", "metadata") or "")
+    # In the characters that DeepSeek takes.
+    if user := _USER_ID.sub("-", user).strip("-")[:_LONGEST_USER_ID]:
         chat["user"] = user
     if stops := _stops(body):
         chat["stop"] = stops
@@ -150,28 +158,6 @@ def _found_names(messages: list[Any]) -> Iterator[str]:
 
 def _blocks(holder: Any) -> list[Json]:
     return [block for block in as_list(as_object(holder).get("content")) if isinstance(block, dict)]
-
-
-def _system(system: Any) -> Any:
-    if not isinstance(system, list):
-        return system
-    return [block for block in system if not str(as_object(block).get("text", "")).startswith(_BILLING)]
-
-
-def _response_format(output: Json) -> Json | None:
-    """The form of the answer, as a chat has it; None unless it is a schema."""
-    form = optional(output, "format", dict, "an object", "output_config.format") or {}
-    if form.get("type") != "json_schema":
-        return None
-    schema = optional(form, "schema", dict, "an object", "output_config.format.schema")
-    return {"type": "json_schema", "json_schema": {"schema": schema or {}}}
-
-
-def _user_id(body: Json) -> str | None:
-    """The id of the user without that of the session, in the characters that DeepSeek takes."""
-    metadata = optional(body, "metadata", dict, "an object") or {}
-    user = _SESSION.sub("", optional_string(metadata, "user_id", "metadata") or "")
-    return _USER_ID.sub("-", user).strip("-")[:_LONGEST_USER_ID] or None
 
 
 def _stops(body: Json) -> list[str]:

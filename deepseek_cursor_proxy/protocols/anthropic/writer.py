@@ -281,14 +281,11 @@ class MessageWriter:
             self._write_calls_in_turn()
         if item.finish_reason is not None:
             self._finish_reason = item.finish_reason
-            self._stop_sequence = self._matched_stop(item)
+            # DeepSeek does not name the stop sequence that ended the answer; other hosts of its models do.
+            choices = (item.chunk or {}).get("choices") or [{}]
+            stop = as_object(choices[0]).get("stop_reason")
+            self._stop_sequence = stop if isinstance(stop, str) and stop in self._request.stops else None
             self._close_all()
-
-    def _matched_stop(self, delta: Delta) -> str | None:
-        """The stop sequence that ended the answer; DeepSeek does not name it, other hosts of its models do."""
-        choices = (delta.chunk or {}).get("choices") or [{}]
-        found = as_object(choices[0]).get("stop_reason")
-        return found if isinstance(found, str) and found in self._request.stops else None
 
     def _write_words(self, kind: "type[Thinking] | type[Text]", text: str, strings: Sequence[bytes]) -> None:
         block = self._open
@@ -311,23 +308,19 @@ class MessageWriter:
             if isinstance(self._open, Text):
                 self._close_open()
         for piece in delta.pieces:
-            self._write_server_piece(piece)
+            block = self._open
+            if not (isinstance(block, ServerBlock) and block.key == piece.key):
+                # A call before it is whole by now: DeepSeek sends one block after the other.
+                block = ServerBlock(piece)
+                self._open_block(block)
+            if piece.is_whole:
+                self._events.append(block.complete(piece.item))
+                self._close_open()
         for citation in delta.citations:
             if isinstance(self._open, Text):
                 self._events.append(self._open.cite(citation))
             else:
                 self._pending_citations.append(citation)
-
-    def _write_server_piece(self, piece: ServerPiece) -> None:
-        """Open the block of a search with its first piece; close it when the search is whole."""
-        block = self._open
-        if not (isinstance(block, ServerBlock) and block.key == piece.key):
-            # A call before it is whole by now: DeepSeek sends one block after the other.
-            block = ServerBlock(piece)
-            self._open_block(block)
-        if piece.is_whole:
-            self._events.append(block.complete(piece.item))
-            self._close_open()
 
     def _open_block(self, block: Block) -> None:
         self._close_open()

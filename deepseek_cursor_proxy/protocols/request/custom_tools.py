@@ -9,11 +9,11 @@ client will send it back.
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, ToolCall, join_pieces
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, join_pieces
 from deepseek_cursor_proxy.json_codec import is_json, json_text, object_in
 
 FIELD = "input"
@@ -47,17 +47,15 @@ def wrap_custom_calls(message: Message, names: Container[str], known: Container[
             break
     else:
         return message
-    calls = [_wrap_call(call, names, known) for call in message.tool_calls]
-    if all(one is other for one, other in zip(calls, message.tool_calls, strict=True)):
-        return message
-    return message._replace(tool_calls=tuple(calls))
-
-
-def _wrap_call(call: ToolCall, names: Container[str], known: Container[str]) -> ToolCall:
-    is_custom = call.name in names or _is_free_text(call.arguments)
-    if is_custom or (call.name not in known and not _is_object(call.arguments)):
-        return call._replace(arguments=wrap_text(call.arguments))
-    return call
+    calls = []
+    for call in message.tool_calls:
+        text = call.arguments.strip()
+        is_free_text = bool(text) and text[0] != "{" and not is_json(text)
+        if call.name in names or is_free_text or (call.name not in known and not _is_object(call.arguments)):
+            call = call._replace(arguments=wrap_text(call.arguments))
+        calls.append(call)
+    # The same message if it is an equal one: a cache knows it by its identity.
+    return message if tuple(calls) == message.tool_calls else message._replace(tool_calls=tuple(calls))
 
 
 def echoed_message(answer: Message, names: Container[str], known: Container[str] = ()) -> Message:
@@ -91,7 +89,9 @@ class CustomCallUnwrapper:
         is_last = is_whole or delta.finish_reason is not None
         calls = [self._unwrap(delta.choice, piece, is_last) for piece in delta.calls]
         if is_last:
-            calls += self._held_back(delta.choice)
+            for (choice, index), reader in self._readers.items():
+                if choice == delta.choice and reader is not None and (rest := reader.end()):
+                    calls.append(CallPiece(index, arguments=rest))
         return delta._replace(calls=tuple(calls)) if calls else delta
 
     def _unwrap(self, choice: int, piece: CallPiece, is_last: bool) -> CallPiece:
@@ -115,16 +115,6 @@ class CustomCallUnwrapper:
         name = {"name": function["name"]} if function.get("name") else {}
         kind = {"type": "custom"} if "type" in entry else {}
         return {**nested, **kind, "custom": {**name, "input": function.get("arguments") or ""}}
-
-    def _held_back(self, choice: int) -> Iterable[CallPiece]:
-        for (owner, index), reader in self._readers.items():
-            if owner == choice and reader is not None and (rest := reader.end()):
-                yield CallPiece(index, arguments=rest)
-
-
-def _is_free_text(arguments: str) -> bool:
-    text = arguments.strip()
-    return bool(text) and text[0] != "{" and not is_json(text)
 
 
 def _is_object(arguments: str) -> bool:
@@ -210,9 +200,7 @@ class FreeTextReader:
                 self._state = "after"
             else:
                 pieces.append(_unescape(found.group()))
-        return self._whole_characters("".join(pieces))
-
-    def _whole_characters(self, text: str) -> str:
+        text = "".join(pieces)
         self._surrogate = ""
         if self._state == "inside" and "\ud800" <= text[-1:] <= "\udbff":
             text, self._surrogate = text[:-1], text[-1]

@@ -131,7 +131,12 @@ def parse_options(body: Json) -> ResponseOptions:
     if background and not store:
         raise BadRequest("background needs store: a response that is not kept cannot be asked for.", param="background")
     _check_metadata(body)
-    _check_echoed(body)
+    # DeepSeek does not get these: clients read them in the response, and trust their types there.
+    _flag(body, "parallel_tool_calls")
+    optional(body, "max_tool_calls", int, "a whole number")
+    optional(body, "top_logprobs", int, "a whole number from 0 to 20")
+    for name in ("safety_identifier", "service_tier", "prompt_cache_key", "user"):
+        optional_name(body, name)
     include = optional(body, "include", list, "a list of strings") or []
     reasoning = optional(body, "reasoning", dict, "an object") or {}
     text = optional(body, "text", dict, "an object") or {}
@@ -198,20 +203,18 @@ def _unseal(item: Json, opener: Opener) -> Json:
     kind, sealed = item.get("type"), item.get("encrypted_content")
     if kind not in ("reasoning", COMPACTION) or not isinstance(sealed, str):
         return item
-    if kind == "reasoning" and _has_words(item.get("content")):
-        return item
+    if kind == "reasoning":
+        # In plain text already; clients that keep only what was sealed may leave blanks there.
+        parts = as_list(item.get("content"))
+        texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+        if any(text is not None and not (isinstance(text, str) and is_blank(text)) for text in texts):
+            return item
     text = opener.open(sealed)
     if text is None:
         return item
     if kind == COMPACTION:
         return {"type": "message", "role": "system", "content": _PREFACE + text}
     return {**item, "content": [{"type": "reasoning_text", "text": text}]}
-
-
-def _has_words(content: Any) -> bool:
-    """Whether reasoning is there in plain text; clients that keep only what was sealed may leave blanks there."""
-    texts = [part.get("text") if isinstance(part, dict) else part for part in as_list(content)]
-    return any(text is not None and not (isinstance(text, str) and is_blank(text)) for text in texts)
 
 
 def _flag(body: Json, name: str, *, otherwise: bool = False) -> bool:
@@ -239,15 +242,6 @@ def _check_metadata(body: Json) -> None:
             raise bad_field(param, "a string")
         if len(name) > _LONGEST_METADATA_NAME or len(value) > _LONGEST_METADATA:
             raise too_long(param, _LONGEST_METADATA if len(name) <= _LONGEST_METADATA_NAME else _LONGEST_METADATA_NAME)
-
-
-def _check_echoed(body: Json) -> None:
-    """Check the fields that DeepSeek does not get: clients read them in the response, and trust their types there."""
-    _flag(body, "parallel_tool_calls")
-    optional(body, "max_tool_calls", int, "a whole number")
-    optional(body, "top_logprobs", int, "a whole number from 0 to 20")
-    for name in ("safety_identifier", "service_tier", "prompt_cache_key", "user"):
-        optional_name(body, name)
 
 
 def _items(value: Any) -> tuple[Json, ...]:
