@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import incremental_json, passthrough
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
-from deepseek_cursor_proxy.api.reply import (
-    LateExchange,
-    OpenExchange,
-    Writer,
-    plain_reply,
-    stream_reply,
-    write_events,
-)
+from deepseek_cursor_proxy.api.reply import LateExchange, OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused

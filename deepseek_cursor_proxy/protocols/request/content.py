@@ -26,14 +26,7 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, pack_items
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
-from deepseek_cursor_proxy.json_codec import (
-    Json,
-    bad_field,
-    json_text,
-    object_at,
-    optional,
-    optional_string,
-)
+from deepseek_cursor_proxy.json_codec import Json, bad_field, json_text, object_at, optional, optional_string
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 # As `protocols.responses` numbers its items; pi 0.74 cuts the two ids at 64 characters.

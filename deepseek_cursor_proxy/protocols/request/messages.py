@@ -12,14 +12,7 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, MESSAGES
-from deepseek_cursor_proxy.json_codec import (
-    Json,
-    bad_field,
-    json_text,
-    object_at,
-    optional,
-    optional_string,
-)
+from deepseek_cursor_proxy.json_codec import Json, bad_field, json_text, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.request.content import has_server_blocks, read_blocks
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 

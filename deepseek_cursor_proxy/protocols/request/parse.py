@@ -23,13 +23,7 @@ from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_res
 from deepseek_cursor_proxy.deepseek.tools import tool_definitions
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
-from deepseek_cursor_proxy.json_codec import (
-    Json,
-    bad_field,
-    optional,
-    optional_name,
-    optional_string,
-)
+from deepseek_cursor_proxy.json_codec import Json, bad_field, optional, optional_name, optional_string
 from deepseek_cursor_proxy.protocols.request import content, responses_items, tools
 from deepseek_cursor_proxy.protocols.request import messages as chat_messages
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_custom_calls

@@ -30,13 +30,7 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blan
 from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
-from deepseek_cursor_proxy.json_codec import (
-    Json,
-    bad_field,
-    object_at,
-    optional,
-    optional_string,
-)
+from deepseek_cursor_proxy.json_codec import Json, bad_field, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.request import content
 from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, ParsedHistory, arguments_text
