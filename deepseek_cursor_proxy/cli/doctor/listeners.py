@@ -84,35 +84,31 @@ def _proxy_version(url: str) -> str | None:
 
 
 def check_dashboard(subject: Subject) -> list[Finding]:
-    return [_dashboard_finding(subject)]
-
-
-def _dashboard_finding(subject: Subject) -> Finding:
     facts = subject.admin
     if subject.config.admin_port == 0:
-        return skipped(DASHBOARD, "off (admin_port = 0)")
+        return [skipped(DASHBOARD, "off (admin_port = 0)")]
     if facts.key_state == "unreadable":
         text = f"{facts.key_path} cannot be read, or holds no key"
-        return failed(DASHBOARD, text, "make it yours and private (chmod 600), or delete it: the next start writes one")
+        return [failed(DASHBOARD, text, "make it yours alone (chmod 600), or delete it: the next start writes one")]
     if facts.key_state == "exposed":
-        return warning(DASHBOARD, f"other users can read {facts.key_path}", f"chmod 600 {facts.key_path}")
+        return [warning(DASHBOARD, f"other users can read {facts.key_path}", f"chmod 600 {facts.key_path}")]
     if not facts.url:
-        return skipped(DASHBOARD, "no proxy runs with this store", "start the proxy, and open it with `dashboard`")
+        return [skipped(DASHBOARD, "no proxy runs with this store", "start the proxy, and open it with `dashboard`")]
     if not facts.is_proven:
         problem, _, remedy = running.stranger_text(facts.url).partition("; ")
-        return failed(DASHBOARD, problem, remedy)
+        return [failed(DASHBOARD, problem, remedy)]
     if facts.status == 401 and facts.key_state == "set":
-        return good(DASHBOARD, f"{facts.url} answers; its key is that of admin_key")
+        return [good(DASHBOARD, f"{facts.url} answers; its key is that of admin_key")]
     if facts.status == 401:
         text = f"{facts.url} does not accept the key in {facts.key_path}: it was started with an admin_key"
-        return failed(DASHBOARD, text, "give doctor the proxy's own settings, for example with --config")
+        return [failed(DASHBOARD, text, "give doctor the proxy's own settings, for example with --config")]
     if facts.proxy is None:
         text = f"{facts.url} answers {facts.status}, not as a proxy with this store does"
-        return failed(DASHBOARD, text, "restart the proxy")
+        return [failed(DASHBOARD, text, "restart the proxy")]
     if facts.proxy.version != __version__:
         text = f"{facts.url} belongs to version {facts.proxy.version}, and this is {__version__}"
-        return warning(DASHBOARD, text, "stop it and start this one, or restart its service")
-    return good(DASHBOARD, f"{facts.url} answers, for the proxy at {facts.proxy.base_url}")
+        return [warning(DASHBOARD, text, "stop it and start this one, or restart its service")]
+    return [good(DASHBOARD, f"{facts.url} answers, for the proxy at {facts.proxy.base_url}")]
 
 
 def check_tunnel(subject: Subject) -> list[Finding]:

@@ -26,7 +26,7 @@ from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli.doctor import this_machine
 from deepseek_cursor_proxy.cli.doctor.subject import Finding, Subject
-from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
+from deepseek_cursor_proxy.config import https_proxy
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.errors import StartupError
@@ -49,6 +49,7 @@ _QUOTED = re.compile(r"(?<!\w)([\"'])(.*?)\1(?!\w)")
 _WORD = re.compile(r"[^\s./\\\"'`()<>\[\]{},;:=|…]+")
 _NUMBER = re.compile(r"\d{1,7}(?:-\d{1,7})*%?")
 _PACKAGE = __name__.partition(".")[0]
+_SETTING_NAMES = frozenset(each.key for each in DECLARATIONS)
 _AMOUNT = re.compile(r"\b\d[\d.,]* (?=[A-Z]{3}\b)")
 
 
@@ -86,7 +87,7 @@ class Privacy:
         text = _VALUE.sub(r"\1…", text)
         text = _TABLE.sub(self._number_table, text)
         text = shorten_home(text, self._who.home)
-        text = _URL.sub(_hide_url, text)
+        text = _URL.sub(lambda found: found[0] if _is_public(found[2]) else f"{found[1]}<host>", text)
         text = self._hosts.sub("<host>", text)
         for pattern, stand_in in self._names:
             text = pattern.sub(stand_in, text)
@@ -99,18 +100,13 @@ class Privacy:
 
 def _keep_public(text: str) -> str:
     """Replace every word that is not known to be public."""
-    text = _QUOTED.sub(lambda found: found[0] if found[2] in _setting_names() else f"{found[1]}…{found[1]}", text)
+    text = _QUOTED.sub(lambda found: found[0] if found[2] in _SETTING_NAMES else f"{found[1]}…{found[1]}", text)
     return _WORD.sub(lambda found: found[0] if _is_public_word(found[0]) else "…", text)
 
 
 def _is_public_word(word: str) -> bool:
     word = word.strip("-~*!?").lower()
     return not word or word in _public_words() or _NUMBER.fullmatch(word) is not None
-
-
-@cache
-def _setting_names() -> frozenset[str]:
-    return frozenset(each.key for each in DECLARATIONS)
 
 
 @cache
@@ -164,16 +160,10 @@ def _private_hosts(subject: Subject) -> set[str]:
     found = {urlsplit(url).hostname or "" for url in (*config.base_urls, config.upstream_base_url)}
     found |= {host.removeprefix("*.") for host in config.public_hosts} | {config.host, config.admin_host}
     found |= {urlsplit(url).hostname or "" for url in (proxy.public_url or "", proxy.base_url)} if proxy else set()
-    found |= _outbound_proxies(config, subject.environment)
+    with contextlib.suppress(StartupError):
+        proxy_used = https_proxy.from_environment(subject.environment)
+        found |= {proxy_used.host} if proxy_used is not None else set()
     return {host for host in found if not _is_public(host)}
-
-
-def _outbound_proxies(config: ProxyConfig, environment: Mapping[str, str]) -> set[str]:
-    try:
-        proxy = https_proxy.from_environment(environment)
-    except StartupError:
-        return set()
-    return {proxy.host} if proxy is not None else set()
 
 
 def _is_public(host: str) -> bool:
@@ -187,16 +177,11 @@ def _word_pattern(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, long)) or '(?!)'})(?![\w-])", re.IGNORECASE)
 
 
-def _hide_url(found: re.Match[str]) -> str:
-    return found[0] if _is_public(found[2]) else f"{found[1]}<host>"
-
-
 def _hide_address(found: re.Match[str]) -> str:
-    name, text = found[0], found[0]
-    if name.count(":") == 1:
-        name = name.partition(":")[0]
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return text
-    return text if address.is_loopback or address.is_unspecified else text.replace(name, "<address>")
+    text = found[0]
+    host = text.partition(":")[0] if text.count(":") == 1 else text
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if not address.is_loopback and not address.is_unspecified:
+            return text.replace(host, "<address>")
+    return text

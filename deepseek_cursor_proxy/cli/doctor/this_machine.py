@@ -98,7 +98,10 @@ def compare_files(distribution: metadata.Distribution, folder: Path) -> Finding:
     if not count:
         return _not_compared("a checkout")
     installed = f"{deepseek_cursor_proxy.__version__}, {count} files"
-    problems = [f"{word}: {_few(names)}" for word, names in (("missing", missing), ("changed", changed)) if names]
+    problems = []
+    for word, names in (("missing", missing), ("changed", changed)):
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        problems += [f"{word}: {', '.join(names[:_MOST_NAMES])}{more}"] if names else []
     if problems:
         remedy = f"install it again: pip install --force-reinstall {_DISTRIBUTION}"
         return failed(PACKAGE, f"{installed}; {'; '.join(problems)}", remedy)
@@ -107,11 +110,6 @@ def compare_files(distribution: metadata.Distribution, folder: Path) -> Finding:
 
 def _not_compared(kind: str) -> Finding:
     return skipped(PACKAGE, f"{deepseek_cursor_proxy.__version__} from {kind}; its files are not compared")
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def check_settings(subject: Subject) -> list[Finding]:

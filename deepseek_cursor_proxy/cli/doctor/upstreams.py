@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.upstreams import serving
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
-from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamTimeout
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamTimeout
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
@@ -175,7 +175,7 @@ def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
             account = _account(client, upstream) if upstream.keys and answers[0].status == 200 else None
         failure = next((each.failure for each in answers if each.failure is not None), None)
     return [
-        _check_way(upstream, failure, seconds, _outbound_proxy(upstream, config, subject.environment)),
+        _check_way(upstream, failure, seconds, subject),
         _check_clock(upstream, failure, answers),
         *_check_keys(upstream, failure, answers),
         *_check_account(upstream, account),
@@ -214,15 +214,6 @@ def _account(client: UpstreamClient, upstream: CheckedUpstream) -> balance.Accou
     return None
 
 
-def _outbound_proxy(upstream: CheckedUpstream, config: ProxyConfig, environment: Mapping[str, str]) -> str:
-    if upstream.origin.scheme != "https" or config.https_proxy == "off":
-        return ""
-    try:
-        return str(https_proxy.for_host(upstream.origin.host, upstream.origin.port, environment) or "")
-    except StartupError:
-        return ""
-
-
 def explain(error: Exception, upstream: CheckedUpstream) -> Failure:
     """The step at which opening a connection failed, and the remedy."""
     host, port = upstream.origin.host, upstream.origin.port
@@ -257,13 +248,16 @@ def _split(message: str) -> tuple[str, str]:
 # What it means …
 
 
-def _check_way(upstream: CheckedUpstream, failure: Failure | None, seconds: float, via: str) -> Finding:
+def _check_way(upstream: CheckedUpstream, failure: Failure | None, seconds: float, subject: Subject) -> Finding:
     name, origin = upstream.name(UPSTREAM), upstream.origin
     if failure is not None:
         return failed(name, f"{failure.step}: {failure.problem}", failure.remedy)
-    steps = "name, connection and TLS" if origin.scheme == "https" else "name and connection, without TLS"
+    if origin.scheme != "https":
+        return good(name, f"{origin.host} reached: name and connection, without TLS, in {seconds:.2f} s")
+    is_direct = subject.config.https_proxy == "off"
+    via = None if is_direct else https_proxy.for_host(origin.host, origin.port, subject.environment)
     by = f", through the proxy {via} (HTTPS_PROXY)" if via else ""
-    return good(name, f"{origin.host} reached: {steps} in {seconds:.2f} s{by}")
+    return good(name, f"{origin.host} reached: name, connection and TLS in {seconds:.2f} s{by}")
 
 
 def _check_clock(upstream: CheckedUpstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Finding:
