@@ -67,7 +67,7 @@ class Program:
     # The remedy for a missing binary.
     install = ""
     # Patterns in the program's output, each with the remedy. {port} and {0} are the port and what matched.
-    remedies: tuple[tuple[str, str], ...] = ()
+    remedies: Mapping[str, str] = {}
     # Lines that say what went wrong.
     error_lines = re.compile("")
 
@@ -105,7 +105,7 @@ class Program:
 
     def explain(self, error: str) -> str:
         """What went wrong, in one line with its remedy."""
-        for pattern, remedy in self.remedies:
+        for pattern, remedy in self.remedies.items():
             if found := re.search(pattern, error):
                 return f"{self.name}: {remedy.format(one_line(found[0]), port=self.port)}"
         return f"{self.name}: {one_line(error)}; run `{self.manual()}` to see more"
@@ -122,7 +122,7 @@ class Program:
         return replace(log, error=text)
 
     def has_remedy(self, error: str) -> bool:
-        return any(re.search(pattern, error) for pattern, _ in self.remedies)
+        return any(re.search(pattern, error) for pattern in self.remedies)
 
 
 # ngrok: the URL comes from its JSON log or from the API that the log names, whichever is first. The usual address of
@@ -145,14 +145,13 @@ class Ngrok(Program):
         "install it from https://ngrok.com/download (macOS: `brew install ngrok`), or use another tunnel: "
         "`--tunnel cloudflared` needs no account"
     )
-    remedies = (
-        (r"ERR_NGROK_(105|107|4018)\b", f"the auth token is missing or wrong: run {_ADD_TOKEN} ({{0}})"),
-        (r"ERR_NGROK_108\b", f"this account allows one agent at a time: {_STOP_OTHER} ({{0}})"),
-        (
-            r"ERR_NGROK_334\b",
-            f"the URL is already online elsewhere: {_STOP_OTHER} or start it with `--pooling-enabled` ({{0}})",
+    remedies: Mapping[str, str] = {
+        r"ERR_NGROK_(105|107|4018)\b": f"the auth token is missing or wrong: run {_ADD_TOKEN} ({{0}})",
+        r"ERR_NGROK_108\b": f"this account allows one agent at a time: {_STOP_OTHER} ({{0}})",
+        r"ERR_NGROK_334\b": (
+            f"the URL is already online elsewhere: {_STOP_OTHER} or start it with `--pooling-enabled` ({{0}})"
         ),
-    )
+    }
 
     def __init__(
         self, port: int, url: str = "", binary: str = "", api_urls: Sequence[str] = ("http://127.0.0.1:4040",)
@@ -253,22 +252,19 @@ class Cloudflared(Program):
         "install it from https://github.com/cloudflare/cloudflared/releases (macOS: `brew install cloudflared`, "
         "Windows: `winget install Cloudflare.cloudflared`); it needs no account"
     )
-    remedies = (
-        (r"error code: 1015|429 Too Many", "Cloudflare limits quick tunnels per address: wait a few minutes"),
-        (
-            r"origincert|origin certificate",
-            "a tunnel of your own needs an account: run `cloudflared tunnel login`, or set TUNNEL_TOKEN",
+    remedies: Mapping[str, str] = {
+        r"error code: 1015|429 Too Many": "Cloudflare limits quick tunnels per address: wait a few minutes",
+        r"origincert|origin certificate": (
+            "a tunnel of your own needs an account: run `cloudflared tunnel login`, or set TUNNEL_TOKEN"
         ),
-        (
-            r"token is not valid",
-            "TUNNEL_TOKEN is wrong: copy it again from the tunnel's page at https://one.dash.cloudflare.com",
+        r"token is not valid": (
+            "TUNNEL_TOKEN is wrong: copy it again from the tunnel's page at https://one.dash.cloudflare.com"
         ),
-        (
-            r"(?i)failed to dial.* quic|quic.*(timeout|no recent network)",
-            "the network blocks outgoing UDP: set TUNNEL_TRANSPORT_PROTOCOL=http2 and start again",
+        r"(?i)failed to dial.* quic|quic.*(timeout|no recent network)": (
+            "the network blocks outgoing UDP: set TUNNEL_TRANSPORT_PROTOCOL=http2 and start again"
         ),
-        (r"no such host|network is unreachable|i/o timeout", "Cloudflare cannot be reached: is the network up?"),
-    )
+        r"no such host|network is unreachable|i/o timeout": "Cloudflare cannot be reached: is the network up?",
+    }
     # A line without a time in front is its last word. Lines about a request have what a stranger wrote.
     error_lines = re.compile(r"(?!\S+Z (?:INF|WRN|DBG) )(?!.* was empty$)(?!.*\b(?:dest|originService|cfRay)=)")
 
@@ -329,27 +325,23 @@ _STATES = {
 class Tailscale(Program):
     name = "tailscale"
     install = "install it from https://tailscale.com/download, then run `tailscale up`"
-    remedies = (
-        (
-            r"failed to connect to local|doesn't appear to be running",
-            "its service is not running: run `sudo systemctl start tailscaled` (macOS, Windows: open Tailscale)",
+    remedies: Mapping[str, str] = {
+        r"failed to connect to local|doesn't appear to be running": (
+            "its service is not running: run `sudo systemctl start tailscaled` (macOS, Windows: open Tailscale)"
         ),
-        (_ENABLE_PAGE, "Funnel is not enabled for your tailnet: open {0} once"),
-        (r"HTTPS must be enabled", "HTTPS is not enabled for your tailnet: see https://tailscale.com/s/https"),
-        (
-            r"node attribute not set|no-funnel",
-            "Funnel is not allowed for this machine: see https://tailscale.com/s/no-funnel",
+        _ENABLE_PAGE: "Funnel is not enabled for your tailnet: open {0} once",
+        r"HTTPS must be enabled": "HTTPS is not enabled for your tailnet: see https://tailscale.com/s/https",
+        r"node attribute not set|no-funnel": (
+            "Funnel is not allowed for this machine: see https://tailscale.com/s/no-funnel"
         ),
-        (
-            r"listener already exists for port (\d+)",
-            "the port is taken ({0}): run `tailscale funnel reset`, or choose --tunnel-url https://NAME.ts.net:8443",
+        r"listener already exists for port (\d+)": (
+            "the port is taken ({0}): run `tailscale funnel reset`, or choose --tunnel-url https://NAME.ts.net:8443"
         ),
-        (
-            r"[Aa]ccess denied|config denied",
-            "your user may not change Tailscale: run `sudo tailscale set --operator=$USER` once",
+        r"[Aa]ccess denied|config denied": (
+            "your user may not change Tailscale: run `sudo tailscale set --operator=$USER` once"
         ),
-        (r"shields-up", "incoming connections are switched off: run `tailscale set --shields-up=false`"),
-    )
+        r"shields-up": "incoming connections are switched off: run `tailscale set --shields-up=false`",
+    }
     error_lines = re.compile(r"(?!Available |\|--|Press |Success)")
 
     def arguments(self) -> Sequence[str]:
@@ -421,22 +413,19 @@ class Ssh(Program):
         denied = f"{to} does not know your key: add it at https://admin.localhost.run, or leave --tunnel-url out"
         if host:
             denied = f"{to} does not let you in: run `ssh-copy-id {to}`, or load your key with `ssh-add`"
-        self.remedies = (
-            (r"Permission denied", denied),
-            (
-                r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED",
-                f"the host key of {to} is unknown or new: run `ssh {to}` once",
+        self.remedies = {
+            r"Permission denied": denied,
+            r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED": (
+                f"the host key of {to} is unknown or new: run `ssh {to}` once"
             ),
-            (
-                r"remote port forwarding failed",
+            r"remote port forwarding failed": (
                 f"{to} does not open port {{port}}: something else has it there, or its sshd_config does not say "
-                "`AllowTcpForwarding yes`",
+                "`AllowTcpForwarding yes`"
             ),
-            (
-                r"Could not resolve hostname|Connection refused|[Tt]imed out|No route to host|Network is unreachable",
-                f"{to} cannot be reached ({{0}}): try `ssh -v {to}`",
+            r"Could not resolve hostname|Connection refused|[Tt]imed out|No route to host|Network is unreachable": (
+                f"{to} cannot be reached ({{0}}): try `ssh -v {to}`"
             ),
-        )
+        }
 
     def arguments(self) -> Sequence[str]:
         local = f"127.0.0.1:{self.port}"
