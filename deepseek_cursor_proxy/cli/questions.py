@@ -5,6 +5,8 @@ Input that is closed, at its end or no terminal is an empty answer, and an empty
 
 import sys
 
+from deepseek_cursor_proxy.errors import StartupError
+
 # Ctrl-D; a terminal that is gone; bytes that are no text.
 _NO_ANSWER = (EOFError, OSError, ValueError)
 
@@ -42,6 +44,20 @@ def is_agreed(question: str) -> bool:
         # Ctrl-D leaves the cursor behind the question.
         print()
         return False
+
+
+def is_confirmed(question: str) -> bool:
+    """Ask before a change, and say so if there is none."""
+    if is_agreed(question):
+        return True
+    print("Nothing was changed.")
+    return False
+
+
+def require_terminal(command: str) -> None:
+    """Raise StartupError if there is nobody to ask."""
+    if not can_ask():
+        raise StartupError(f"{command} asks before it changes anything, and this is not a terminal: add --yes")
 
 
 def ask_secret(prompt: str) -> str:

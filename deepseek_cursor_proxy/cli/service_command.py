@@ -41,7 +41,9 @@ def _install(options: dict[str, Any]) -> int:
             print(f"{name} is set in this shell, which the service does not see: {found.variables}.")
     if is_print:
         return 0
-    if not _is_agreed("Install it?", is_agreed):
+    if not is_agreed:
+        questions.require_terminal("service")
+    if not is_agreed and not questions.is_confirmed("Install it?"):
         return 1
     try:
         private_files.make_directory(found.path.parent)
@@ -67,7 +69,9 @@ def _uninstall(options: dict[str, Any]) -> int:
         return 0
     print("To run:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in found.uninstall))
     print(f"To delete: {found.path}")
-    if not _is_agreed("Remove it?", options["yes"]):
+    if not options["yes"]:
+        questions.require_terminal("service")
+    if not options["yes"] and not questions.is_confirmed("Remove it?"):
         return 1
     for command in found.uninstall:
         _call(command, is_quiet=True)
@@ -123,17 +127,6 @@ def _flag(each: Setting, value: Any) -> list[str]:
     if isinstance(value, Path) and str(value) != ":memory:":
         value = value.absolute()
     return [f"{each.flag}={'' if value is None else value}"]
-
-
-def _is_agreed(question: str, is_agreed: bool) -> bool:
-    if is_agreed:
-        return True
-    if not questions.can_ask():
-        raise StartupError("service asks before it changes anything, and this is not a terminal: add --yes")
-    if questions.is_agreed(question):
-        return True
-    print("Nothing was changed.")
-    return False
 
 
 def _call(command: tuple[str, ...], *, is_quiet: bool = False) -> int:

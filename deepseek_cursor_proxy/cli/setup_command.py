@@ -20,9 +20,9 @@ from deepseek_cursor_proxy.cli.settings_flags import config_path, load
 from deepseek_cursor_proxy.cli.setup import changes, clients
 from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal, SetupHistory
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, Client, Machine, ProxyEndpoint, Target, status
-from deepseek_cursor_proxy.cli.welcome import reachable_hosts
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
+from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.settings import HOME
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
@@ -65,9 +65,8 @@ def run(options: dict[str, Any]) -> int:
     client = CLIENTS[name]
     if is_print:
         return _print_by_hand(client, machine, endpoint)
-    if not is_agreed and not questions.can_ask():
-        what, other = ("--undo", "") if is_undo else ("setup", ", or see the text with --print")
-        raise StartupError(f"{what} asks before it writes, and this is not a terminal: add --yes{other}")
+    if not is_agreed:
+        questions.require_terminal("setup")
     if is_undo:
         return _undo(client, client.targets(machine, endpoint), endpoint, is_agreed=is_agreed)
     endpoint = _with_key(client, endpoint)
@@ -89,7 +88,7 @@ def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str 
 
     if (running := dashboard.find_running(config)) is not None:
         return ProxyEndpoint(running.base_url.removesuffix("/v1"), variable), running.public_url
-    return ProxyEndpoint(f"http://{reachable_hosts(config.host)[0]}:{config.port}", variable), None
+    return ProxyEndpoint(local_url(config.host, config.port), variable), None
 
 
 def _with_key(client: Client, endpoint: ProxyEndpoint) -> ProxyEndpoint:
@@ -170,10 +169,7 @@ def _confirm(plan: Sequence[FileChange], endpoint: ProxyEndpoint, *, is_agreed: 
         old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
         for line in difflib.unified_diff(old, new, source, target, lineterm=""):
             print(line)
-    if is_agreed or questions.is_agreed("Make this change?"):
-        return True
-    print("Nothing was changed.")
-    return False
+    return is_agreed or questions.is_confirmed("Make this change?")
 
 
 def _visible_lines(data: bytes | None, endpoint: ProxyEndpoint) -> list[str]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
+from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.config.values import is_loopback, lacks_home
 
 
@@ -26,8 +27,8 @@ class Addresses(NamedTuple):
 
 def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, access: Access) -> str:
     """The text printed at the start: what to paste into Cursor, the dashboard, and who is served."""
-    public_url = addresses.public_url
-    local, *others = (f"http://{host}:{addresses.port}/v1" for host in reachable_hosts(config.host))
+    public_url, port = addresses.public_url, addresses.port
+    other = network_address(config.host) if public_url is None else None
     settings = "at their defaults" if lacks_home(config_path) else config_path
     is_in_memory = str(config.reasoning_content_path) == ":memory:"
     store = "in memory, until the proxy stops" if is_in_memory else config.reasoning_content_path
@@ -36,8 +37,8 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
         key = "one of your access keys"
     lines = [
         f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
-        f"  Override OpenAI Base URL   {public_url + '/v1' if public_url else local}",
-        *(f"  from another machine       {other}" for other in others if not public_url),
+        f"  Override OpenAI Base URL   {public_url or local_url(config.host, port)}/v1",
+        *([f"  from another machine       http://{authority(other, port)}/v1"] if other else []),
         f"  OpenAI API Key             {key}",
         f"  Model to add and choose    {config.upstream_model}",
         *_dashboard_lines(config, addresses.dashboard),
@@ -118,42 +119,24 @@ def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
         yield f"Keys of yours are spent only for requests to {where}; add other names to public_hosts."
 
 
-# The hosts to print for a listening address: no client can connect to the wildcards 0.0.0.0 and ::. The address in the
-# local network is the one the system would send from. Connecting a datagram socket finds it: that chooses a route and
-# sends nothing.
-
-# By wildcard: a remote address, reserved for documentation, to find the route to, and the loopback address.
-_WILDCARDS = {
-    "0.0.0.0": ((socket.AF_INET, "192.0.2.1"), "127.0.0.1"),
-    "::": ((socket.AF_INET6, "2001:db8::1"), "::1"),
-}
+# By wildcard: a remote address, reserved for documentation, to find the route to.
+_ROUTES = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6, "2001:db8::1")}
 
 
-def reachable_hosts(host: str) -> list[str]:
-    """Hosts, in URL form, of a proxy that listens on `host`: for this machine, then for others."""
-    try:
-        address = str(ipaddress.ip_address(host))
-    except ValueError:
-        address = host
-    if address not in _WILDCARDS:
-        return [_in_url(host)]
-    route, loopback = _WILDCARDS[address]
-    outside = _sending_address(*route)
-    return [_in_url(each) for each in (loopback, outside) if each]
+def network_address(host: str) -> str | None:
+    """The address in the local network of a proxy that listens at a wildcard; None for others, or without a network.
 
-
-def _sending_address(family: socket.AddressFamily, remote: str) -> str | None:
-    """The source address of packets to a remote host; None without a network."""
+    It is the one the system would send from. Connecting a datagram socket finds it: that chooses a route and sends
+    nothing.
+    """
+    if host not in _ROUTES:
+        return None
+    family, remote = _ROUTES[host]
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((remote, 9))
-            found = str(probe.getsockname()[0])
+            address = ipaddress.ip_address(probe.getsockname()[0])
     except OSError:
         return None
     # A link-local address needs an interface name, which clients write differently.
-    address = ipaddress.ip_address(found)
-    return None if address.is_loopback or address.is_unspecified or address.is_link_local else found
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return None if address.is_loopback or address.is_unspecified or address.is_link_local else str(address)

@@ -181,8 +181,8 @@ class SetupHistory:
 
     def entry(self, client: str, path: Path) -> FileEntry | None:
         """What is known about a file; None if that is nothing or damaged."""
-        found = self._read(client).get(str(path)) or {}
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+            found = json.loads(self._record(client).read_bytes())[str(path)]
             backup = found["backup"]
             before = None if backup is None else (self._folder / backup).read_bytes()
             states = (found, *found.get("former", ()))
@@ -230,12 +230,6 @@ class SetupHistory:
     def remove_drafts(self) -> None:
         """Delete what a killed setup left here."""
         private_files.remove_drafts(self._folder)
-
-    def _read(self, client: str) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads(self._record(client).read_bytes())
-            return found if isinstance(found, dict) else {}
-        return {}
 
     def _record(self, client: str) -> Path:
         return self._folder / f"{client}.json"
