@@ -99,11 +99,19 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK
     if retry_after is None and refusal.status in _BUSY:
         retry_after = _RETRY_AFTER_SECONDS
     message, body = refusal.message, refusal.body
-    advice = _advice(refusal.status, retry_after, name)
+    wait = f"Wait {retry_after} seconds and try again." if retry_after else "Try again in a moment."
+    if refusal.status == 429:
+        advice = f"Too many requests run at once on this account. {wait}"
+    elif refusal.status >= 500:
+        advice = f"{name} is overloaded or out of order. {wait}"
+    else:
+        advice = (_ADVICE if name == _DEEPSEEK else _ADVICE_ELSEWHERE).get(refusal.status, "").format(name)
     if refusal.status == 400 and tool_count > _MAX_TOOLS and _ABOUT_TOOLS.search(message[:4000]):
         advice = f"The request has {tool_count} tools. Switch off tools or MCP servers that you do not need."
     if advice:
-        message = f"{_sentence(message)} {advice}".strip()
+        message = message.strip()
+        message += "" if not message or message[-1] in ".!?。" else "."
+        message = f"{message} {advice}".strip()
         if body is not None:
             error = body.get("error")
             body = {**body, "error": {**error, "message": message} if isinstance(error, dict) else message}
@@ -145,20 +153,6 @@ def is_unknown_model(refusal: UpstreamRefused, model: str) -> bool:
         rf"(?:{sentence})\.?(?: \(request_id: [\w-]{{1,64}}\))?", refusal.message[:2000], re.IGNORECASE
     )
     return match is not None
-
-
-def _advice(status: int, retry_after: int | None, name: str) -> str:
-    wait = f"Wait {retry_after} seconds and try again." if retry_after else "Try again in a moment."
-    if status == 429:
-        return f"Too many requests run at once on this account. {wait}"
-    if status >= 500:
-        return f"{name} is overloaded or out of order. {wait}"
-    return _ADVICE.get(status, "") if name == _DEEPSEEK else _ADVICE_ELSEWHERE.get(status, "").format(name)
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if not text or text[-1] in ".!?。" else text + "."
 
 
 def is_overflow(error: ProxyError) -> bool:

@@ -28,13 +28,12 @@ _MAX_TEXT = 200
 
 def placeholder(part: Mapping[str, Any]) -> str:
     """The text in place of an image or file: its kind, name or URL, size and digest."""
+    kind, name, url = "image", "", ""
     if part["type"] == "image_url":
-        return _placeholder("image", "", _source(part))
-    file = part["file"]
-    return _placeholder("file", file.get("filename") or file.get("file_id") or "", file.get("file_data") or "")
-
-
-def _placeholder(kind: str, name: str, url: str) -> str:
+        url = _source(part)
+    else:
+        kind, file = "file", part["file"]
+        name, url = file.get("filename") or file.get("file_id") or "", file.get("file_data") or ""
     media, data = _split_url(url)
     facts = [_line(name)] if name else []
     if data is not None:
@@ -144,14 +143,10 @@ def has_new_picture(messages: Sequence[Message]) -> bool:
     some clients put reminders behind those.
     """
     start = len(messages) - 1
-    while start > 0 and not _begins_turn(messages, start):
+    while start > 0 and (messages[start].role != "user" or messages[start - 1].role in ("user", "tool")):
         start -= 1
     new = {_source(part) for message in messages[start:] for part in _pictures(message)}
     return bool(new) and bool(new - {_source(part) for message in messages[:start] for part in _pictures(message)})
-
-
-def _begins_turn(messages: Sequence[Message], index: int) -> bool:
-    return messages[index].role == "user" and messages[index - 1].role not in ("user", "tool")
 
 
 class _Placed(NamedTuple):
@@ -201,18 +196,16 @@ class PicturedHistory:
 def _place(message: Message, digests: Sequence[bytes | None], descriptions: Sequence[str | None]) -> Message:
     if not any(descriptions):
         return message
-    parts = [_place_part(*each) for each in zip(_parts(message), digests, descriptions, strict=True)]
+    parts: list[Mapping[str, Any]] = []
+    for part, digest, description in zip(_parts(message), digests, descriptions, strict=True):
+        if digest is not None and description is not None:
+            # A picture cannot show its own digest, so no text in it can end the description early.
+            words = f"{placeholder(part)} in words:\n{description}\n[end of {digest.hex()[:12]}]"
+            part = {"type": "text", "text": words}
+        parts.append(part)
     if all(part["type"] == "text" for part in parts):
         return message._replace(content="\n".join(part["text"] for part in parts))
     return message._replace(content=tuple(parts))
-
-
-def _place_part(part: Mapping[str, Any], digest: bytes | None, description: str | None) -> Mapping[str, Any]:
-    if digest is None or description is None:
-        return part
-    # A picture cannot show its own digest, so no text in it can end the description early.
-    words = f"{placeholder(part)} in words:\n{description}\n[end of {digest.hex()[:12]}]"
-    return {"type": "text", "text": words}
 
 
 def _digests(message: Message) -> tuple[bytes | None, ...]:

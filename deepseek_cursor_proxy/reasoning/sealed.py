@@ -16,7 +16,7 @@ import hmac
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.compression import compress
@@ -76,38 +76,30 @@ class Opener:
         self.owner = sealer.owner
         self._sealer = sealer
         self._most = self._left = most_bytes
-        self._known: dict[str, _OpenedText | None] = {}
+        # The opened texts, each with its size in bytes.
+        self._known: dict[str, tuple[str, int]] = {}
 
     def open(self, sealed: str) -> str | None:
         """The reasoning; None unless we sealed it for this caller. TooLarge when the sum is too large."""
-        if sealed not in self._known:
-            self._known[sealed] = self._open(sealed)
-        found = self._known[sealed]
-        if found is None:
-            return None
-        self._left -= found.size
-        if self._left < 0:
-            raise self._too_large()
-        return found.text
-
-    def _open(self, sealed: str) -> "_OpenedText | None":
+        if sealed in self._known:
+            text, size = self._known[sealed]
+            self._spend(size)
+            return text
         raw = self._sealer.open(sealed, self._left)
         if raw is None:
             return None
-        if len(raw) > self._left:
-            raise self._too_large()
-        return _OpenedText(raw.decode("utf-8", "surrogatepass"), len(raw))
+        self._spend(len(raw))
+        text = raw.decode("utf-8", "surrogatepass")
+        self._known[sealed] = text, len(raw)
+        return text
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(
-            f"The sealed reasoning in this request is larger than {self._most} bytes when it is opened. Start a new "
-            "chat, or send every reasoning once."
-        )
-
-
-class _OpenedText(NamedTuple):
-    text: str
-    size: int
+    def _spend(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise TooLarge(
+                f"The sealed reasoning in this request is larger than {self._most} bytes when it is opened. Start a "
+                "new chat, or send every reasoning once."
+            )
 
 
 def unseal_each(

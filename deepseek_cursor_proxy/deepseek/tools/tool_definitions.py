@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import count
+from operator import is_
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -127,11 +128,17 @@ def _clean(schema: Schema) -> Schema:
 
 
 def _clean_value(keyword: str, value: Any) -> Any:
-    """The value of a keyword; _LEFT_OUT if its type is wrong."""
+    """The value of a keyword, the same object if nothing changes; _LEFT_OUT if its type is wrong."""
     if keyword in _MAPS:
-        return _clean_map(value) if isinstance(value, dict) else _LEFT_OUT
+        if not isinstance(value, dict):
+            return _LEFT_OUT
+        changes = {name: new for name, inner in value.items() if (new := _clean_place(inner)) is not inner}
+        return {**value, **changes} if changes else value
     if keyword in _LISTS or (keyword == "items" and isinstance(value, list)):
-        return _clean_list(value) if isinstance(value, list) else _LEFT_OUT
+        if not isinstance(value, list):
+            return _LEFT_OUT
+        cleaned = [_clean_place(inner) for inner in value]
+        return value if all(map(is_, cleaned, value)) else cleaned
     if keyword in _SINGLE or keyword in _SINGLE_OR_BOOLEAN:
         if isinstance(value, dict):
             return _clean(value)
@@ -139,18 +146,11 @@ def _clean_value(keyword: str, value: Any) -> Any:
             return _LEFT_OUT
         return value if keyword in _SINGLE_OR_BOOLEAN else _clean_place(value)
     if keyword == "required":
-        return _clean_required(value) if isinstance(value, list) else _LEFT_OUT
+        if not isinstance(value, list):
+            return _LEFT_OUT
+        names = list(dict.fromkeys(name for name in value if isinstance(name, str)))
+        return value if len(names) == len(value) else names
     return _LEFT_OUT if keyword == "type" and value is None else value
-
-
-def _clean_map(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
-    changes = {name: new for name, value in schemas.items() if (new := _clean_place(value)) is not value}
-    return {**schemas, **changes} if changes else schemas
-
-
-def _clean_list(schemas: list[Any]) -> list[Any]:
-    cleaned = [_clean_place(schema) for schema in schemas]
-    return schemas if all(new is old for new, old in zip(cleaned, schemas, strict=True)) else cleaned
 
 
 def _clean_place(value: Any) -> Schema:
@@ -158,11 +158,6 @@ def _clean_place(value: Any) -> Schema:
     if isinstance(value, dict):
         return _clean(value)
     return {"not": {}} if value is False else {}
-
-
-def _clean_required(names: list[Any]) -> list[Any]:
-    strings = list(dict.fromkeys(name for name in names if isinstance(name, str)))
-    return names if len(strings) == len(names) else strings
 
 
 Key = TypeVar("Key", str, tuple[str, str])
