@@ -92,18 +92,18 @@ class TurnRecorder:
         if has_calls and prepared.request.client_api == MESSAGES:
             turns = [*turns, *(other for turn in turns for other in _with_objects(turn))]
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
-        entries: list[_Entry] = []
+        new: list[_Entry] = []
         partial = []
         for at, turn in enumerate(turns):
             echo = echoed_message(turn, prepared.request.custom_tools, names)
             keys, reasoning = prepared.history.answer_keys(echo), echo.reasoning or ""
-            entries.append(((*keys.record_keys(), *echoes.record_keys(keys, echo)), reasoning))
+            # Most turns with calls are stored with the first of them, and get no reasoning after that.
+            if self._stored.get(keys.exact) != reasoning:
+                new.append(((*keys.record_keys(), *echoes.record_keys(keys, echo)), reasoning))
             if echo.server_items is not None:
                 extras.append((server_turns.record_keys(self._namespace, echo, keys), echo.server_items))
             if shown is not None and at < count:
                 partial.append(KeyAlias(keys.exact, keys.partial_key(shown), reasoning))
-        # Most turns with calls are stored with the first of them, and get no reasoning after that.
-        new = [entry for entry in entries if self._stored.get(entry[0][0]) != entry[1]]
         if new:
             # Each reasoning once, under all its keys: one turn may be echoed in several forms.
             keys_of: dict[str, tuple[bytes, ...]] = {}

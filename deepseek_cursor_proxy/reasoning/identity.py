@@ -358,6 +358,9 @@ def digest_message(message: Message) -> MessageDigest:
     if not isinstance(message.content, str):
         # Parts have no hash.
         return _compute(message)
+    if message.reasoning is not None:
+        # An answer is recorded with its reasoning, and comes back without.
+        message = message._replace(reasoning=None)
     own = _known.get(message)
     if own is None:
         own = _compute(message)

@@ -147,15 +147,20 @@ class PreparedRequest(NamedTuple):
     notice: str = ""
 
     def count_turns(self) -> TurnCounts:
-        restored = [turn.is_empty for turn in self.turns if turn.is_restored]
-        kept = sum([turn.source is Source.CLIENT for turn in self.turns])
-        empty = sum(restored)
-        return TurnCounts(len(restored) - empty, kept, empty, self.missing_count, self.transcript_count)
+        filled = kept = empty = 0
+        for turn in self.turns:
+            if turn.source is Source.CLIENT:
+                kept += 1
+            elif turn.is_restored:
+                filled += not turn.is_empty
+                empty += turn.is_empty
+        return TurnCounts(filled, kept, empty, self.missing_count, self.transcript_count)
 
     @property
     def missing_count(self) -> int:
         """How many turns needed a reasoning that no source had."""
-        return sum([turn.source is Source.MISSING and turn.need is not ReasoningNeed.NONE for turn in self.turns])
+        missing = [turn for turn in self.turns if turn.source is Source.MISSING]
+        return sum([turn.need is not ReasoningNeed.NONE for turn in missing]) if missing else 0
 
     @property
     def has_transcript(self) -> bool:

@@ -276,7 +276,7 @@ def chunk_deltas(body: Mapping[str, Any], part: str = "delta") -> list[Delta]:
         # Some gateways send `"error": null` in every chunk, and some clients test for the key alone.
         body = {name: value for name, value in body.items() if name != "error"}
     choices = [choice for choice in as_list(body.get("choices")) if isinstance(choice, dict)]
-    usage = _usage(body.get("usage"))
+    usage = _usage(body["usage"]) if body.get("usage") is not None else None
     if not choices:
         return [Delta(usage=usage, chunk={**body, "choices": []})]
     if len(choices) == 1 and len(body["choices"]) == 1:
