@@ -196,9 +196,10 @@ class _HistoryBuilder:
         for position in missing:
             current.results[position] = current.index, Message("tool", CANCELLED)
         order = sorted(current.results) if missing else list(current.results)
-        answers = [
-            (origin, result if result.tool_call_id == calls[each].id else result._replace(tool_call_id=calls[each].id))
-            for each in order
-            for origin, result in [current.results[each]]
-        ]
-        return [(current.index, current.message), *answers]
+        completed = [(current.index, current.message)]
+        for position in order:
+            origin, result = current.results[position]
+            if result.tool_call_id != calls[position].id:
+                result = result._replace(tool_call_id=calls[position].id)
+            completed.append((origin, result))
+        return completed

@@ -307,6 +307,6 @@ class Exchange:
 def prepare_request(namespace: bytes, request: ChatRequest, services: Services) -> ChatRequest:
     """What a request would send, without sending it: its history restored and repaired, its tools in order."""
     config, memory = services.config, services.memory
-    request, history, stored = find_turns(namespace, request, services.reasoning_store.find, memory)
-    prepared = prepare(request, history, stored, config.missing_reasoning_strategy, memory)
-    return ChatTracker(request, history, services.chats, config.tool_order).order_tools(prepared).request
+    found = find_turns(namespace, request, services.reasoning_store.find, memory)
+    prepared = prepare(found.request, found.history, found.stored, config.missing_reasoning_strategy, memory)
+    return ChatTracker(found.request, found.history, services.chats, config.tool_order).order_tools(prepared).request

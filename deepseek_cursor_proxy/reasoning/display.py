@@ -45,7 +45,7 @@ def show_reasoning(
                 shown += display.show_all(item)
             yield shown
     except ProxyError:
-        endings = [ending for choice, each in displays.items() if (ending := each.close_block(choice))]
+        endings = [ending for choice, display in displays.items() if (ending := display.close_block(choice))]
         if endings:
             yield list(endings)
         raise
@@ -77,7 +77,7 @@ class _ChoiceDisplay:
             return [Delta(delta.choice, None, delta.reasoning, (), None, None, delta.chunk, delta.run)]
         if delta.text and self._has_text and not (self._writer or self._notice):
             return [delta]
-        return [self.show(each) for each in split_run(delta)]
+        return [self.show(single) for single in split_run(delta)]
 
     def show(self, delta: Delta) -> Delta:
         before = self._write(delta.reasoning) if delta.reasoning and self._form else ""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys, identify
-from deepseek_cursor_proxy.reasoning.restore import FindTexts, StoredTexts, look_up
+from deepseek_cursor_proxy.reasoning.identity import TurnKeys, identify
+from deepseek_cursor_proxy.reasoning.restore import FindTexts, FoundTurns, look_up
 
 # By index in the client's history: the message in place of one with an echo, None for one that is nothing else.
 _Edits = Mapping[int, Message | None]
@@ -27,14 +27,6 @@ _BYTES_PER_EDIT = 300
 _NOTICE_WORDS = remove_spaces(thinking_blocks.NOTICE)
 # No model writes more white space before an answer.
 _LONGEST_LEAD = 8
-
-
-class FoundTurns(NamedTuple):
-    """A request without echoes, its history, and the texts that are stored for it."""
-
-    request: ChatRequest
-    history: History
-    stored: StoredTexts
 
 
 def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
@@ -48,7 +40,7 @@ def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
         return ()
     words, lead = _words(f"{answer.reasoning}{answer.content}"), _lead(answer.content)
     leads = ("", lead) if 0 < len(lead) <= _LONGEST_LEAD else ("",)
-    return tuple([keys.words_key(words, each) for each in leads])
+    return tuple([keys.words_key(words, lead) for lead in leads])
 
 
 def find_turns(
@@ -66,22 +58,22 @@ def find_turns(
     lookup = memory.look_up(_ECHOES, messages, namespace)
     edits = dict(lookup.result or {})
 
-    def look_up_all() -> tuple[FoundTurns, Sequence[int]]:
+    def look_up_all() -> FoundTurns:
         edited = request._replace(messages=_apply(edits, request.messages)) if edits else request
         history = identify(namespace, _apply(edits, messages), request.conversation, memory)
-        looked_up = look_up(edited, history, find, memory)
-        return FoundTurns(edited, history, looked_up.stored), looked_up.doubtful
+        return look_up(edited, history, find, memory)
 
-    found, doubtful = look_up_all()
-    if not doubtful and not edits:
-        return found
-    start = lookup.count - sum(each is None for each in edits.values())
+    turns = look_up_all()
+    if not turns.doubtful and not edits:
+        return turns
+    start = lookup.count - sum(message is None for message in edits.values())
     origins = [at for at in range(len(messages)) if at not in edits or edits[at] is not None]
-    new = _find_echoes(found, [at for at in doubtful if at >= start], find)
+    new = _find_echoes(turns, [at for at in turns.doubtful if at >= start], find)
     edits |= {origins[at]: message for at, message in new.items()}
     if messages[-1].role != "assistant":
-        lookup.store(edits, sum(_BYTES_PER_EDIT + each.byte_size for each in edits.values() if each is not None))
-    return look_up_all()[0] if new else found
+        sizes = [_BYTES_PER_EDIT + message.byte_size for message in edits.values() if message is not None]
+        lookup.store(edits, sum(sizes))
+    return look_up_all() if new else turns
 
 
 def _apply(edits: _Edits, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -111,9 +103,9 @@ class _Reading(NamedTuple):
         said = message.reasoning if self.echo is None else self.echo
         if said is not None and not is_blank(said):
             words = remove_spaces(said)
-            found = next((each for each in texts if remove_spaces(each) == words), None)
-            return message._replace(reasoning=found) if found not in (None, message.reasoning) else None
-        if len({remove_spaces(each) for each in texts}) != 1:
+            stored = next((text for text in texts if remove_spaces(text) == words), None)
+            return message._replace(reasoning=stored) if stored not in (None, message.reasoning) else None
+        if len({remove_spaces(text) for text in texts}) != 1:
             # None; or the words can be divided in two ways.
             return None
         rest = _text_after(str(message.content), texts[0])
@@ -121,25 +113,25 @@ class _Reading(NamedTuple):
         lead = _lead(rest)[-_LONGEST_LEAD:]
         leads = {self.keys.words_key(self.words, lead[start:]): lead[start:] for start in range(len(lead))}
         known = find(list(leads)) if leads else {}
-        own_lead = next((each for key, each in leads.items() if key in known), "")
+        own_lead = next((own for key, own in leads.items() if key in known), "")
         return message._replace(content=own_lead + rest.lstrip(), reasoning=texts[0])
 
 
-def _find_echoes(found: FoundTurns, doubtful: Iterable[int], find: FindTexts) -> dict[int, Message | None]:
+def _find_echoes(turns: FoundTurns, doubtful: Iterable[int], find: FindTexts) -> dict[int, Message | None]:
     """The messages in place of those with an echo, by index."""
-    readings = [each for at in doubtful for each in _readings(found, at)]
-    texts = find([each.key for each in readings]) if readings else {}
+    readings = [reading for at in doubtful for reading in _readings(turns, at)]
+    texts = find([reading.key for reading in readings]) if readings else {}
     edits: dict[int, Message | None] = {}
-    for each in readings:
-        if each.at in edits or (message := each.divide(texts.get(each.key, ()), find)) is None:
-            continue
-        edits |= {each.at: message} if each.echo is None else {each.at - 1: None, each.at: message}
+    for reading in readings:
+        at = reading.at
+        if at not in edits and (message := reading.divide(texts.get(reading.key, ()), find)) is not None:
+            edits |= {at: message} if reading.echo is None else {at - 1: None, at: message}
     return edits
 
 
-def _readings(found: FoundTurns, at: int) -> list[_Reading]:
+def _readings(turns: FoundTurns, at: int) -> list[_Reading]:
     """The ways to read a turn: as one with the message before or after it, and alone."""
-    messages, keys = found.request.messages, found.history.keys
+    messages, keys = turns.request.messages, turns.history.keys
     readings = []
     for last in (at, at + 1):
         own = keys[last] if 0 < last < len(keys) and keys[last - 1] is not None else None

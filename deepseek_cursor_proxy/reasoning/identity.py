@@ -112,7 +112,7 @@ class TurnKeys:
     @functools.cached_property
     def result(self) -> tuple[bytes, ...]:
         unique_ids = [result_id for result_id in self._result_ids if is_unique_id(result_id)]
-        return tuple([digest(self._namespace, b"result", text_bytes(each), self._own) for each in unique_ids])
+        return tuple([digest(self._namespace, b"result", text_bytes(result_id), self._own) for result_id in unique_ids])
 
     @functools.cached_property
     def dialogue(self) -> bytes:
@@ -321,14 +321,14 @@ def is_unique_id(call_id: str) -> bool:
     """Whether an id is random enough that no other call has it."""
     if _DEEPSEEK_ID.fullmatch(call_id) or _UUID.fullmatch(call_id):
         return True
-    found = _RANDOM_PART.fullmatch(call_id)
-    if found is None:
+    part = _RANDOM_PART.fullmatch(call_id)
+    if part is None:
         safe = _URL_SAFE.fullmatch(call_id)
         return safe is not None and _is_random(safe.group(1))
     # Words in a row are long but not random, and so are numbers; letters and digits mixed are.
-    if found.group(1).isdigit() or found.group(1).isalpha():
+    if part.group(1).isdigit() or part.group(1).isalpha():
         return False
-    return len(set(found.group(1))) >= _FEWEST_DIFFERENT_CHARACTERS
+    return len(set(part.group(1))) >= _FEWEST_DIFFERENT_CHARACTERS
 
 
 def _is_random(text: str) -> bool:

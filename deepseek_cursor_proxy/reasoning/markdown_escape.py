@@ -87,9 +87,9 @@ class _LineContext(NamedTuple):
         """The context after the rest of a line without the markers of the lists and quotes that it continues."""
         begins = False
         while len(containers) < _DEEPEST and rest.strip(" ") and _indent(rest) < 4:
-            found = _QUOTE.match(rest)
-            width, container = (found.end(), _IN_BLOCK_QUOTE) if found else (0, 0)
-            if found is None:
+            quote = _QUOTE.match(rest)
+            width, container = (quote.end(), _IN_BLOCK_QUOTE) if quote else (0, 0)
+            if quote is None:
                 width = container = _item_width(rest, self.is_paragraph and is_inside and not begins)
             if not width:
                 break
@@ -193,16 +193,16 @@ class Escaper:
         out: list[str] = []
         at = 0
         while True:
-            found = _LINE_END.search(whole, at)
-            if found and found[0] == "\r" and found.end() == len(whole) and not is_end:
+            line_end = _LINE_END.search(whole, at)
+            if line_end and line_end[0] == "\r" and line_end.end() == len(whole) and not is_end:
                 # It may be half of a line end.
-                found = None
-            end = found.start() if found else len(whole)
-            at, held = self._scan(whole, at, end, out, is_whole=found is not None or is_end)
-            if found is None:
+                line_end = None
+            end = line_end.start() if line_end else len(whole)
+            at, held = self._scan(whole, at, end, out, is_whole=line_end is not None or is_end)
+            if line_end is None:
                 break
             self._end_line(whole[at:end])
-            at = found.end()
+            at = line_end.end()
         out.append(whole[self._written : held])
         self._is_holding = held < len(whole)
         if is_end:
@@ -326,8 +326,8 @@ def find_outside(line: str, text: str, start: int) -> int:
     while (stop := text.find(line, at)) >= 0:
         inside = text[at:stop]
         if context.open_fence or "```" in inside or "~~~" in inside:
-            for each in _LINE_END.split(inside):
-                context = context.after(each)
+            for line_inside in _LINE_END.split(inside):
+                context = context.after(line_inside)
         if not context.open_fence:
             return stop
         at = stop + 1

@@ -170,9 +170,9 @@ class PreparedRequest(NamedTuple):
         """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
         size = sum(
             [
-                len(each.reasoning or "") + len(each.details or "") + len(each.server_items or "")
-                for each in self.request.messages
-                if each.role == "assistant"
+                len(message.reasoning or "") + len(message.details or "") + len(message.server_items or "")
+                for message in self.request.messages
+                if message.role == "assistant"
             ]
         )
         # The calls of all choices are made at once.
@@ -197,14 +197,17 @@ class StoreMatch(NamedTuple):
 _UNKNOWN = StoreMatch(None, "unknown")
 
 
-class LookedUp(NamedTuple):
-    """The texts stored for a history, and the indices of turns whose text is part of none of the keys found."""
+class FoundTurns(NamedTuple):
+    """A request, its history, and the texts that are stored for it."""
 
+    request: ChatRequest
+    history: History
     stored: StoredTexts
+    # The indices of turns whose text is part of none of the keys that are stored.
     doubtful: Sequence[int] = ()
 
 
-def look_up(request: ChatRequest, history: History, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> LookedUp:
+def look_up(request: ChatRequest, history: History, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
     """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs.
 
     The chat memory knows the texts of turns that were sent before.
@@ -227,7 +230,7 @@ def look_up(request: ChatRequest, history: History, find: FindTexts, memory: Cha
         elif blocks and blocks[0].start == 0 and sent[0] not in blocks[0].readings:
             others.append((at, keys))
     if not others:
-        return LookedUp(stored)
+        return FoundTurns(request, history, stored)
     if exact := [keys.exact for _, keys in others if keys.exact not in stored]:
         stored |= find(exact)
     if without_exact := [keys for _, keys in others if len(stored.get(keys.exact, ())) != 1]:
@@ -243,7 +246,7 @@ def look_up(request: ChatRequest, history: History, find: FindTexts, memory: Cha
     ]
     if partial := [key for at, keys in others for key in _partial_keys(keys, history.blocks[at], stored)]:
         stored |= find(partial)
-    return LookedUp(stored, doubtful)
+    return FoundTurns(request, history, stored, doubtful)
 
 
 def _partial_keys(keys: TurnKeys, blocks: Sequence[Block], stored: StoredTexts) -> tuple[bytes, ...]:
@@ -314,11 +317,11 @@ def add_details(
     """The request with the list of details beside each reasoning that came with one."""
     lookup = memory.look_up(_DETAILS, prepared.request.messages, namespace)
     new = prepared.request.messages[lookup.count :]
-    keys = [details_key(namespace, each.reasoning) if each.reasoning else None for each in new]
-    found = find([key for key in keys if key is not None])
+    keys = [details_key(namespace, message.reasoning) if message.reasoning else None for message in new]
+    stored = find([key for key in keys if key is not None])
     # Of several lists with the same text the oldest: the one that was sent before.
     pairs = zip(new, keys, strict=True)
-    added = [each._replace(details=found[key][-1]) if key in found else each for each, key in pairs]
+    added = [message._replace(details=stored[key][-1]) if key in stored else message for message, key in pairs]
     messages = (*(lookup.result or ()), *added)
     lookup.store(messages)
     return prepared._replace(request=prepared.request._replace(messages=messages))
@@ -464,7 +467,7 @@ def _original(sent: str, shown: Block) -> str | None:
     if sent in shown.readings:
         return None
     words = remove_spaces(sent)
-    return next((each for each in shown.readings if remove_spaces(each) == words), None)
+    return next((text for text in shown.readings if remove_spaces(text) == words), None)
 
 
 def match_sent(sent: Sequence[str] | None, shown: Block | None) -> StoreMatch | None:

@@ -74,7 +74,7 @@ def _words(turn: Message) -> list[str]:
     calls = " ".join(call.id for call in turn.tool_calls if is_unique_id(call.id))
     # Clients trim the text, and the reasoning is the original by now.
     words = ["" if is_blank(turn.reasoning) else turn.reasoning or "", content.strip(), calls]
-    return [each for each in words if each]
+    return [text for text in words if text]
 
 
 def _key(namespace: bytes, words: str) -> bytes:

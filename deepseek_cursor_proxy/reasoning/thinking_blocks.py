@@ -175,32 +175,32 @@ def undo_client_escapes(text: str) -> str:
 
     Clients change a whole text: where a single `<` or line feed is left, the model wrote the others like this.
     """
-    found = text
-    if "&lt;" in found and "<" not in found:
-        found = _IN_HTML.sub(lambda sign: _HTML_SIGNS[sign[1].lower()], found)
-    if "\r\n" in found and found.count("\n") == found.count("\r\n"):
-        found = found.replace("\r\n", "\n")
-    return found if found is not text and any(form.opening in found for form in _FORMS) else text
+    plain = text
+    if "&lt;" in plain and "<" not in plain:
+        plain = _IN_HTML.sub(lambda sign: _HTML_SIGNS[sign[1].lower()], plain)
+    if "\r\n" in plain and plain.count("\n") == plain.count("\r\n"):
+        plain = plain.replace("\r\n", "\n")
+    return plain if plain is not text and any(form.opening in plain for form in _FORMS) else text
 
 
 def find_blocks(text: str) -> list[Block]:
     """Every block at the start of a text or after two line breaks; positions are in `undo_client_escapes(text)`."""
     text = undo_client_escapes(text)
-    found: list[Block] = []
+    blocks: list[Block] = []
     budget = _FenceBudget()
     # White space before the first block is a client's edit without meaning.
     at = len(text) - len(text.lstrip()) if text[:1].isspace() else 0
     while block := block_at(text, at, budget=budget):
-        found.append(block if found or not block.start else replace(block, start=0))
+        blocks.append(block if blocks or not block.start else replace(block, start=0))
         at = block.end
-    if not found:
+    if not blocks:
         at = 0
     unclosed: set[str] = set()
     while opening := _LATER.search(text, at):
-        form = next(each for each in _FORMS if each.opening == opening.group(1))
-        block = None if form.tag in unclosed else block_at(text, opening.start(1), is_later=not found, budget=budget)
+        form = next(form for form in _FORMS if form.opening == opening.group(1))
+        block = None if form.tag in unclosed else block_at(text, opening.start(1), is_later=not blocks, budget=budget)
         if block is not None:
-            found.append(replace(block, start=opening.start()))
+            blocks.append(replace(block, start=opening.start()))
             at = block.end
             continue
         # Nothing that opens before this form's next closing can be a block of it either, and nothing at all when there
@@ -209,18 +209,18 @@ def find_blocks(text: str) -> list[Block]:
         if stop < 0:
             unclosed.add(form.tag)
         at = max(opening.end(), stop)
-    return found
+    return blocks
 
 
-def strip_blocks(text: str, found: Sequence[Block]) -> str:
+def strip_blocks(text: str, blocks: Sequence[Block]) -> str:
     """Strip these blocks of `find_blocks` from a text."""
-    if not found:
+    if not blocks:
         return text
     text = undo_client_escapes(text)
-    if len(found) == 1 and found[0].start == 0:
-        return text[found[0].end :]
-    starts = [0, *(block.end for block in found)]
-    ends = [*(block.start for block in found), len(text)]
+    if len(blocks) == 1 and blocks[0].start == 0:
+        return text[blocks[0].end :]
+    starts = [0, *(block.end for block in blocks)]
+    ends = [*(block.start for block in blocks), len(text)]
     return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
 
 
@@ -234,7 +234,7 @@ def own_blocks(blocks: Sequence[Block], *reasonings: str | None) -> Sequence[Blo
             # All of the reasoning: an empty block after it is the model's own.
             return blocks[:1]
         # Spans of one turn, or turns that a client merged into one message.
-        if any(_is_beginning("".join(each), reasoning, blocks[-1]) for each in _spans(blocks)):
+        if any(_is_beginning("".join(span), reasoning, blocks[-1]) for span in _spans(blocks)):
             return blocks
         if reasoning in map("\n\n".join, _spans(blocks)):
             return blocks
@@ -261,7 +261,7 @@ def is_single(blocks: Sequence[Block]) -> bool:
 
 def fits(reasoning: str, block: Block) -> bool:
     """Whether a block shows this reasoning, or how it begins: the rest came after the answer began."""
-    return block.fits(reasoning) or any(_is_beginning(each, reasoning, block) for each in block.readings)
+    return block.fits(reasoning) or any(_is_beginning(reading, reasoning, block) for reading in block.readings)
 
 
 def join_split_text(parts: Sequence[str]) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.reasoning import echoes, identity
-from deepseek_cursor_proxy.reasoning.echoes import FoundTurns
+from deepseek_cursor_proxy.reasoning.restore import FoundTurns
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE
 from tests.support.histories import TOOLS, assistant, result, system, user
 
