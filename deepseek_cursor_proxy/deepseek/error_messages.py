@@ -86,7 +86,7 @@ def read_refusal(status: int, raw: bytes, retry_after: int | None, name: str = _
 
 
 def name_upstream(error: ProxyError, name: str) -> None:
-    """Put the name of the upstream in place of DeepSeek's, with which our error texts begin."""
+    """Replace the name DeepSeek, with which our error texts begin, with the name of the upstream."""
     if isinstance(error, UpstreamFailed) and error.message.startswith(_DEEPSEEK):
         error.message = name + error.message.removeprefix(_DEEPSEEK)
 
@@ -119,7 +119,7 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK
 
 
 # What hosts call an unknown model in `code`, and their sentences for it. The sentences are whole, with nothing in them
-# but the model: a text that quotes the client's request is none of these.
+# but the model, so that a message that quotes the client's request does not match.
 _MODEL_CODES = frozenset(
     {
         "model_not_found",

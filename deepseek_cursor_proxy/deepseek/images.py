@@ -209,7 +209,7 @@ def _place(message: Message, digests: Sequence[bytes | None], descriptions: Sequ
 
 
 def _digests(message: Message) -> tuple[bytes | None, ...]:
-    """The digest of each part, None for one that is no picture; empty for a message without pictures."""
+    """The digest of each part, None where the part is no picture; empty if the message has no pictures."""
     if not _pictures(message):
         return ()
     return tuple(_digest(part) if _is_picture(part) else None for part in _parts(message))
@@ -226,7 +226,7 @@ def _parts(message: Message) -> Parts:
 def _is_picture(part: Picture) -> bool:
     if part["type"] != "file":
         return bool(part["type"] == "image_url")
-    # An uploaded file may be anything; one that is no picture is refused, and stays named.
+    # An uploaded file may be anything; DeepSeek refuses to describe one that is no picture, and its placeholder stays.
     data = part["file"].get("file_data")
     return bool(data[:11].lower() == "data:image/" if data else part["file"].get("file_id"))
 

@@ -81,7 +81,7 @@ def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
 
 
 def resolve_claude(requested: str, config: ProxyConfig) -> str:
-    """The model in place of one of Anthropic's, by the rule of DeepSeek's own Messages API; other names stay."""
+    """The model for a name of Anthropic's, by the rule of DeepSeek's own Messages API; other names stay."""
     name = requested.strip().lower()
     if (
         has_own_names(config)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.conversation import Delta
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 
-# A thousand times the longest prompt. Sums of such counts fit the 64 bits of a column for billions of requests, and
+# A thousand times the longest prompt. Sums of these counts fit the 64 bits of a column for billions of requests, and
 # none is infinite or has the thousands of digits that Python refuses to write.
 _PLENTY = 10**9
-# Of other figures, such as prices in small units, and of sums of them.
+# Limits for other figures (prices in small units) and for their sums.
 _MOST, _MOST_OF_SUM = 10**15, 10**18
 
 
@@ -74,7 +74,7 @@ def _count(value: object) -> int:
 
 
 def _sensible(value: Any, bound: int) -> Any:
-    """The number; 0 for one that is negative, too large or none at all."""
+    """The value, or 0 if it is no number, negative or too large."""
     return value if type(value) in (int, float) and 0 <= value < bound else 0
 
 

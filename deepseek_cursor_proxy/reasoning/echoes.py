@@ -7,7 +7,7 @@ key finds the turn. The words of such a turn are still the same: its reasoning, 
 echo. That happens before the history is identified: the turn and all later ones have the keys that they would have had
 without the echo.
 
-Rule: the client itself sends every word of the reasoning, so none of another chat can get in. Pure.
+Rule: the client itself sends every word of the reasoning, so no text of another chat can get in. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.identity import TurnKeys, identify
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, FoundTurns, look_up
 
-# By index in the client's history: the message in place of one with an echo, None for one that is nothing else.
+# By index in the client's history: the message without its echo; None if it was nothing but the echo.
 _Edits = Mapping[int, Message | None]
 _ECHOES: Stage[Message, _Edits] = Stage("echoes", lambda message: 0)
 _BYTES_PER_EDIT = 300
@@ -118,7 +118,7 @@ class _Reading(NamedTuple):
 
 
 def _find_echoes(turns: FoundTurns, doubtful: Iterable[int], find: FindTexts) -> dict[int, Message | None]:
-    """The messages in place of those with an echo, by index."""
+    """The messages with an echo, without it, by index."""
     readings = [reading for at in doubtful for reading in _readings(turns, at)]
     texts = find([reading.key for reading in readings]) if readings else {}
     edits: dict[int, Message | None] = {}

@@ -3,7 +3,7 @@
 Pure: `look_up` reads the texts stored under the keys of the history with a given function, `prepare` makes the request.
 Our own thinking blocks and notices leave the text here; `identity` strips them by the same functions.
 
-An assistant's reasoning comes from the first of these that has it:
+The reasoning of an assistant message comes from the first source that has it:
   1. STORE    the store, by the turn's exact key: the model's own bytes, whatever the client sends in their place; of
               several texts under that key, the client's decides
   2. CLIENT   a string in the request that is not blank; but the text of 3 or 4, if it differs in white space only,
@@ -203,7 +203,7 @@ class FoundTurns(NamedTuple):
     request: ChatRequest
     history: History
     stored: StoredTexts
-    # The indices of turns whose text is part of none of the keys that are stored.
+    # The indices of turns for which no stored key covers their text.
     doubtful: Sequence[int] = ()
 
 
@@ -319,7 +319,7 @@ def add_details(
     new = prepared.request.messages[lookup.count :]
     keys = [details_key(namespace, message.reasoning) if message.reasoning else None for message in new]
     stored = find([key for key in keys if key is not None])
-    # Of several lists with the same text the oldest: the one that was sent before.
+    # If several lists have the same text, take the oldest: it was sent before.
     pairs = zip(new, keys, strict=True)
     added = [message._replace(details=stored[key][-1]) if key in stored else message for message, key in pairs]
     messages = (*(lookup.result or ()), *added)
@@ -486,7 +486,7 @@ def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) 
         return _UNKNOWN
     exact = stored.get(keys.exact, ())
     if len(exact) == 1:
-        # The usual case; computing the weaker keys of such a turn would be wasted.
+        # The usual case: the weaker keys are not computed.
         return StoreMatch(exact[0], "exact")
     doubt = "unknown"
     for proof in PROOFS:
@@ -543,7 +543,7 @@ def match_client(message: Message, match: StoreMatch, keys: TurnKeys, stored: St
         if proof == "exact" and len(exact) == 1:
             # An empty one is no reason to drop what the client has.
             return match if is_blank(exact[0]) else StoreMatch(exact[0], proof, beats_client=True)
-    # Of several, the one that this chat has sent before.
+    # If there are several, the one that this chat has sent before.
     return match._replace(beats_client=match.proof == "sent" and match.reasoning in exact)
 
 

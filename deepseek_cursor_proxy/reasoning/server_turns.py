@@ -1,10 +1,10 @@
-"""Turns for which DeepSeek ran tools of its own, as it sent them, when the client sends them again.
+"""Turns for which DeepSeek ran its own tools: sent back as they came, whatever the client dropped from them.
 
 Codex drops the ids of searches, other clients drop fields of them or the reasoning between them. DeepSeek finds the
 results of a search by its item, and its prefix cache hits only on an equal beginning, so the turn shall go back as it
 came. The recorder stores the items of an answer with the places of its reasoning (see conversation.pack_items), under
 its exact key (see identity) and under keys made of its words and calls, for histories that have changed. An item counts
-as a stored one if none of its fields says otherwise; if one of a turn does not, the turn stays as the client sent it.
+as a stored one if none of its fields contradicts that; if one of a turn does, the turn stays as the client sent it.
 """
 
 import json
@@ -86,14 +86,14 @@ def _exact_key(keys: TurnKeys) -> bytes:
 
 
 def _complete(message: Message, stored: Sequence[str]) -> Message | None:
-    """The message with the stored items; None if none of them fit."""
+    """The message with the stored items; None if no stored turn fits."""
     assert message.server_items is not None
     ((api, sent),) = json.loads(message.server_items).items()
     own = [item for item in sent if is_made_by_tool(item)]
     # Whether the client sent the reasoning in its places.
     lengths: list[int] = [item["length"] for item in sent if item.get("type") == "thinking"]
     has_thinking = bool(lengths) and sum(lengths) == len(message.reasoning or "")
-    # Of several that fit the oldest: the one that was sent before.
+    # If several fit, take the oldest: it was sent before.
     for text in reversed(stored):
         ((_, whole),) = json.loads(text).items()
         theirs = [item for item in whole if is_made_by_tool(item)]

@@ -328,7 +328,7 @@ _NAME = "[deepseek-cursor-proxy]"
 NOTICE_LINE = "[deepseek-cursor-proxy] Refreshed reasoning_content history."
 NOTICE = NOTICE_LINE + "\n\n"
 
-# DeepSeek sometimes leaves its whole answer in the thinking; Cursor shows such a turn as nothing but a folded block.
+# DeepSeek sometimes leaves its whole answer in the thinking; Cursor then shows nothing but a folded block.
 NO_ANSWER = (
     "[deepseek-cursor-proxy] The model ended this turn without an answer; what it has to say is in its thinking."
 )

@@ -1,4 +1,4 @@
-"""A transcript in place of the turns whose reasoning is lost.
+"""A transcript replaces the turns whose reasoning is lost.
 
 DeepSeek refuses a tool turn without its reasoning. Instead of dropping such turns, everything from the first message
 after the system prompt up to the last lost turn becomes one system message: a transcript that the model can read.
@@ -51,8 +51,8 @@ def transcribe(messages: Sequence[Message], last_lost: int, *, with_pictures: bo
 
 def _transcript(messages: Sequence[Message]) -> str:
     entries = [_entry(message) for message in messages]
-    # The transcript's digest is in every line of ours: a tool result cannot predict it, so it cannot forge another role
-    # or end the transcript; and the same transcript has the same lines in every later request.
+    # The transcript's digest is in every line that we add: a tool result cannot predict it, so it can neither forge a
+    # role nor end the transcript; and the same transcript has the same lines in every later request.
     mark = hashlib.sha256("\0".join(text for _, text in entries).encode("utf-8", "surrogatepass")).hexdigest()[:8]
     lines = [f"--- {mark} {role} ---\n{text}" for role, text in entries]
     return "\n\n".join([_PREAMBLE, f"--- {mark} transcript ---", *lines, f"--- {mark} end of transcript ---"])

@@ -148,7 +148,7 @@ def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]
     if not _has_tool_images(request):
         return [message_fields(message, request, host) for message in request.messages]
     sent = []
-    # Only user messages may hold images, so those that tools returned go into a user message of ours right after the
+    # Only user messages may hold images, so we add a user message with those that tools returned right after the
     # results: in every later request as well, so that DeepSeek's prefix cache hits.
     pending: list[Mapping[str, Any]] = []
     for message in request.messages:
@@ -162,7 +162,7 @@ def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]
 
 
 def adds_messages(request: ChatRequest) -> bool:
-    """Whether the body has messages of ours: images that tools returned, or a JSON schema."""
+    """Whether the body gets messages that the client did not send: images that tools returned, or a JSON schema."""
     form = request.params.get("response_format")
     return (form is not None and form.get("type") == "json_schema") or _has_tool_images(request)
 

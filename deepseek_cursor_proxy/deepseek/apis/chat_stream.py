@@ -352,7 +352,7 @@ class _Completion:
         return {**self._fields, "object": "chat.completion", "choices": [choice], **usage}
 
     def _whole_content(self, text: Any) -> Any:
-        """The text, or the blocks if there are some, with text between them in blocks of its own."""
+        """The text; or, if there are blocks, these and the text between them as text blocks."""
         if all(isinstance(piece, str) for piece in self._content):
             return text
         blocks: list[Any] = []

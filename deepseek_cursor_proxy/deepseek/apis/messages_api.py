@@ -184,7 +184,7 @@ def _turn_blocks(fields: Mapping[str, Any], turn: Message) -> list[Block]:
 def _item_blocks(items: Sequence[Block], reasoning: str, text: str, calls: Sequence[Block]) -> Iterator[Block]:
     """The blocks of a turn in the order of its items."""
     texts = "".join([item["text"] for item in items if item["type"] == "text"])
-    # A notice of ours before the text is not part of the turn.
+    # Our notice before the text is not part of the turn.
     surplus = len(texts) - len(text) if texts.endswith(text) else 0
     thoughts_at, rest = 0, iter(calls)
     for item in items:
@@ -368,7 +368,7 @@ def _server_piece(key: int, block: Mapping[str, Any], step: str) -> Delta:
 
 
 def _pieces(*, reasoning: object = None, text: object = None) -> list[Delta]:
-    """A delta with what is text of these, if any is."""
+    """A delta with the reasoning or text; none if it is empty or no text."""
     delta = Delta(reasoning=as_text(reasoning) or None, text=as_text(text) or None)
     return [delta] if delta.reasoning or delta.text else []
 

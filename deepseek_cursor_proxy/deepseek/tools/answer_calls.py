@@ -11,7 +11,7 @@ answers pass unchanged. Other hosts may
 
 DeepSeek sometimes writes a forced call as JSON text, fenced or not, with the tool's name or without. Such an answer
 becomes the call; every other answer stays. The text of an answer to a forced request is held back until its end,
-because only then it is known what it is.
+because only then we know whether it is a call.
 
     {"name": "look_up", "input": {…}}      arguments under input, arguments or parameters
     {"function": {"name": …, "arguments": …}}
@@ -113,7 +113,7 @@ class _Call:
     def __init__(self, index: int) -> None:
         self.index = index
         self.id = self.host_id = self.name = ""
-        # Of a call with an id of ours: only there they tell whether the next piece begins another call.
+        # Kept only if we made the id: then they decide whether the next piece begins another call.
         self._arguments: list[str] = []
 
     def is_continued_by(self, piece: CallPiece) -> bool:
@@ -175,7 +175,7 @@ def convert_message(message: Message, request: ChatRequest, call_id: str) -> Mes
     if not is_forced(request.tool_choice) or message.tool_calls or not isinstance(message.content, str):
         return None
     if message.server_items is not None:
-        # The tool that had to be called was one that DeepSeek runs itself.
+        # The forced tool was one that DeepSeek runs itself.
         return None
     call = find_call(message.content, request)
     return None if call is None else message._replace(content="", tool_calls=(ToolCall(call_id, *call),))

@@ -4,8 +4,8 @@
     responses   these, web_search and web_search_preview (with or without a date)
     messages    these, and web_search_20250305 or a later version
 
-A request with one goes to DeepSeek's own endpoint of the client's API. What none of them runs (file search, code
-interpreter, computer use, image generation, remote MCP servers) is left out, like every hosted tool elsewhere.
+A request with one of these tools goes to DeepSeek's endpoint of the client's own API. Other hosted tools (file search,
+code interpreter, computer use, image generation, remote MCP servers) are left out.
 
 The fields that they add to a chat completions message have no documented names: in an answer to a request with such a
 tool, every field of a message or delta that the API does not have otherwise is one of them, and so is content of blocks
@@ -69,7 +69,7 @@ def has_any(request: ChatRequest) -> bool:
 
 
 def leave_out(request: ChatRequest) -> ChatRequest:
-    """The request without such tools, for an upstream that runs none; BadRequest if it forces one."""
+    """The request without server tools, for an upstream that runs none; BadRequest if it forces one."""
     if is_forced(request):
         raise BadRequest(
             "tool_choice forces a tool that DeepSeek runs itself, and this upstream does not run it. Leave the choice "
@@ -87,12 +87,12 @@ def is_server_item(kind: str) -> bool:
 
 
 def is_forced(request: ChatRequest) -> bool:
-    """Whether a request forces such a tool."""
+    """Whether a request forces a server tool."""
     return request.server_choice is not None or (request.tool_choice == "required" and not request.tools)
 
 
 def is_refusal(request: ChatRequest, status: int, message: str, *, is_unknown: bool) -> bool:
-    """Whether to send a request again without such tools and their items, after this answer.
+    """Whether to send a request again without server tools and their items, after this answer.
 
     An upstream of unknown kind may refuse them, or the path they go to, with any message (200: the body was not a
     stream). A forced tool stays, and its refusal reaches the client, unless there is no path: then `leave_out` raises.
@@ -158,7 +158,7 @@ def _is_block(part: object) -> bool:
 
 
 def text_of(blocks: Sequence[Any]) -> str:
-    """The text of content that has such blocks."""
+    """The text of content that has blocks of server tools."""
     return "".join(block["text"] for block in blocks if _is_text(block))
 
 
@@ -167,7 +167,7 @@ def _is_text(part: Any) -> bool:
 
 
 def plain_blocks(blocks: Sequence[object]) -> list[object]:
-    """Content without such blocks: its text as one block, then the others."""
+    """Content without the blocks of server tools: its text as one block, then the others."""
     others = [block for block in blocks if not _is_block(block) and not _is_text(block)]
     return [{"type": "text", "text": text_of(blocks)}, *others]
 
@@ -190,7 +190,7 @@ def fields_to_send(message: Message) -> dict[str, Any]:
 
 
 class FieldFinder:
-    """Marks the deltas of one answer that have such fields. Used by one thread."""
+    """Marks the deltas of one answer that have fields of server tools. Used by one thread."""
 
     def __init__(self, part: str) -> None:
         # `delta` in a chunk, `message` in a completion.
@@ -232,7 +232,7 @@ _NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
 def _without_display(blocks: list[Any], content: object) -> list[Any] | None:
-    """The blocks without the text of ours before that of the answer; None if the client changed that text."""
+    """The blocks without the text that we added before the answer; None if the client changed the answer."""
     text, own = text_of(blocks), str(content).strip()
     begin = len(text.rstrip()) - len(own)
     if begin < 0 or not text.startswith(own, begin):
