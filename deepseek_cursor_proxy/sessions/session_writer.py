@@ -152,16 +152,25 @@ class SessionWriter:
         return _Place(path, None, last.node, merge_info(last.info, turn.info))
 
     def _look_up(self, messages: Sequence[Message], hashes: "array[int]", turn: RecordedTurn) -> _Place:
-        path = self._find_path(messages, hashes)
-        answer = self._find(path, turn.answer) if len(path) == len(messages) else None
-        return _Place(path, answer, *self._place(path, answer, turn.info))
-
-    def _find_path(self, messages: Sequence[Message], hashes: "array[int]") -> list[int]:
-        """The links of the messages that are there."""
+        """The place of any turn: its messages that are there, and the node that it continues, or a new one."""
         path = list(self.last.links[: self.last.common(hashes)]) if self.last is not None else []
         while len(path) < len(messages) and (link := self._find(path, messages[len(path)])) is not None:
             path.append(link)
-        return path
+        answer = self._find(path, turn.answer) if len(path) == len(messages) else None
+        node = self._node_with_head((answer,)) if answer is not None else None
+        if node is None:
+            node = self._node_with_head(path)
+            if node is None or self.session.track_tree:
+                return _Place(path, answer, self._begin_node(path, node), turn.info)
+        return _Place(path, answer, node, merge_info(self._info(node), turn.info))
+
+    def _begin_node(self, path: Sequence[int], parent: int | None) -> int:
+        """A new node below another one, by default the one that the end of the path was added for."""
+        if parent is None and path:
+            self._rows.write()
+            (parent,) = self._connection.execute("SELECT node FROM links WHERE id = ?", (path[-1],)).fetchone()
+        statement = "INSERT INTO nodes (session, parent, head, info) VALUES (?,?,0,x'')"
+        return last_id(self._connection.execute(statement, (self.session.id, parent)))
 
     def _find(self, path: Sequence[int], message: Message) -> int | None:
         """The link of a message after a path; it gets the reasoning if it had none."""
@@ -203,26 +212,14 @@ class SessionWriter:
             Link(self.session.id, parent, identity, is_own, logprobs, node), message_json(message)
         )
 
-    def _place(self, path: Sequence[int], answer: int | None, info: Json) -> tuple[int, Mapping[str, Any]]:
-        """The node of a turn that has this path in common with earlier ones, and what is known about it.
-
-        It is one that the turn continues, or a new one.
-        """
-        node = self._node_with_head((answer,)) if answer is not None else None
-        if node is None:
-            node = self._node_with_head(path)
-            if node is None or self.session.track_tree:
-                return self._begin_node(node if node is not None else self._node_of(path)), info
-        return node, merge_info(self._info(node), info)
-
     def _info(self, node: int) -> Mapping[str, Any]:
         if node in self._infos:
             return self._infos[node]
         if self.last is not None and self.last.node == node:
             return self.last.info
         (packed,) = self._connection.execute("SELECT info FROM nodes WHERE id = ?", (node,)).fetchone()
-        found: Mapping[str, Any] = unpack(packed)
-        return found
+        info: Mapping[str, Any] = unpack(packed)
+        return info
 
     def _node_with_head(self, path: Sequence[int]) -> int | None:
         """The node that ends last on a path."""
@@ -238,20 +235,6 @@ class SessionWriter:
             if row is not None:
                 return int(row[0])
         return None
-
-    def _node_of(self, path: Sequence[int]) -> int | None:
-        """The node that the end of a path was added for."""
-        if not path:
-            return None
-        self._rows.write()
-        return int(self._connection.execute("SELECT node FROM links WHERE id = ?", (path[-1],)).fetchone()[0])
-
-    def _begin_node(self, parent: int | None) -> int:
-        return last_id(
-            self._connection.execute(
-                "INSERT INTO nodes (session, parent, head, info) VALUES (?,?,0,x'')", (self.session.id, parent)
-            )
-        )
 
     def _write_texts(self, node: int, prompts: Sequence[Message], hashes: "array[int]", tools: Sequence[Json]) -> None:
         """Write the prompts and the tools of a node, in place of those it had."""
