@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
-    from deepseek_cursor_proxy.sessions.store import SessionStore
+    from deepseek_cursor_proxy.sessions.session_store import SessionStore
     from deepseek_cursor_proxy.sessions.trajectory import Node, Session
 
 _LONGEST_TITLE = 120

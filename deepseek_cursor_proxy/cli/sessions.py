@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.export import Tokenizer
 from deepseek_cursor_proxy.sessions.service import sessions_path
-from deepseek_cursor_proxy.sessions.store import SessionStore
+from deepseek_cursor_proxy.sessions.session_store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, reasoning_of
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.faults import Unusable

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.deepseek.usage import add_usage
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.events import Finished, Result
 from deepseek_cursor_proxy.sessions.journal import Journal
-from deepseek_cursor_proxy.sessions.store import SessionStore
+from deepseek_cursor_proxy.sessions.session_store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.store import OutageLog

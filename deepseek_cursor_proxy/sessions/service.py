@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.storage.store import Reopener
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.sessions.recorder import SessionRecorder
-    from deepseek_cursor_proxy.sessions.store import SessionStore
+    from deepseek_cursor_proxy.sessions.session_store import SessionStore
     from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions
 
 _FILE_NAME = "sessions.sqlite3"
@@ -101,7 +101,7 @@ class SessionService:
 
     def store(self) -> "SessionStore":
         """The store; raises Unusable when its file cannot be opened, and tries again with the next call."""
-        from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
+        from deepseek_cursor_proxy.sessions.session_store import Limits, SessionStore
 
         with self._lock:
             if self._store is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.sessions import export
-from deepseek_cursor_proxy.sessions.store import SessionStore
+from deepseek_cursor_proxy.sessions.session_store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
 from tests.bench.load_clients import Client, post
 from tests.bench.rounds import Contest, Target

@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.sessions.journal import Journal
-from deepseek_cursor_proxy.sessions.store import SessionStore
+from deepseek_cursor_proxy.sessions.session_store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
 from tests.unit.tokens.test_bpe import WIRE
 

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import journal
 from deepseek_cursor_proxy.sessions.journal import Journal, find_left
 from deepseek_cursor_proxy.sessions.service import SessionService
-from deepseek_cursor_proxy.sessions.store import SessionStore
+from deepseek_cursor_proxy.sessions.session_store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.faults import Locked
@@ -322,7 +322,7 @@ class TestRecover(JournalTestCase):
         for added in (bad, good):
             made.add(added, is_store_idle=True)
         self.leave(made)
-        with self.assertLogs("deepseek_cursor_proxy.sessions.store", "WARNING"):
+        with self.assertLogs("deepseek_cursor_proxy.sessions.session_store", "WARNING"):
             store.recover()
         (session,) = store.list(None)
         self.assertEqual(1, session.requests)
@@ -340,7 +340,7 @@ class TestRecover(JournalTestCase):
             return begun[-1]
 
         with (
-            mock.patch("deepseek_cursor_proxy.sessions.store.find_left", find),
+            mock.patch("deepseek_cursor_proxy.sessions.session_store.find_left", find),
             mock.patch.object(store, "record", side_effect=Locked()),
             self.assertRaises(Locked),
         ):
@@ -365,7 +365,7 @@ class TestRecover(JournalTestCase):
             with (
                 self.subTest(method),
                 mock.patch.object(journal.LeftJournal, method, side_effect=OSError(errno.EIO, "input/output error")),
-                self.assertLogs("deepseek_cursor_proxy.sessions.store", "WARNING"),
+                self.assertLogs("deepseek_cursor_proxy.sessions.session_store", "WARNING"),
             ):
                 self.assertEqual(recovered, store.recover())
         self.assertEqual(0, store.recover())

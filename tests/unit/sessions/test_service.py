@@ -48,7 +48,9 @@ class TestPendingSessions(unittest.TestCase):
 
     def test_one_that_was_accepted_is_written_as_soon_as_the_file_can_be_used(self) -> None:
         session = self.create(name="mine")
-        with mock.patch("deepseek_cursor_proxy.sessions.store.SessionStore.open", side_effect=Unusable("locked")):
+        with mock.patch(
+            "deepseek_cursor_proxy.sessions.session_store.SessionStore.open", side_effect=Unusable("locked")
+        ):
             self.sessions.accept(YOU)
             self.assertTrue(self.sessions.knows(YOU, session))
         self.assertEqual([session], [each.uuid for each in self.sessions.store().list(YOU)])
@@ -56,7 +58,9 @@ class TestPendingSessions(unittest.TestCase):
 
     def test_one_that_was_deleted_before_the_file_could_be_used_stays_deleted(self) -> None:
         session = self.create()
-        with mock.patch("deepseek_cursor_proxy.sessions.store.SessionStore.open", side_effect=Unusable("locked")):
+        with mock.patch(
+            "deepseek_cursor_proxy.sessions.session_store.SessionStore.open", side_effect=Unusable("locked")
+        ):
             self.sessions.accept(YOU)
         self.assertTrue(self.sessions.delete(YOU, session))
         self.assertEqual([], self.listed(YOU))

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
-from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
+from deepseek_cursor_proxy.sessions.session_store import Limits, SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import SessionOptions
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers, PictureDescriptions
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

@@ -11,8 +11,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.sessions import export
+from deepseek_cursor_proxy.sessions.session_store import Limits, SessionStore
 from deepseek_cursor_proxy.sessions.session_writer import unpack
-from deepseek_cursor_proxy.sessions.store import Limits, SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import (
     Node,
     RecordedTurn,
