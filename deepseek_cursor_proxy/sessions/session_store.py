@@ -1,9 +1,15 @@
 """SessionStore: sessions and their trajectories, in a file of their own.
 
-Every message is stored once, by digest; a chat is a chain of links, so a chat of 200 turns costs its own size once. A
-request that continues a node moves the node's head; one that parts from it begins a new node, whose parent is the node
-it has most in common with. Where it belongs is decided by the digests that `reasoning` identifies messages by, which
-ignore reasoning, and not by text. Deleting a session removes its bytes from the file.
+    sessions    one row each; everything else belongs to one and goes with it
+    messages    each message, prompt or list of tools once, by digest, packed
+    links       the chats of a session as a trie: a message after its predecessor; a chat of 200 turns has 400 links
+    nodes       trajectories: the link each ends with; `head_texts` names the prompt and the tools of each
+    journals    up to which turn each journal is written (see `journal`)
+
+A chat of 200 turns costs its own size once. A request that continues a node moves the node's head; one that parts from
+it begins a new node, whose parent is the node it has most in common with. Where it belongs is decided by the digests
+that `reasoning` identifies messages by, which ignore reasoning, and not by text. Deleting a session removes its bytes
+from the file.
 
 A caller sees its own sessions alone: `get` takes the caller's namespace. Nodes are for the owner, or for a caller whose
 session was found.
@@ -19,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.sessions.journal import find_left
-from deepseek_cursor_proxy.sessions.schema import SESSIONS
 from deepseek_cursor_proxy.sessions.session_writer import (
     UNUSED,
     Rows,
@@ -41,6 +46,7 @@ from deepseek_cursor_proxy.sessions.trajectory import (
 )
 from deepseek_cursor_proxy.storage.faults import FaultGuard, fault_of
 from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.schema import Schema
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 
 _log = logging.getLogger(__name__)
@@ -53,6 +59,33 @@ _BY_NAME = ", by name"
 _MOST_LOOKED_AT = 1000
 # Turns of a journal in one transaction, which others that write to the file wait for.
 _MOST_TOGETHER = 100
+
+
+_SESSIONS = (
+    "CREATE TABLE sessions (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, caller BLOB NOT NULL, "
+    "name TEXT NOT NULL, tags TEXT NOT NULL, track_tree INTEGER NOT NULL, tool_parser TEXT NOT NULL, "
+    "chat BLOB, model TEXT NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL, expires_at REAL, "
+    "requests INTEGER NOT NULL, tokens INTEGER NOT NULL, cost REAL, bytes INTEGER NOT NULL) STRICT",
+    "CREATE INDEX sessions_by_caller ON sessions (caller, created_at)",
+    "CREATE INDEX sessions_by_use ON sessions (used_at)",
+    # Sessions that the setting record = all has begun: one for each chat of a caller.
+    "CREATE UNIQUE INDEX sessions_by_chat ON sessions (caller, chat) WHERE chat IS NOT NULL",
+    "CREATE TABLE messages (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, body BLOB NOT NULL) STRICT",
+    "CREATE TABLE links (id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE, "
+    "parent INTEGER NOT NULL, identity BLOB NOT NULL, message INTEGER NOT NULL REFERENCES messages, "
+    "is_own INTEGER NOT NULL, logprobs BLOB, node INTEGER NOT NULL, UNIQUE (session, parent, identity)) STRICT",
+    "CREATE INDEX links_by_message ON links (message)",
+    "CREATE TABLE nodes (id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE, "
+    "parent INTEGER, head INTEGER NOT NULL, info BLOB NOT NULL) STRICT",
+    "CREATE INDEX nodes_by_session ON nodes (session)",
+    "CREATE INDEX nodes_by_head ON nodes (head)",
+    "CREATE TABLE head_texts (node INTEGER NOT NULL REFERENCES nodes ON DELETE CASCADE, position INTEGER NOT NULL, "
+    "message INTEGER NOT NULL REFERENCES messages, PRIMARY KEY (node, position)) STRICT, WITHOUT ROWID",
+    "CREATE INDEX head_texts_by_message ON head_texts (message)",
+)
+_JOURNALS = ("CREATE TABLE journals (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID",)
+# "DScs".
+_SCHEMA = Schema(0x44536373, [_SESSIONS, _JOURNALS])
 
 
 class Limits(NamedTuple):
@@ -90,7 +123,7 @@ class SessionStore:
         self._file_version: tuple[sqlite3.Connection | None, int] = None, 0
         self._has_deleted_unused = False
         self._faults = FaultGuard(_log, "sessions")
-        self.database = Database(path, on_fault=on_fault, tables=SESSIONS)
+        self.database = Database(path, on_fault=on_fault, tables=_SCHEMA)
 
     def open(self, *, may_set_aside: bool = True) -> None:
         self.database.open(may_set_aside=may_set_aside)
