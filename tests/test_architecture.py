@@ -52,7 +52,7 @@ DIRECTIONS = {
     "cli.setup": "deepseek storage usage.prices",
     "cli.doctor": "access admin cli.demo cli.setup deepseek net storage upstream usage",
     "cli": "access admin cli.demo cli.doctor cli.service cli.setup cli.tunnel deepseek net observers server sessions "
-    + "storage upstream usage usage.prices",
+    + "storage tokens upstream usage usage.prices",
     # Files of the top level that are not open to all.
     "access": "http1",
     "reasoning_store": "storage",

@@ -20,12 +20,12 @@ from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions import export
-from deepseek_cursor_proxy.sessions.export import Tokenizer
 from deepseek_cursor_proxy.sessions.service import sessions_path
 from deepseek_cursor_proxy.sessions.session_store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, reasoning_of
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer, read_tokenizer
 
 # Nodes between two updates of the progress on a terminal.
 _NODES_PER_UPDATE = 20
@@ -156,9 +156,9 @@ def _output(path: Path | None) -> Iterator[BinaryIO]:
         raise StartupError(f"cannot write {path}: {error.strerror}; choose another file with -o") from None
 
 
-def _tokenizer(config: ProxyConfig) -> Tokenizer | None:
+def _tokenizer(config: ProxyConfig) -> BpeTokenizer | None:
     try:
-        return None if config.tokenizer is None else export.load_tokenizer(expand_home(config.tokenizer))
+        return None if config.tokenizer is None else read_tokenizer(config.tokenizer)
     except (OSError, ValueError) as error:
         raise StartupError(f"cannot use the tokenizer {config.tokenizer}: {error}") from None
 

@@ -12,19 +12,17 @@ nodes       everything that the API has
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.sessions import rendering
 from deepseek_cursor_proxy.sessions.rendering import Piece
 from deepseek_cursor_proxy.sessions.trajectory import Json, Node, Session
 from deepseek_cursor_proxy.tokens.estimate import estimate_text
 
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
+
 _SHAREGPT_ROLES = {"system": "system", "user": "human", "assistant": "gpt", "tool": "tool"}
-
-
-class Tokenizer(rendering.Encoder, Protocol):
-    def encode(self, text: str) -> list[int]: ...
 
 
 def session_json(session: Session, base_url: str) -> dict[str, Any]:
@@ -46,7 +44,7 @@ def session_json(session: Session, base_url: str) -> dict[str, Any]:
     }
 
 
-def node_json(node: Node, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def node_json(node: Node, tokenizer: "BpeTokenizer | None") -> dict[str, Any]:
     pieces = rendering.render(node.messages, node.tools)
     lists = None if tokenizer is None else rendering.mask(pieces, node.own, tokenizer, node.logprobs)
     return {
@@ -63,7 +61,7 @@ def node_json(node: Node, tokenizer: Tokenizer | None) -> dict[str, Any]:
     }
 
 
-def prompt_json(messages: Sequence[Json], tools: Sequence[Json], tokenizer: Tokenizer | None) -> dict[str, Any]:
+def prompt_json(messages: Sequence[Json], tools: Sequence[Json], tokenizer: "BpeTokenizer | None") -> dict[str, Any]:
     """What would be sent, as the text that a model goes on from."""
     pieces = rendering.render(messages, tools, for_answer=True)
     text = rendering.text_of(pieces)
@@ -95,24 +93,15 @@ class Filter:
         return not self.only_complete or bool((node.info.get("metadata") or {}).get("is_complete"))
 
 
-def lines(nodes: Iterable[Node], format: str, chosen: Filter, tokenizer: Tokenizer | None = None) -> Iterator[bytes]:
+def lines(
+    nodes: Iterable[Node], format: str, chosen: Filter, tokenizer: "BpeTokenizer | None" = None
+) -> Iterator[bytes]:
     """The lines of the nodes that the filter accepts."""
     write = FORMATS[format]
     for node in nodes:
         if chosen.accepts(node):
             line = node_json(node, tokenizer) if write is None else write(node)
             yield json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a file; raises OSError or ValueError."""
-    # Only here: reading the merges takes a second and 13 MB.
-    from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer, UnsupportedTokenizer
-
-    try:
-        return BpeTokenizer(json.loads(path.read_bytes()))
-    except UnsupportedTokenizer as problem:
-        raise ValueError(f"it has {problem}, which this program does not know") from None
 
 
 def _openai(node: Node) -> Json:

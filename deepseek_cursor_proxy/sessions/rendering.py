@@ -22,10 +22,13 @@ without evidence is None.
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object, object_in
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
 
 HERMES = "hermes"
 END_MARK = "<|im_end|>"
@@ -128,12 +131,6 @@ def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-class Encoder(Protocol):
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """The tokens of a text, each with its number of bytes."""
-        ...
-
-
 class TokenLists(NamedTuple):
     tokens: list[int]
     masked_tokens: list[int]
@@ -144,7 +141,7 @@ class TokenLists(NamedTuple):
 Evidence = Mapping[int, Sequence[Sequence[Mapping[str, Any]]]]
 
 
-def mask(pieces: Sequence[Piece], own: Collection[int], encoder: Encoder, evidence: Evidence) -> TokenLists:
+def mask(pieces: Sequence[Piece], own: Collection[int], tokenizer: "BpeTokenizer", evidence: Evidence) -> TokenLists:
     """The lists for a rendering; `own` are the indexes of the messages that were written in this session."""
     # For each byte of the text whether the model wrote it in this session; and the log probabilities that the upstream
     # sent, by the bytes they are for.
@@ -160,7 +157,7 @@ def mask(pieces: Sequence[Piece], own: Collection[int], encoder: Encoder, eviden
         is_written += bytes([is_own]) * len(text)
     lists = TokenLists([], [], [])
     begin = 0
-    for token, length in encoder.spans(text_of(pieces)):
+    for token, length in tokenizer.spans(text_of(pieces)):
         end = begin + length
         is_own = 0 not in is_written[begin:end]
         lists.tokens.append(token)

@@ -4,7 +4,6 @@ r"""BpeTokenizer runs a Hugging Face `tokenizer.json` exactly: byte-level BPE.
 
 DeepSeek's files use no more than that. Any other option would change the counts, so a file that sets one is refused
 with the name of the option. Merges are kept as integers: 128,000 of them take 13 MB.
-This module opens no file and starts no thread: `counter` does.
 
 Patterns use Oniguruma's syntax, which Splitter translates for `re`: `\p{L}` is any letter, `\s` is Unicode's white
 space. Python has no `\p`, so a class is spelled out as ranges of characters from `unicodedata`. Python's `\s` has four
@@ -13,12 +12,14 @@ refused. The characters of a class depend on the version of Unicode: 14.0 in Pyt
 16.0 in 3.14. An older Python may split newer characters differently: rare scripts and Chinese characters, new emoji.
 """
 
+import json
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
 # Most of a text is a few thousand words. So many take 5 MB.
@@ -30,6 +31,16 @@ _LONGEST_WORD_KEPT = 64
 _LONGEST_WORD = 1024
 # Greater than the rank of any merge.
 _NO_MERGE = 1 << 62
+
+
+def read_tokenizer(path: Path) -> "BpeTokenizer":
+    """The tokenizer in a file; raises OSError, or ValueError with the reason. Takes a second and 13 MB."""
+    try:
+        return BpeTokenizer(json.loads(path.expanduser().read_bytes()))
+    except UnsupportedTokenizer as problem:
+        raise ValueError(f"it has {problem}, which this program does not know") from None
+    except (ValueError, RecursionError, RuntimeError, MemoryError) as error:
+        raise ValueError(f"no tokenizer.json ({error})") from None
 
 
 class BpeTokenizer:
@@ -99,16 +110,13 @@ class BpeTokenizer:
             length = self._lengths.get(word)
             if length is None:
                 length = len(self._merge(word))
-                self._remember(word, length)
+                if len(word) <= _LONGEST_WORD_KEPT:
+                    if len(self._lengths) >= _MAX_WORDS_KEPT:
+                        # Emptied at once: words in use are back in a moment, and no order has to be maintained.
+                        self._lengths = {}
+                    self._lengths[word] = length
             total += times * length
         return total
-
-    def _remember(self, word: str, length: int) -> None:
-        if len(word) <= _LONGEST_WORD_KEPT:
-            if len(self._lengths) >= _MAX_WORDS_KEPT:
-                # Emptied at once: words in use are back in a moment, and no order has to be maintained.
-                self._lengths = {}
-            self._lengths[word] = length
 
     def _merge(self, word: str, sizes: list[int] | None = None) -> list[int]:
         """The word's tokens: the pair of lowest rank is merged first, the leftmost of equals before others.
@@ -232,7 +240,12 @@ class Splitter:
         self._ascii, self._basic, self._full = (_compile(pattern, last) for last in (0x7F, 0xFFFF, 0x10FFFF))
 
     def pieces(self, text: str) -> list[str]:
-        pattern = self._ascii if text.isascii() else self._basic if _is_basic(text) else self._full
+        if text.isascii():
+            pattern = self._ascii
+        else:
+            # Characters beyond U+FFFF take two units of UTF-16.
+            is_basic = len(text.encode("utf-16-le", "surrogatepass")) == 2 * len(text)
+            pattern = self._basic if is_basic else self._full
         matches = pattern.findall(text)
         if sum(map(len, matches)) == len(text):
             return matches
@@ -242,11 +255,6 @@ class Splitter:
             cut += (text[end : match.start()], match[0])
             end = match.end()
         return [piece for piece in (*cut, text[end:]) if piece]
-
-
-def _is_basic(text: str) -> bool:
-    """Whether no character takes two units of UTF-16."""
-    return len(text.encode("utf-16-le", "surrogatepass")) == 2 * len(text)
 
 
 def _compile(pattern: str, last: int) -> re.Pattern[str]:

@@ -9,7 +9,6 @@ keeps the ratio between the two counts.
 """
 
 import hashlib
-import json
 import logging
 import threading
 import time
@@ -98,14 +97,16 @@ class TokenCounter:
 
     def _take_sample(self) -> None:
         """Estimate the prompt that waits as soon as the proxy is idle."""
-        assert self._sample is not None
+        if self._sample is None:
+            return
         request, count = self._sample
-        is_first = self._sampled[request.model][0] == 1
-        if is_first and self._ratios.has_learned(request.model):
-            self._sampled[request.model] = (_FIRST_SAMPLES, self._clock())
-        elif self._wait_until_idle():
-            self._ratios.learn(request.model, estimate_prompt(request), count)
-        with self._lock:
+        try:
+            is_first = self._sampled[request.model][0] == 1
+            if is_first and self._ratios.has_learned(request.model):
+                self._sampled[request.model] = (_FIRST_SAMPLES, self._clock())
+            elif self._wait_until_idle():
+                self._ratios.learn(request.model, estimate_prompt(request), count)
+        finally:
             self._sample = None
 
     def _wait_until_idle(self) -> bool:
@@ -136,16 +137,13 @@ class TokenCounter:
 
     def _load(self, path: Path) -> None:
         # Imported here because most proxies have no tokenizer file and are smaller without.
-        from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer, UnsupportedTokenizer
+        from deepseek_cursor_proxy.tokens.bpe import read_tokenizer
 
         try:
-            self._tokenizer = BpeTokenizer(json.loads(path.expanduser().read_bytes()))
-            return
-        except UnsupportedTokenizer as problem:
-            why = f"it has {problem}, which this proxy does not know"
-        except (OSError, ValueError, RecursionError, RuntimeError, MemoryError) as error:
-            why = error.strerror or "" if isinstance(error, OSError) else f"no tokenizer.json ({error})"
-        _log.warning("tokenizer: %s cannot be used (%s); tokens are estimated", path, why)
+            self._tokenizer = read_tokenizer(path)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            _log.warning("tokenizer: %s cannot be used (%s); tokens are estimated", path, why)
 
     def _count_exactly(self, text: str) -> int:
         assert self._tokenizer is not None

@@ -44,8 +44,10 @@ def count_prompt(request: ChatRequest, count: Callable[[str], float]) -> int:
     needs = rules.reasoning_needs(request)
     total: float = _BEGINNING + _ANSWER_START + _tools(request, count)
     for message, need in zip(request.messages, needs, strict=True):
+        total += _message(message, request, count)
         # DeepSeek drops reasoning that it does not need.
-        total += _message(message, request, count) + _reasoning(message, need, count)
+        if message.role == "assistant" and message.reasoning and need is not rules.ReasoningNeed.NONE:
+            total += count(message.reasoning)
     return round(total)
 
 
@@ -54,7 +56,9 @@ def _message(message: Message, request: ChatRequest, count: Callable[[str], floa
     if message.role in ("user", "tool") and model_names.can_see_images(request.model):
         total += _IMAGE * sum(part["type"] == "image_url" for part in attachments(message))
     if message.role == "assistant":
-        total += _END_OF_ANSWER + _calls(message, count)
+        total += _END_OF_ANSWER + _THINKING_TAGS
+    if message.tool_calls:
+        total += _AROUND_CALLS + sum(_call(call, count) for call in message.tool_calls)
     if message.role == "tool":
         total += _AROUND_RESULT
     if message.server_items is not None:
@@ -79,19 +83,6 @@ def _without_encrypted(value: Any, encrypted: list[str]) -> Any:
     encrypted += [text for name, text in value.items() if name.startswith("encrypted_") and isinstance(text, str)]
     kept = {name: inner for name, inner in value.items() if not name.startswith("encrypted_")}
     return {name: _without_encrypted(inner, encrypted) for name, inner in kept.items()}
-
-
-def _reasoning(message: Message, need: rules.ReasoningNeed, count: Callable[[str], float]) -> float:
-    if message.role != "assistant":
-        return 0
-    is_sent = message.reasoning and need is not rules.ReasoningNeed.NONE
-    return _THINKING_TAGS + (count(message.reasoning or "") if is_sent else 0)
-
-
-def _calls(message: Message, count: Callable[[str], float]) -> float:
-    if not message.tool_calls:
-        return 0
-    return _AROUND_CALLS + sum(_call(call, count) for call in message.tool_calls)
 
 
 def _call(call: ToolCall, count: Callable[[str], float]) -> float:
