@@ -125,11 +125,14 @@ class SessionRecorder:
         while turns := self._take():
             try:
                 self._store().record(turns, self._journal.name if self._journal is not None else "")
+                self._prune_now_and_then(len(turns))
             except Unusable as fault:
                 self._put_back(turns, fault)
-            else:
-                self._prune_now_and_then(len(turns))
-                self._count_written(turns)
+                continue
+            except Exception as error:
+                # A bug of ours, which would end the thread.
+                self._faults.warn("record turns", RuntimeError(f"{type(error).__name__}: {error}"))
+            self._count_written(turns)
             del turns
 
     def _take(self) -> list[TurnOfSession]:
@@ -169,13 +172,11 @@ class SessionRecorder:
         self._unpruned += written
         if self._unpruned >= _TURNS_BETWEEN_PRUNINGS:
             self._unpruned = 0
-            try:
+            with self._faults.guard("prune"):
                 store = self._store()
                 # Another process may have been killed since.
                 store.recover()
                 store.prune()
-            except Exception as error:
-                self._faults.warn("prune", error)
 
     def _count_written(self, turns: Sequence[TurnOfSession]) -> None:
         self._outage.count(len(turns))
