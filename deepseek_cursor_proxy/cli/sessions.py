@@ -60,19 +60,21 @@ def list_sessions(options: dict[str, Any]) -> None:
         print('No sessions yet. POST /sessions/create makes one, and record = "all" records every chat.')
         return
     print(f"{'session':<36}  {'last use':<16}  {'requests':>8}  {'nodes':>5}  {'tokens':>11}  name")
-    for each in sessions:
-        used = _time(each.used_at)
-        counts = f"{each.requests:>8,}  {each.nodes:>5,}  {each.tokens:>11,}"
-        print(f"{each.uuid}  {used}  {counts}  {safe_text(each.options.name, 60)}")
+    for session in sessions:
+        used = _time(session.used_at)
+        counts = f"{session.requests:>8,}  {session.nodes:>5,}  {session.tokens:>11,}"
+        print(f"{session.uuid}  {used}  {counts}  {safe_text(session.options.name, 60)}")
 
 
 def show_session(options: dict[str, Any]) -> None:
-    session = options.pop("session")
+    name = options.pop("session")
     with _open(load(options).config) as store:
-        found = _find(store, session)
-        print(f"session {found.uuid}  {safe_text(found.options.name, 200)}")
-        print(f"created {_time(found.created_at)}, last used {_time(found.used_at)}, requests: {found.requests:,}")
-        for node in store.nodes(found.uuid):
+        session = _find(store, name)
+        print(f"session {session.uuid}  {safe_text(session.options.name, 200)}")
+        print(
+            f"created {_time(session.created_at)}, last used {_time(session.used_at)}, requests: {session.requests:,}"
+        )
+        for node in store.nodes(session.uuid):
             _show_node(node)
 
 
@@ -135,10 +137,10 @@ def _open(config: ProxyConfig) -> Iterator[SessionStore]:
 
 def _find(store: SessionStore, session: str) -> Session:
     """A session by its id, or by the beginning of it."""
-    found = [each for each in store.list(None) if each.uuid.startswith(session)]
-    if len(found) == 1:
-        return found[0]
-    reason = "several sessions begin" if found else "no session begins"
+    sessions = [listed for listed in store.list(None) if listed.uuid.startswith(session)]
+    if len(sessions) == 1:
+        return sessions[0]
+    reason = "several sessions begin" if sessions else "no session begins"
     raise StartupError(f"{reason} with {safe_text(session, 60)}; `sessions list` shows their ids")
 
 

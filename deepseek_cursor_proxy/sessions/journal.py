@@ -157,18 +157,18 @@ class LeftJournal:
 
     def turns(self) -> list[TurnOfSession]:
         """The turns in their order; a line that cannot be read is left out."""
-        found: dict[int, TurnOfSession] = {}
+        turns: dict[int, TurnOfSession] = {}
         unreadable = 0
         for file in self._files:
             for line in file.readall().splitlines():
                 try:
-                    turn = _read(json.loads(line.decode("utf-8", "surrogatepass")), found)
-                    found[turn.number] = turn
+                    turn = _read(json.loads(line.decode("utf-8", "surrogatepass")), turns)
+                    turns[turn.number] = turn
                 except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                     unreadable += 1
         if unreadable:
             _log.warning("sessions: lines of the journal %s that cannot be read: %d", self.name, unreadable)
-        return [found[number] for number in sorted(found)]
+        return [turns[number] for number in sorted(turns)]
 
     def clear(self) -> None:
         for file in self._files:
@@ -214,13 +214,13 @@ def _paths(store: Path, name: str) -> Sequence[Path]:
     return [store.with_name(f"{store.name}{_SUFFIX}{name}-{part}") for part in (0, 1)]
 
 
-def _read(line: Any, found: dict[int, TurnOfSession]) -> TurnOfSession:
+def _read(line: Any, turns: dict[int, TurnOfSession]) -> TurnOfSession:
     number, caller, session, after, new, tools, answer, *rest = line
     if type(number) is not int:
         raise TypeError("a turn without a number")
     messages = tuple(map(_message, new))
     if after:
-        base = found[after].turn
+        base = turns[after].turn
         messages, tools = (*base.messages, base.answer, *messages), base.tools
     named = session if isinstance(session, str) else UnnamedSession(bytes.fromhex(session[0]), *session[1:])
     turn = RecordedTurn(messages, tuple(tools), _message(answer), *rest)

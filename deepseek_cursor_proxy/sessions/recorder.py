@@ -193,42 +193,14 @@ class SessionRecorder:
             self._outage.report_end()
 
 
-def _title(messages: Sequence[Message]) -> str:
-    """The name of a session that was made for a chat: the beginning of its first question."""
-    texts = (each.content for each in messages if each.role == "user" and isinstance(each.content, str))
-    return " ".join(next(texts, "").split())[:_LONGEST_TITLE]
-
-
 def _turns(event: Finished) -> Iterator[TurnOfSession]:
     """The turns of a request: one for each answer; the first has the tokens and the cost of all."""
-    prepared, tokens = event.prepared, event.tokens
+    prepared, facts, tokens = event.prepared, event.facts, event.tokens
     assert prepared is not None
     assert event.message is not None
-    request, model = prepared.request, event.facts.model
-    session = event.recorded_in or UnnamedSession(prepared.history.conversation, _title(request.messages), model)
+    request = prepared.request
     cost = event.cost.amount if event.cost is not None else None
-    total = tokens.prompt + tokens.output if tokens is not None else 0
-    logprobs = [each for each in (event.logprobs.text, event.logprobs.reasoning) if each] if event.logprobs else []
-    answers: tuple[Message, ...] = (event.message, *event.other_messages)
-    for index, answer in enumerate(answers):
-        is_first = index == 0
-        turn = RecordedTurn(
-            request.messages,
-            request.tools,
-            answer,
-            _info(event, cost if is_first else None),
-            request.requested_model,
-            total if is_first else 0,
-            cost if is_first else None,
-            logprobs if is_first and len(answers) == 1 else (),
-        )
-        yield TurnOfSession(event.caller, session, turn)
-
-
-def _info(event: Finished, cost: float | None) -> dict[str, object]:
-    assert event.prepared is not None
-    facts = event.facts
-    return {
+    info = {
         "usage": add_usage({}, event.usage) if event.usage is not None else None,
         "cost": cost,
         "model": facts.model,
@@ -240,7 +212,31 @@ def _info(event: Finished, cost: float | None) -> dict[str, object]:
             "api": facts.api,
             "request_numbers": [facts.number],
             "requested_model": facts.requested_model,
-            "recovered": event.prepared.transcript_count,
-            "missing_reasoning": event.prepared.missing_count,
+            "recovered": prepared.transcript_count,
+            "missing_reasoning": prepared.missing_count,
         },
     }
+    total = tokens.prompt + tokens.output if tokens is not None else 0
+    # With several answers it is not known whose they are.
+    parts = (event.logprobs.text, event.logprobs.reasoning) if event.logprobs and not event.other_messages else ()
+    turn = RecordedTurn(
+        request.messages,
+        request.tools,
+        event.message,
+        info,
+        request.requested_model,
+        total,
+        cost,
+        [part for part in parts if part],
+    )
+    session = event.recorded_in or _unnamed_session(prepared.history.conversation, request.messages, facts.model)
+    yield TurnOfSession(event.caller, session, turn)
+    other = turn._replace(info={**info, "cost": None}, tokens=0, cost=None)
+    for answer in event.other_messages:
+        yield TurnOfSession(event.caller, session, other._replace(answer=answer))
+
+
+def _unnamed_session(chat: bytes, messages: Sequence[Message], model: str) -> UnnamedSession:
+    """The session of a chat; its name is the beginning of the first question."""
+    questions = (message.content for message in messages if message.role == "user" and isinstance(message.content, str))
+    return UnnamedSession(chat, " ".join(next(questions, "").split())[:_LONGEST_TITLE], model)

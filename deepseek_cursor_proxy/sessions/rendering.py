@@ -114,8 +114,8 @@ def _answer(message: Json, content: str) -> str:
 def _call(function: Json) -> str:
     arguments = function.get("arguments")
     # Arguments that are no object stay the text that the model wrote.
-    found = object_in(arguments) if isinstance(arguments, str) else None
-    call = {"name": function.get("name"), "arguments": arguments if found is None else found}
+    value = object_in(arguments) if isinstance(arguments, str) else None
+    call = {"name": function.get("name"), "arguments": arguments if value is None else value}
     return f"<tool_call>\n{_compact(call)}\n</tool_call>"
 
 

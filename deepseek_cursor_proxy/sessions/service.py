@@ -10,7 +10,7 @@ import glob
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -149,7 +149,7 @@ class SessionService:
         size = 200 + len(options.name) + sum(map(len, options.tags))
         with self._lock:
             self._pending[caller, session.uuid] = _Pending(session, time.monotonic(), size)
-            characters = sum(each.size for each in self._pending.values())
+            characters = sum(pending.size for pending in self._pending.values())
             while len(self._pending) > _MOST_PENDING or characters > _MOST_CHARACTERS_PENDING:
                 characters -= self._pending.pop(next(iter(self._pending))).size
         return session
@@ -159,8 +159,8 @@ class SessionService:
         if not self._pending:
             return
         with self._lock:
-            own = [(caller, each.session) for key, each in self._pending.items() if key[0] == caller and each.is_alive]
-            self._accepted += [each for each in own if each not in self._accepted]
+            own = [(caller, session) for session in self._pending_sessions(caller)]
+            self._accepted += [session for session in own if session not in self._accepted]
         if self._accepted:
             with suppress(Unusable):
                 self.store()
@@ -178,11 +178,14 @@ class SessionService:
     def list(self, caller: bytes) -> "list[Session]":
         """The sessions of a caller, newest first; raises Unusable."""
         with self._lock:
-            pending = [each.session for key, each in self._pending.items() if key[0] == caller and each.is_alive]
+            pending = self._pending_sessions(caller)
         store = self._existing_store()
         written = store.list(caller) if store is not None else []
-        ids = {each.uuid for each in written}
-        return [*(each for each in reversed(pending) if each.uuid not in ids), *written]
+        ids = {session.uuid for session in written}
+        return [*(session for session in reversed(pending) if session.uuid not in ids), *written]
+
+    def _pending_sessions(self, caller: bytes) -> "Sequence[Session]":
+        return [pending.session for key, pending in self._pending.items() if key[0] == caller and pending.is_alive]
 
     def nodes(self, session: str) -> "Iterator[Node]":
         """The nodes of a session; raises Unusable."""
@@ -242,7 +245,7 @@ class SessionService:
         """Delete a session; whether there was one, which a lookup decides. Raises Unusable."""
         with self._lock:
             pending = self._pending.pop((caller, session), None)
-            self._accepted = [each for each in self._accepted if each[1].uuid != session]
+            self._accepted = [(key, kept) for key, kept in self._accepted if kept.uuid != session]
         if pending is not None:
             is_deleted = pending.is_alive
         else:
@@ -261,7 +264,7 @@ class SessionService:
     def count(self) -> int | None:
         """How many sessions there are; None if that cannot be found out."""
         with self._lock:
-            pending = sum(each.is_alive for each in self._pending.values())
+            pending = sum(pending.is_alive for pending in self._pending.values())
         try:
             store = self._existing_store()
             return pending + (store.count() if store is not None else 0)

@@ -184,8 +184,8 @@ class SessionStore:
     def contains(self, caller: bytes, session: str) -> bool:
         """Whether the file has the session, expired or not."""
         with self.database.reader() as connection:
-            found = connection.execute("SELECT 1 FROM sessions WHERE uuid = ? AND caller = ?", (session, caller))
-            return found.fetchone() is not None
+            rows = connection.execute("SELECT 1 FROM sessions WHERE uuid = ? AND caller = ?", (session, caller))
+            return rows.fetchone() is not None
 
     def _delete_unused(self) -> None:
         """Delete, once, the messages that earlier versions left when a chat's prompt or an answer was replaced.
@@ -323,7 +323,7 @@ class SessionStore:
             self._last_turns.pop(next(iter(self._last_turns)))
         if (last := writer.last) is not None:
             # Most sessions have the tools of another one, as its client does.
-            tools = next((each.tools for each in self._last_turns.values() if each.tools == last.tools), last.tools)
+            tools = next((turn.tools for turn in self._last_turns.values() if turn.tools == last.tools), last.tools)
             self._last_turns[writer.session.uuid] = last._replace(tools=tools)
 
     def node(self, session: str, number: int) -> Node | None:

@@ -66,12 +66,12 @@ class WrittenTurn(NamedTuple):
 
 def _hash(messages: Sequence[Message]) -> "array[int]":
     """A hash of each whole message, for this process: 64 bits, so that an equal one is the same message."""
-    return array("q", [hash(each if isinstance(each.content, str) else _without_parts(each)) for each in messages])
-
-
-def _without_parts(message: Message) -> tuple[object, ...]:
     # Parts have no hash. Their digest takes part in its place.
-    return (digest_message(message).digest, *message[2:])
+    values = (
+        message if isinstance(message.content, str) else (digest_message(message).digest, *message[2:])
+        for message in messages
+    )
+    return array("q", map(hash, values))
 
 
 class _Place(NamedTuple):
@@ -262,7 +262,7 @@ def storable(text: str) -> str:
 
 
 def _leading_prompts(messages: Sequence[Message]) -> Sequence[Message]:
-    count = next((at for at, each in enumerate(messages) if each.role != "system"), len(messages))
+    count = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
     return messages[:count]
 
 

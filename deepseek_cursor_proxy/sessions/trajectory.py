@@ -93,20 +93,20 @@ class Node:
 
 def message_json(message: Message) -> dict[str, Any]:
     """A message in the form of chat completions."""
-    found: dict[str, Any] = {"role": message.role}
+    fields: dict[str, Any] = {"role": message.role}
     if message.role == "tool":
-        found["tool_call_id"] = message.tool_call_id
-    found["content"] = message.content if isinstance(message.content, str) else list(message.content)
+        fields["tool_call_id"] = message.tool_call_id
+    fields["content"] = message.content if isinstance(message.content, str) else list(message.content)
     if message.name is not None:
-        found["name"] = message.name
+        fields["name"] = message.name
     if not is_blank(message.reasoning):
-        found["reasoning_content"] = message.reasoning
+        fields["reasoning_content"] = message.reasoning
     if message.tool_calls:
-        found["tool_calls"] = [
+        fields["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls
         ]
-    return found
+    return fields
 
 
 def merge_info(before: Json, after: Json) -> dict[str, Any]:
@@ -127,5 +127,5 @@ def merge_info(before: Json, after: Json) -> dict[str, Any]:
 
 
 def reasoning_of(message: object) -> str:
-    found = as_object(message).get("reasoning_content")
-    return found if isinstance(found, str) else ""
+    reasoning = as_object(message).get("reasoning_content")
+    return reasoning if isinstance(reasoning, str) else ""
