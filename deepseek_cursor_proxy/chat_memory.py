@@ -27,21 +27,26 @@ in a plain Memo of their module, by value: a chat whose beginning changed still 
 """
 
 import operator
+import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Eight chats of 200 tool turns, which are a megabyte each and some eight in all stages. Strings that stages share are
-# counted by each of them: half of this is really held.
-_MAX_BYTES = 64 * 1024 * 1024
+# A chat of 200 tool turns is a megabyte, and some eight in all stages: eight to thirty-two of these at once. When they
+# are more, each evicts what the next one needs, and all cost three times as much. Strings that stages share are counted
+# by each of them: half of this is really held.
+_LEAST_BYTES = 64 * 1024 * 1024
+_MOST_BYTES = 256 * 1024 * 1024
+_SHARE_OF_MACHINE = 64
 # A larger share for one entry would evict too many others.
 _LARGEST_SHARE = 4
-# Lookups go through all of them.
-_MAX_ENTRIES = 96
+# Lookups go through all of a stage.
+_MAX_ENTRIES = 256
 # Shorter lists are processed as fast as they are looked up; no agent's chat is longer.
 MIN_ITEMS = 8
 MAX_ITEMS = 5000
@@ -77,7 +82,10 @@ class Entry(Generic[Item, Result]):
 class ChatMemory:
     """Called by any thread. The lock protects `_entries` and `_size`; entries and their results never change."""
 
-    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(self, max_bytes: int | None = None) -> None:
+        """By default as large as the machine allows."""
+        if max_bytes is None:
+            max_bytes = min(max(_machine_bytes() // _SHARE_OF_MACHINE, _LEAST_BYTES), _MOST_BYTES)
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         # Least recently used first.
@@ -160,6 +168,19 @@ class Lookup(Generic[Item, Result]):
 
 def _begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:
     return len(known) <= len(items) and all(map(operator.is_, known, items))
+
+
+def _machine_bytes() -> int:
+    """The memory of the machine, or of the container that this process is in; 0 if the system does not say."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 0
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
 
 
 # For callers without a chat: tests, and requests that are made once.

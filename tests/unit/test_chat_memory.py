@@ -1,5 +1,6 @@
 import unittest
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy import chat_memory
 from deepseek_cursor_proxy.chat_memory import MAX_ITEMS, NO_MEMORY, ChatMemory, Stage
@@ -68,9 +69,15 @@ class ChatMemoryTest(unittest.TestCase):
         self.assertEqual(sorted(counts), counts)
         self.assertLess(20, counts.count(15))
 
+    def test_the_budget_is_a_share_of_the_machine_within_bounds(self) -> None:
+        for machine, megabytes in ((0, 64), (2 << 30, 64), (8 << 30, 128), (64 << 30, 256)):
+            with self.subTest(machine), mock.patch.object(chat_memory, "_machine_bytes", return_value=machine):
+                self.assertEqual(megabytes << 20, ChatMemory()._max_bytes)
+        self.assertGreater(chat_memory._machine_bytes(), -1)
+
     def test_the_number_of_entries_is_bounded_too(self) -> None:
         self.memory = ChatMemory(10**9)
-        for _ in range(200):
+        for _ in range(400):
             self.store(items(8), "small")
         self.assertEqual(chat_memory._MAX_ENTRIES, len(self.memory._entries))
 
