@@ -43,12 +43,15 @@ class UpstreamClient:
     ) -> UpstreamResponse:
         """Make the call; ProxyError or ClientGone unless upstream accepts it. The slot ends with the response."""
         answer = self.send_to(destination, body, credential, peer, slot)
+        if answer.status == 200:
+            return answer
         try:
-            _raise_for_status(answer)
-        except BaseException:
+            raise_for_redirect(answer)
+            if not 400 <= answer.status < 600:
+                raise UpstreamFailed(f"{destination.name} answered with the unexpected status {answer.status}.")
+            raise read_refusal(answer.status, answer.read_refusal(), answer.retry_after, destination.name)
+        finally:
             answer.close()
-            raise
-        return answer
 
     def send_to(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
@@ -111,31 +114,26 @@ class _PoolHandler(urllib.request.BaseHandler):
         own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
         headers = [*own, *_HEADERS, *request.unredirected_hdrs.items()]
         data = heads.request_head(request.destination.method, request.selector, headers) + request.body
-        try:
-            return self._send(data, request, is_new=False)
-        except _StaleConnection:
-            # It died while it was idle, which is no failure of DeepSeek.
-            return self._send(data, request, is_new=True)
+        destination, peer, is_new = request.destination, request.peer, False
+        while True:
+            connection = None
+            try:
+                connection = self._pool.take(destination.origin, peer, is_new=is_new)
+                connection.send(data, self._config.write_timeout, peer)
+                response = UpstreamResponse(connection, self._pool, self._config, peer, destination)
+                self.answered_at = time.monotonic()
+                return response
+            except BaseException as error:
+                if connection is not None:
+                    connection.close()
+                if not isinstance(error, (OSError, ValueError)):
+                    raise
+                if connection is None or not connection.is_reused or not isinstance(error, ConnectionError):
+                    raise _to_proxy_error(error, destination.origin, destination.setting) from None
+                # It died while it was idle, which is no failure of DeepSeek.
+                is_new = True
 
     https_open = http_open
-
-    def _send(self, data: bytes, request: _PooledRequest, *, is_new: bool) -> UpstreamResponse:
-        """Send, and read the response's head; _StaleConnection when a reused connection turns out to be dead."""
-        connection = None
-        try:
-            connection = self._pool.take(request.destination.origin, request.peer, is_new=is_new)
-            connection.send(data, self._config.write_timeout, request.peer)
-            response = UpstreamResponse(connection, self._pool, self._config, request.peer, request.destination)
-            self.answered_at = time.monotonic()
-            return response
-        except BaseException as error:
-            if connection is not None:
-                connection.close()
-            if not isinstance(error, (OSError, ValueError)):
-                raise
-            if connection is not None and connection.is_reused and isinstance(error, ConnectionError):
-                raise _StaleConnection from None
-            raise _to_proxy_error(error, request.destination.origin, request.destination.setting) from None
 
 
 def raise_for_redirect(answer: UpstreamResponse) -> None:
@@ -144,20 +142,6 @@ def raise_for_redirect(answer: UpstreamResponse) -> None:
             f"{answer.destination.name} redirects ({answer.status}), which is never followed with your key. "
             f"Correct {answer.destination.setting}."
         )
-
-
-def _raise_for_status(answer: UpstreamResponse) -> None:
-    """Raise the error for any status but 200."""
-    raise_for_redirect(answer)
-    if answer.status == 200:
-        return
-    if not 400 <= answer.status < 600:
-        raise UpstreamFailed(f"{answer.destination.name} answered with the unexpected status {answer.status}.")
-    raise read_refusal(answer.status, answer.read_refusal(), answer.retry_after, answer.destination.name)
-
-
-class _StaleConnection(Exception):
-    """A kept connection ended before a byte of a response came."""
 
 
 def _to_proxy_error(error: Exception, origin: Origin, setting: str) -> ProxyError:

@@ -14,7 +14,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
@@ -186,7 +186,11 @@ class UpstreamResponse:
             is_blocking = not self._has_lulls or connection.tls_wants_write
             data = self._next(self.until if is_blocking else None)
             if data and is_plain:
-                yield self._count(decoder, data)
+                try:
+                    decoder.count(data)
+                except ValueError as error:
+                    raise self._decoding_error(error) from None
+                yield data
             elif data is not None and not is_plain:
                 yield from self._decode(decoder, data)
             # After a complete answer not even progress postpones the end.
@@ -197,12 +201,20 @@ class UpstreamResponse:
             elif self._has_lulls and not (self._is_ended or connection.has_buffered_input):
                 yield BLOCKING if connection.tls_wants_write else lull
             if self._interruption is not None:
-                self._raise_interruption()
+                try:
+                    raise self._interruption
+                finally:
+                    # An error that is held by the object that raised it is freed by the collector only.
+                    self._interruption = None
 
     def _raise_if_silent(self) -> None:
-        if self._give_up_at != self._useless_deadline:
-            self._allow_for_stop()
-        now, give_up_at = time.monotonic(), self._give_up_at
+        if min(self._silent_from, self._end_by) != self._useless_deadline:
+            # The time in which this process was stopped is no silence of DeepSeek's.
+            stopped = Deadline(self.until).allow_for_stop(self._config.request_timeout) - self.until
+            if stopped:
+                self._progress_at, self._keep_alive_at = self._progress_at + stopped, self._keep_alive_at + stopped
+                self._end_by += stopped
+        now, give_up_at = time.monotonic(), min(self._silent_from, self._end_by)
         if now < give_up_at:
             return
         if now < give_up_at + _USELESS_SECONDS and self._connection.has_input:
@@ -212,17 +224,6 @@ class UpstreamResponse:
         if self._keep_alive_at > self._progress_at and now < self._keep_alive_at + self._config.request_timeout:
             raise self._queue_error()
         raise UpstreamTimeout(f"{self.destination.name} went silent in the middle of the answer. Try again.")
-
-    def _allow_for_stop(self) -> None:
-        """Move the deadlines by the time in which this process was stopped, which is no silence of DeepSeek's."""
-        stopped = Deadline(self.until).allow_for_stop(self._config.request_timeout) - self.until
-        if stopped:
-            self._progress_at, self._keep_alive_at = self._progress_at + stopped, self._keep_alive_at + stopped
-            self._end_by += stopped
-
-    @property
-    def _give_up_at(self) -> float:
-        return min(self._silent_from, self._end_by)
 
     @property
     def _silent_from(self) -> float:
@@ -256,14 +257,6 @@ class UpstreamResponse:
 
     def interrupt(self, error: Exception) -> None:
         self._interruption = error
-
-    def _raise_interruption(self) -> None:
-        assert self._interruption is not None
-        try:
-            raise self._interruption
-        finally:
-            # An error that is held by the object that raised it is freed by the collector only.
-            self._interruption = None
 
     def end_soon(self) -> None:
         """The answer is complete: its stream has to end soon, without lulls, as its thread blocks at the end anyway."""
@@ -305,29 +298,17 @@ class UpstreamResponse:
             raise UpstreamFailed(f"{self.destination.name}'s answer is too large ({announced} bytes).")
         return ContentDecoder(coding, limit)
 
-    def _count(self, decoder: ContentDecoder, data: bytes) -> bytes:
+    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
+        """The content of these bytes without the owner's key, in pieces of which none is empty."""
+        secret_filter = self._filter
         try:
-            return decoder.count(data)
+            for piece in decoder.decode_pieces(data):
+                if plain := piece if secret_filter is None else secret_filter.feed(piece, is_last=False):
+                    yield plain
         except ValueError as error:
             raise self._decoding_error(error) from None
-
-    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterable[bytes]:
-        """The content of these bytes, in pieces of which none is empty."""
-        plain = (self._count(decoder, data),) if data and decoder.is_identity else ()
-        pieces: Iterable[bytes] = plain if decoder.is_identity else self._unpack(decoder, data)
-        return pieces if self._filter is None else self._without_secret(self._filter, pieces)
-
-    def _without_secret(self, secret_filter: SecretFilter, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        for piece in pieces:
-            yield from filter(None, (secret_filter.feed(piece, is_last=False),))
-        if self._is_ended:
-            yield from filter(None, (secret_filter.feed(b"", is_last=True),))
-
-    def _unpack(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
-        try:
-            yield from filter(None, decoder.decode_pieces(data))
-        except ValueError as error:
-            raise self._decoding_error(error) from None
+        if secret_filter is not None and self._is_ended and (rest := secret_filter.feed(b"", is_last=True)):
+            yield rest
 
     def _decoding_error(self, error: ValueError) -> UpstreamFailed:
         return UpstreamFailed(f"{self.destination.name}'s answer cannot be read: {error}.")
@@ -338,29 +319,24 @@ class UpstreamResponse:
             return
         self._is_closed = True
         try:
-            self._release(was_complete)
+            if was_complete and not self._is_ended:
+                self._await_end()
+            is_in_step = not (self._body.rest or self._unread or self._connection.has_unsent_bytes)
+            if self._is_ended and self._keeps_alive and is_in_step:
+                self._pool.give_back(self._connection)
+            else:
+                self._connection.close()
         finally:
             if self.slot is not None:
                 self.slot.release()
-
-    def _release(self, was_complete: bool) -> None:
-        if was_complete and not self._is_ended:
-            self._await_end()
-        is_in_step = not (self._body.rest or self._unread or self._connection.has_unsent_bytes)
-        if self._is_ended and self._keeps_alive and is_in_step:
-            self._pool.give_back(self._connection)
-        else:
-            self._connection.close()
 
     def _await_end(self) -> None:
         deadline = Deadline.after(_LINGER_SECONDS)
         # The client has its answer and need not stay.
         self._peer = None
-        try:
+        with contextlib.suppress(ProxyError):
             while not self._is_ended and self._next(deadline) is not None and not deadline.is_over:
                 pass
-        except ProxyError:
-            return
 
 
 class ClosedBeforeResponse(ConnectionError):
