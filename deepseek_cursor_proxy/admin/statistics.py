@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric
 from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.exchange.targets import REASONS
 from deepseek_cursor_proxy.observers.events import Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
-from deepseek_cursor_proxy.upstream.retry import REASONS
 
 _MOST_MODELS = 50
 OTHER = "other"

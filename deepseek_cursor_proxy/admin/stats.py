@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
+from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.faults import Unusable

@@ -1,7 +1,7 @@
 """The tables [upstreams.NAME]: servers that generations are sent to in place of `base_url`.
 
 This file parses them and says which of them serve a model; `check` refuses tables that cannot work together. Which one
-a request goes to is decided in `exchange/upstreams/upstreams.py`.
+a request goes to is decided in `exchange/upstreams.py`.
 """
 
 import re

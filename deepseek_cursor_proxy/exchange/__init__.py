@@ -4,11 +4,13 @@
     attempt            a request as one upstream gets it: send, read
     plan               the attempt that follows a failed call or a broken answer
     next_step          the table that decides it
-    targets            the upstreams and keys of a request: which is asked next, what a failure says about it
+    targets            the upstreams and keys of a request: which is asked next, after which pause, and what a failure
+                       says about it
     recorder           stores each turn that is complete
     choices            several answers (n > 1), with the same interface
     call_context       for whom a call is made, what is asked, and the report of it, which ends in one terminal event
-    upstreams          the servers that calls go to, in which order, and with which API
+    upstreams          the servers that calls go to, and in which order
+    host_choice        the API to call one of them with
     response_cache     identical questions, answered without a call
     pictures           descriptions, for a model that sees no pictures
     background_jobs    work without a client: Job, Jobs

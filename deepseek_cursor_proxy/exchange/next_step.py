@@ -44,7 +44,6 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.upstream.retry import Pause
 
 # What a call fails with, if it is due to the upstream or the way to it.
 CALL_ERRORS = (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull)
@@ -102,13 +101,13 @@ class Situation(NamedTuple):
     is_only: bool = True
     # Whether it has the prefix of the chat in its cache, was not retried for it yet, and is not the last to ask.
     is_home: bool = False
-    # The pause before a retry; None if the failure does not pass by itself, or `retry_budget` has less.
-    retry_pause: Pause | None = None
+    # Whether the failure passes by itself, and `retry_budget` has enough for the pause before a retry.
+    can_retry: bool = False
     cause: Cause | None = None
     has_other_key: bool = False
     has_untried: bool = False
-    # The pause before those are asked again that may have recovered; None if there are none, or no time for it.
-    round_pause: Pause | None = None
+    # Whether some of those that were asked may recover, and there is time for the pause before they are asked again.
+    can_begin_again: bool = False
 
 
 def next_step(error: ProxyError, situation: Situation) -> Next:
@@ -116,7 +115,7 @@ def next_step(error: ProxyError, situation: Situation) -> Next:
         return Next.TRANSCRIPT
     if situation.output > (Output.NOTHING if situation.is_only else Output.HEARTBEATS):
         return Next.GIVE_UP
-    if situation.retry_pause is not None and (situation.is_only or situation.is_home):
+    if situation.can_retry and (situation.is_only or situation.is_home):
         return Next.RETRY
     if situation.refuses_tools:
         return Next.WITHOUT_TOOLS
@@ -126,7 +125,7 @@ def next_step(error: ProxyError, situation: Situation) -> Next:
         return Next.OTHER_KEY
     if situation.has_untried:
         return Next.OTHER_UPSTREAM
-    return Next.NEW_ROUND if situation.round_pause is not None else Next.GIVE_UP
+    return Next.NEW_ROUND if situation.can_begin_again else Next.GIVE_UP
 
 
 def is_reasoning_refusal(error: ProxyError) -> bool:

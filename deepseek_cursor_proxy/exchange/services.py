@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.call_context import RequestReport
 from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.response_cache.service import ResponseCache
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstreams
+from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Event, Finished, Observer, Observers, PictureDescribed
 from deepseek_cursor_proxy.observers.request_log import RequestLog

@@ -4,24 +4,33 @@
 records what the failure says about the upstream in its breaker and key pool, waits if the step has a pause, and turns
 to the next upstream or key. `attempt` sends.
 
+A busy DeepSeek or a broken connection recovers in seconds, but Cursor stops its agent at the first error. So such calls
+are retried, at growing intervals, as long as the seconds of the setting `retry_budget` last. A timeout is not retried:
+it has cost minutes already. The second try on a new connection, after a pooled one turned out to be closed, is not
+counted here (`upstream/client`).
+
 A chat that has its prefix cached where it is gets one retry there before it moves. Tools that DeepSeek runs itself are
 a reason to ask it first.
 """
 
+import random
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, UpstreamFailed, UpstreamRefused
+from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.next_step import Cause, Next, Output, Situation, cause_of, name_refusal, next_step
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import MODEL_SECONDS, Candidate, ChatRoute, RoutedChat
+from deepseek_cursor_proxy.exchange.upstreams import MODEL_SECONDS, Candidate, ChatRoute, RoutedChat
+from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.observers.events import UpstreamChanged
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 from deepseek_cursor_proxy.upstream.key_pool import KeyLease
-from deepseek_cursor_proxy.upstream.retry import Pause, Retries, TemporaryFailure, temporary_failure
 
 # A key or account that is put right meanwhile is found again soon.
 _REFUSED_SECONDS = 600.0
@@ -32,6 +41,30 @@ _LONGEST_BUSY_SECONDS = 60.0
 _RETRY_AFTER_SECONDS = 5
 # A chat waits this long for the upstream that has its prefix cached.
 _MOST_PATIENT_SECONDS = 1
+
+_TEMPORARY = frozenset({429, 500, 502, 503, 504})
+# Why a call was made again.
+REASONS = ("dropped", *(f"http_{status}" for status in sorted(_TEMPORARY)))
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 8.0
+# Clients that failed together should not retry together.
+_JITTER = (0.1, 0.3)
+
+
+class TemporaryFailure(NamedTuple):
+    """A failure after which the same call may succeed in a moment."""
+
+    # One of REASONS.
+    reason: str
+    # The seconds that the upstream asks to wait.
+    retry_after: int
+
+
+class Pause(NamedTuple):
+    """How long to wait before a retry, and why there is one: one of REASONS."""
+
+    seconds: float
+    reason: str
 
 
 class Target(NamedTuple):
@@ -102,24 +135,25 @@ class Targets:
         # Those that a new round would begin with.
         waiting = [*self._waiting, *([(self.current.candidate, failure)] if failure is not None else [])]
         soonest = min((each for _, each in waiting), key=lambda each: each.retry_after, default=None)
+        retry_pause, round_pause = self.retries.pause_after(failure), self.retries.pause_after(soonest)
         situation = Situation(
-            output,
-            is_transcript,
-            refuses_tools,
-            self.is_only,
-            self._is_home(failure),
-            self.retries.pause_after(failure),
-            self.current.cause_of(error),
-            self._has_other_key,
-            bool(self._untried),
-            self.retries.pause_after(soonest),
+            output=output,
+            is_transcript=is_transcript,
+            refuses_tools=refuses_tools,
+            is_only=self.is_only,
+            is_home=self._is_home(failure),
+            can_retry=retry_pause is not None,
+            cause=self.current.cause_of(error),
+            has_other_key=self._has_other_key,
+            has_untried=bool(self._untried),
+            can_begin_again=round_pause is not None,
         )
         self._has_stayed |= situation.is_home
         step = next_step(error, situation)
         if step in (Next.TRANSCRIPT, Next.WITHOUT_TOOLS):
             return step
         if step is Next.RETRY:
-            self._wait(situation.retry_pause)
+            self.retries.wait(retry_pause, self._context.peer)
             return step
         self._release()
         self._record_failure(error, situation.cause)
@@ -128,15 +162,11 @@ class Targets:
         elif step is Next.OTHER_UPSTREAM:
             self._waiting = waiting
         elif step is Next.NEW_ROUND:
-            self._wait(situation.round_pause)
+            self.retries.wait(round_pause, self._context.peer)
             self._untried, self._waiting = [candidate for candidate, _ in waiting], []
         if step is not Next.GIVE_UP:
             self.current, self._is_accepted = self._take(self._untried.pop(0)), False
         return step
-
-    def _wait(self, pause: Pause | None) -> None:
-        assert pause is not None
-        self.retries.wait(pause, self._context.peer)
 
     def _is_home(self, failure: TemporaryFailure | None) -> bool:
         """Whether the upstream that has the chat's prefix is worth one retry, before another is asked."""
@@ -241,6 +271,53 @@ class Targets:
         # Upstream's own words may quote the key it was called with.
         text = error.message.replace(self.credential, "***") if self.credential else error.message
         return safe_text(redact_keys(text).partition(". ")[0].rstrip("."), 120)
+
+
+def temporary_failure(error: ProxyError) -> TemporaryFailure | None:
+    """The error as a failure that passes by itself; None for any other."""
+    if isinstance(error, UpstreamDropped):
+        return TemporaryFailure("dropped", error.retry_after or 0)
+    if isinstance(error, UpstreamRefused) and error.status in _TEMPORARY:
+        return TemporaryFailure(f"http_{error.status}", error.retry_after or 0)
+    return None
+
+
+class Retries:
+    """The retries of one request, and their `reasons`, each of REASONS. Used by its thread."""
+
+    def __init__(
+        self,
+        budget: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+        pause: Callable[[float, Peer | None], None] = wait.pause,
+    ) -> None:
+        self.reasons: list[str] = []
+        self._now = now
+        self._uniform = uniform
+        self._pause = pause
+        self._deadline = now() + budget
+
+    @property
+    def count(self) -> int:
+        return len(self.reasons)
+
+    def pause_after(self, failure: TemporaryFailure | None) -> Pause | None:
+        """The pause before the next call; None if the failure does not pass, or the budget has less."""
+        if failure is None:
+            return None
+        seconds = _FIRST_PAUSE_SECONDS * 2 ** min(self.count, 16)
+        seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
+        # When DeepSeek asks for a longer wait than the budget, the client gets the error at once and can decide.
+        seconds = max(seconds, failure.retry_after)
+        return Pause(seconds, failure.reason) if self._now() + seconds <= self._deadline else None
+
+    def wait(self, pause: Pause | None, peer: Peer | None) -> None:
+        """Wait, and count the retry that follows; ClientGone when the peer leaves meanwhile."""
+        assert pause is not None
+        self._pause(pause.seconds, peer)
+        self.reasons.append(pause.reason)
 
 
 def open_targets(context: CallContext, generation: GenerationRequest, services: Services) -> Targets:

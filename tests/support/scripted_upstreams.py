@@ -27,7 +27,8 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstreams
+from deepseek_cursor_proxy.exchange.targets import Retries
+from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.observers.events import Event, Observers, Rerouted, UpstreamChanged
 from deepseek_cursor_proxy.protocols.request.parse import parse
@@ -37,7 +38,6 @@ from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.key_pool import KeyPool
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-from deepseek_cursor_proxy.upstream.retry import Retries
 
 MODEL = "deepseek-v4-pro"
 NO_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."

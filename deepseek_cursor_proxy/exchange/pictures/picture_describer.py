@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Next
 from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCall
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.targets import open_targets
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
+from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wakeup import Wakeup

@@ -8,13 +8,13 @@ from unittest import TestCase, mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
+from deepseek_cursor_proxy.exchange import targets
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.observers.events import Event, Observers
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.upstream import retry
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
 from deepseek_cursor_proxy.upstream.connections import Destination
 
@@ -87,7 +87,7 @@ class ExchangeTestCase(TestCase):
     def setUp(self) -> None:
         self.store = ReasoningStore(":memory:")
         self.addCleanup(self.store.close)
-        self.enterContext(mock.patch.object(retry, "_FIRST_PAUSE_SECONDS", 0.0))
+        self.enterContext(mock.patch.object(targets, "_FIRST_PAUSE_SECONDS", 0.0))
         self.events: list[Event] = []
 
     def emit(self, event: Event) -> None:

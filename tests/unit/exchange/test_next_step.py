@@ -22,7 +22,6 @@ from deepseek_cursor_proxy.exchange.next_step import (
     name_refusal,
     next_step,
 )
-from deepseek_cursor_proxy.upstream.retry import Pause
 
 UNKNOWN_MODELS = (
     "Model Not Exist",
@@ -59,7 +58,6 @@ MODELS = ("deepseek-v4-pro", "deepseek/x", "deepseek/deepseek-v4-pro", "x")
 
 
 BUSY, SILENT, DROPPED = refused(429), UpstreamTimeout("silent"), UpstreamDropped("reset")
-PAUSE = Pause(1.0, "http_429")
 ONE = Situation()
 SEVERAL = Situation(is_only=False, cause=Cause.BROKEN)
 
@@ -83,7 +81,7 @@ class TestTable(unittest.TestCase):
             self.assert_rows(error, rows)
 
     def test_an_answer_that_has_begun_is_not_begun_again(self) -> None:
-        one = ONE._replace(retry_pause=PAUSE, refuses_tools=True)
+        one = ONE._replace(can_retry=True, refuses_tools=True)
         several = one._replace(is_only=False, is_home=True, cause=Cause.BROKEN, has_untried=True)
         rows = {
             one._replace(output=Output.HEARTBEATS): Next.GIVE_UP,
@@ -96,10 +94,10 @@ class TestTable(unittest.TestCase):
 
     def test_a_failure_that_passes_is_retried_at_the_only_upstream_or_at_that_of_the_chat(self) -> None:
         rows = {
-            ONE._replace(retry_pause=PAUSE): Next.RETRY,
+            ONE._replace(can_retry=True): Next.RETRY,
             ONE: Next.GIVE_UP,
-            SEVERAL._replace(retry_pause=PAUSE, has_untried=True): Next.OTHER_UPSTREAM,
-            SEVERAL._replace(retry_pause=PAUSE, has_untried=True, is_home=True): Next.RETRY,
+            SEVERAL._replace(can_retry=True, has_untried=True): Next.OTHER_UPSTREAM,
+            SEVERAL._replace(can_retry=True, has_untried=True, is_home=True): Next.RETRY,
             SEVERAL._replace(has_untried=True, is_home=True): Next.OTHER_UPSTREAM,
         }
         self.assert_rows(BUSY, rows)
@@ -107,7 +105,7 @@ class TestTable(unittest.TestCase):
     def test_a_request_is_sent_without_refused_tools_when_no_retry_helps(self) -> None:
         rows = {
             ONE._replace(refuses_tools=True): Next.WITHOUT_TOOLS,
-            ONE._replace(refuses_tools=True, retry_pause=PAUSE): Next.RETRY,
+            ONE._replace(refuses_tools=True, can_retry=True): Next.RETRY,
             SEVERAL._replace(refuses_tools=True, has_untried=True): Next.WITHOUT_TOOLS,
         }
         self.assert_rows(refused(500), rows)
@@ -121,14 +119,14 @@ class TestTable(unittest.TestCase):
 
     def test_when_all_were_asked_those_that_may_recover_are_asked_again_within_the_budget(self) -> None:
         rows = {
-            SEVERAL._replace(round_pause=PAUSE): Next.NEW_ROUND,
-            SEVERAL._replace(round_pause=PAUSE, has_untried=True): Next.OTHER_UPSTREAM,
+            SEVERAL._replace(can_begin_again=True): Next.NEW_ROUND,
+            SEVERAL._replace(can_begin_again=True, has_untried=True): Next.OTHER_UPSTREAM,
             SEVERAL: Next.GIVE_UP,
         }
         self.assert_rows(SILENT, rows)
 
     def test_a_refusal_that_others_would_repeat_is_the_answer(self) -> None:
-        everything = SEVERAL._replace(has_other_key=True, has_untried=True, round_pause=PAUSE)
+        everything = SEVERAL._replace(has_other_key=True, has_untried=True, can_begin_again=True)
         self.assert_rows(refused(422), {everything._replace(cause=None): Next.GIVE_UP})
 
 

@@ -7,8 +7,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Delta, ForeignReason
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
-from deepseek_cursor_proxy.exchange.upstreams.host_choice import HostChoice
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import Upstream
+from deepseek_cursor_proxy.exchange.host_choice import HostChoice
+from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from tests.support.databases import DatabaseTestCase
 

@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
-from deepseek_cursor_proxy.exchange.upstreams.upstreams import Candidate, ChatRoute, RoutedChat, Upstreams
+from deepseek_cursor_proxy.exchange.upstreams import Candidate, ChatRoute, RoutedChat, Upstreams
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
@@ -71,14 +71,14 @@ class TestUpstreams(DatabaseTestCase):
         self.assertEqual(["a", "c"], self.names(without, b"4999"))
 
     def test_a_key_of_anthropic_is_no_key_of_an_upstream(self) -> None:
-        with self.assertLogs("deepseek_cursor_proxy.exchange.upstreams.upstreams", "WARNING") as logged:
+        with self.assertLogs("deepseek_cursor_proxy.exchange.upstreams", "WARNING") as logged:
             (upstream,) = self.upstreams(a={"key_env": "ANTHROPIC"}).all
         self.assertIn("does not get the key of Anthropic (sk-ant-…) in ANTHROPIC", logged.output[0])
         assert upstream.keys is not None
         self.assertEqual(["sk-b"], [key.credential for key in upstream.keys._keys])
 
     def test_an_upstream_that_is_not_ready_comes_last(self) -> None:
-        with self.assertLogs("deepseek_cursor_proxy.exchange.upstreams.upstreams", "WARNING"):
+        with self.assertLogs("deepseek_cursor_proxy.exchange.upstreams", "WARNING"):
             upstreams = self.upstreams(a={"key_env": "NONE"}, b={"priority": 2}, c={"priority": 3})
         self.assertEqual(["b", "c", "a"], self.names(upstreams))
         self.open_breaker(upstreams, "b")

@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, with_server_tools
 from deepseek_cursor_proxy.deepseek.hosts import Host
 from deepseek_cursor_proxy.errors import NotFound, ProxyError
-from deepseek_cursor_proxy.exchange.upstreams.host_choice import HostChoice
+from deepseek_cursor_proxy.exchange.host_choice import HostChoice
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.breaker import Breaker
