@@ -134,7 +134,7 @@ class GenerationEndpoint(Endpoint):
         if config.pictures == "name":
             return self._open(request, generation)
         # Only here: most proxies describe no pictures, and are smaller without.
-        from deepseek_cursor_proxy.exchange.pictures.picture_texts import find_texts
+        from deepseek_cursor_proxy.exchange.pictures import find_texts
 
         texts = find_texts(request.context, generation, services)
         if texts is None:

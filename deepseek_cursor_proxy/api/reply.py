@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.pictures.picture_texts import PictureTexts
+    from deepseek_cursor_proxy.exchange.pictures import PictureTexts
 
 _log = logging.getLogger(__name__)
 

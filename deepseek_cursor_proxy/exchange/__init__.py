@@ -12,7 +12,7 @@
     upstreams          the servers that calls go to, and in which order
     host_choice        the API to call one of them with
     response_cache     identical questions, answered without a call
-    pictures           descriptions, for a model that sees no pictures
+    pictures           descriptions, for a model that sees no pictures; shared_calls makes each of them once
     background_jobs    work without a client: Job, Jobs
     services           everything that exchanges and endpoints share
 

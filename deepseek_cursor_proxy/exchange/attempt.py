@@ -34,8 +34,7 @@ from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.response_cache.replay import ReplayedResponse
-from deepseek_cursor_proxy.exchange.response_cache.service import CacheLookup, cache_key
+from deepseek_cursor_proxy.exchange.response_cache import CacheLookup, ReplayedResponse, cache_key
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.targets import open_targets
 from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull

@@ -12,8 +12,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import picture_model
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.call_context import RequestReport
-from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCalls
-from deepseek_cursor_proxy.exchange.response_cache.service import ResponseCache
+from deepseek_cursor_proxy.exchange.response_cache import ResponseCache
+from deepseek_cursor_proxy.exchange.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Event, Finished, Observer, Observers, PictureDescribed

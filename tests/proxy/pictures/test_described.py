@@ -7,8 +7,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.exchange import services
-from deepseek_cursor_proxy.exchange.pictures import picture_texts
+from deepseek_cursor_proxy.exchange import pictures, services
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -254,14 +253,14 @@ class TestAtOnce(DescribedTestCase):
 
     def test_the_pictures_of_a_request_are_described_at_once_within_bounds(self) -> None:
         gate, proxy = self.gate(), self.describing()
-        names = [f"picture {number}" for number in range(picture_texts._MOST_NEW + 5)]
+        names = [f"picture {number}" for number in range(pictures._MOST_NEW + 5)]
         pending = self.post_on_thread(proxy, "chat", {"messages": [user(*map(part, names))]})
-        for _ in range(picture_texts._MOST_AT_ONCE):
+        for _ in range(pictures._MOST_AT_ONCE):
             self.assertTrue(gate.entered.acquire(timeout=10))
-        wait_until(lambda: self.waiters(proxy) == picture_texts._MOST_AT_ONCE)
+        wait_until(lambda: self.waiters(proxy) == pictures._MOST_AT_ONCE)
         gate.opened.set()
         self.assertEqual(200, pending.get().status)
-        self.assertLessEqual(gate.most_waiting, picture_texts._MOST_AT_ONCE)
+        self.assertLessEqual(gate.most_waiting, pictures._MOST_AT_ONCE)
         text = self.sent()[-1][-1]["content"]
         # The newest first; the others are named, and described with the next request.
         self.assertEqual([name in names[5:] for name in names], [description(name) in text for name in names])
@@ -426,8 +425,8 @@ class TestFailures(DescribedTestCase):
                 return has_stalled.is_set() and super().is_over
 
         patches = (
-            mock.patch.object(picture_texts, "_MAX_SECONDS", 0.01),
-            mock.patch.object(picture_texts, "Deadline", Patience),
+            mock.patch.object(pictures, "_MAX_SECONDS", 0.01),
+            mock.patch.object(pictures, "Deadline", Patience),
         )
         with self.assertLogs(CONSOLE, "INFO") as logged, patches[0], patches[1]:
             pending = self.post_on_thread(proxy, "chat", QUESTIONS["chat"]("a"))

@@ -6,15 +6,18 @@ from unittest import mock
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.exchange.response_cache import replay
-from deepseek_cursor_proxy.exchange.response_cache.replay import (
+from deepseek_cursor_proxy.exchange import response_cache
+from deepseek_cursor_proxy.exchange.response_cache import (
     AnswerRecorder,
+    CacheLookup,
+    CacheState,
     ReplayedResponse,
     ReplayReader,
+    ResponseCache,
+    cache_key,
     is_damaged,
     unpack,
 )
-from deepseek_cursor_proxy.exchange.response_cache.service import CacheLookup, CacheState, ResponseCache, cache_key
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.traced_memory import traced_memory
@@ -56,7 +59,7 @@ class TestReplay(unittest.TestCase):
 
     def test_what_is_too_much_is_not_kept(self) -> None:
         recorder = AnswerRecorder(StreamReader())
-        with mock.patch.object(replay, "_MOST_BYTES", 100):
+        with mock.patch.object(response_cache, "_MOST_BYTES", 100):
             for at in range(0, len(STREAM), 1000):
                 recorder.read(STREAM[at : at + 1000])
             self.assertIsNone(recorder.pack())

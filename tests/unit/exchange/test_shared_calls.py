@@ -4,8 +4,8 @@ from contextlib import closing
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, UpstreamTimeout
-from deepseek_cursor_proxy.exchange.pictures import shared_calls
-from deepseek_cursor_proxy.exchange.pictures.shared_calls import SharedCall, SharedCalls
+from deepseek_cursor_proxy.exchange import shared_calls
+from deepseek_cursor_proxy.exchange.shared_calls import SharedCall, SharedCalls
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.net.wakeup import Wakeup

@@ -5,8 +5,8 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone
-from deepseek_cursor_proxy.exchange.response_cache import flights
-from deepseek_cursor_proxy.exchange.response_cache.flights import Flights, Seat
+from deepseek_cursor_proxy.exchange import response_cache
+from deepseek_cursor_proxy.exchange.response_cache import Flights, Seat
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.storage.answers import CachedAnswer
 
@@ -63,7 +63,7 @@ class TestFlights(unittest.TestCase):
     def test_without_descriptors_nobody_waits(self) -> None:
         self.flights.leave(self.join())
         leader = self.join()
-        with mock.patch.object(flights, "Wakeup", side_effect=OSError(errno.EMFILE, "")):
+        with mock.patch.object(response_cache, "Wakeup", side_effect=OSError(errno.EMFILE, "")):
             self.assertIsNone(self.flights.join(b"1"))
         self.flights.leave(leader)
 

@@ -1,0 +1,237 @@
+"""The pictures of one request whose model sees none: look their descriptions up, and have the missing ones made.
+
+    PictureTexts        the descriptions that one request needs
+    PictureDescriber    the call that has a model which sees pictures put one into words
+
+Descriptions never fail a request: a picture without one, whatever the reason, is named, and tried again with the next
+request. While they are made the thread of the request waits, a few seconds at a time, so that its client can get a
+heartbeat. A description is one call without thinking. It is admitted, retried and paid for as any other call, stored
+for its caller, and shared by requests that want it at the same time (`shared_calls`). `deepseek/images` knows what is
+asked, and where the text goes.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
+from deepseek_cursor_proxy.deepseek import images
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.images import Picture, PicturedHistory, clean_description, description_request
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images, picture_model
+from deepseek_cursor_proxy.deepseek.usage import read_usage
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.exchange.attempt import read_whole
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Next
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.shared_calls import SharedCall
+from deepseek_cursor_proxy.exchange.targets import open_targets
+from deepseek_cursor_proxy.exchange.upstreams import Upstream
+from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.observers.events import PictureDescribed, caller_digest
+from deepseek_cursor_proxy.redaction import redact_keys
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
+from deepseek_cursor_proxy.usage.prices import Cost
+
+# An old chat may have hundreds, and each is paid for: the newest are described, the rest with the next requests.
+_MOST_NEW = 32
+_MOST_AT_ONCE = 8
+# A description takes some seconds; after this long the answer is worth more.
+_MAX_SECONDS = 90.0
+
+
+def find_texts(context: CallContext, generation: GenerationRequest, services: Services) -> "PictureTexts | None":
+    """The texts for the pictures of a request; None if these stay as they are."""
+    request, model = generation.request, picture_model(services.config)
+    if model is None or can_see_images(request.model):
+        return None
+    if all(isinstance(message.content, str) for message in request.messages):
+        return None
+    history = PicturedHistory(request.messages, services.memory)
+    return PictureTexts(generation, history, PictureDescriber(context, services, model)) if history.pictures else None
+
+
+class PictureTexts:
+    """The descriptions that a request needs. Used by the thread that serves the request, which must close it."""
+
+    def __init__(self, generation: GenerationRequest, history: PicturedHistory, describer: "PictureDescriber") -> None:
+        self._generation = generation
+        self._history = history
+        self._describer = describer
+        self._pictures = history.pictures
+        store = describer.services.picture_descriptions
+        self._texts = store.find(describer.context.namespace, [*self._pictures])
+        self._queue: deque[bytes] = deque()
+        if describer.services.config.pictures == "describe":
+            missing = [digest for digest in self._pictures if digest not in self._texts]
+            self._queue.extend(reversed(missing[-_MOST_NEW:]))
+        self._calls: dict[bytes, SharedCall] = {}
+        self._deadline = Deadline.after(_MAX_SECONDS)
+        # Notified when a call is over; None when there is nothing to wait for.
+        self._wakeup = _open_wakeup() if self._queue else None
+
+    def wait(self, seconds: float) -> bool:
+        """Whether every call is over, or given up, within that time; raises as any wait for a client does."""
+        deadline = Deadline.after(seconds)
+        while self._wakeup is not None:
+            self._take_results()
+            self._begin_calls(self._wakeup)
+            if not self._calls:
+                break
+            if self._deadline.is_over:
+                self._leave(_timeout)
+                break
+            if deadline.is_over:
+                return False
+            until = min(deadline, self._deadline)
+            if wait_readable(self._wakeup, until - time.monotonic(), self._describer.context.peer):
+                self._wakeup.clear()
+        return True
+
+    def generation(self) -> GenerationRequest:
+        """The request with the descriptions that there are; the client's own messages identify its turns."""
+        generation = self._generation
+        if not self._texts:
+            return generation
+        messages = generation.request.messages
+        request = generation.request._replace(messages=self._history.place(self._texts))
+        return generation._replace(request=request, client_messages=messages)
+
+    def close(self) -> None:
+        """Idempotent. Calls that no other request waits for end."""
+        self._leave()
+        if self._wakeup is not None:
+            self._wakeup.close()
+            self._wakeup = None
+
+    def _take_results(self) -> None:
+        for digest, call in [*self._calls.items()]:
+            if call.is_over:
+                del self._calls[digest]
+                if call.result is not None:
+                    self._texts[digest] = call.result
+
+    def _begin_calls(self, wakeup: Wakeup) -> None:
+        while self._queue and len(self._calls) < _MOST_AT_ONCE:
+            digest = self._queue.popleft()
+            call = self._describer.begin(digest, self._pictures[digest], wakeup)
+            if call is not None:
+                self._calls[digest] = call
+
+    def _leave(self, reason: Callable[[], ProxyError] | None = None) -> None:
+        self._queue.clear()
+        if self._wakeup is not None:
+            for call in self._calls.values():
+                self._describer.services.shared_calls.leave(call, self._wakeup, reason)
+        self._calls.clear()
+
+
+def _open_wakeup() -> Wakeup | None:
+    try:
+        return Wakeup()
+    except OSError:
+        # No descriptors are left: the pictures are named.
+        return None
+
+
+def _timeout() -> UpstreamTimeout:
+    return UpstreamTimeout(f"There was no description within {_MAX_SECONDS:.0f} seconds.")
+
+
+class PictureDescriber(NamedTuple):
+    """Describes pictures for one caller. Called by the thread of a request and those of the calls."""
+
+    context: CallContext
+    services: Services
+    model: str
+
+    def begin(self, digest: bytes, picture: Picture, waiter: Wakeup) -> SharedCall | None:
+        """The call that describes a picture, perhaps for another request already; None without threads."""
+        work = partial(self._describe, digest, picture)
+        return self.services.shared_calls.join((self.context.namespace, digest), work, waiter)
+
+    def _describe(self, digest: bytes, picture: Picture, peer: Peer) -> str | None:
+        """The description, as it is stored; None when there is none. Called by the thread of the call."""
+        store, caller = self.services.picture_descriptions, self.context.namespace
+        # The call before this one may have ended after the request had looked.
+        if found := store.find(caller, [digest]):
+            return found[digest]
+        started, reply, text = time.monotonic(), Reply(), None
+        outcome, status = "described", 200
+        try:
+            self._ask(picture, reply, peer)
+            text = store.record(caller, digest, _read_text(reply))
+        except ProxyError as error:
+            words = error.message.replace(self.context.credential, "***")
+            outcome, status = redact_keys(words), error.status
+        except ClientGone:
+            outcome, status = "client left", 499
+        seconds = time.monotonic() - started
+        # An upstream that answers has accepted the key, or was called with one of the owner's, for a known caller.
+        has_answer = status == 200 or reply.usage is not None
+        key = caller_digest(caller) if has_answer else self.context.report.key
+        event = PictureDescribed(
+            key, digest.hex()[:12], self.model, outcome, status, seconds, reply.usage, self._cost(reply)
+        )
+        self.services.observers.emit(event)
+        return text
+
+    def _cost(self, reply: Reply) -> Cost | None:
+        if reply.usage is None:
+            return None
+        # With several upstreams, that of another host has another price.
+        only = self.services.upstreams.only
+        is_deepseek = only is not None and only.may_be_deepseek
+        return self.services.prices.cost(self.model, read_usage(reply.usage), time.time(), is_deepseek=is_deepseek)
+
+    def _ask(self, picture: Picture, reply: Reply, peer: Peer) -> None:
+        """Add the answer to the reply; raises a ProxyError or ClientGone."""
+        request = description_request(picture, self.model)
+        images.check(request.messages)
+        targets = open_targets(self.context._replace(peer=peer), GenerationRequest(request, {}, 0), self.services)
+        try:
+            targets.check_key()
+            while True:
+                (upstream, model), key = targets.current.candidate, targets.credential
+                try:
+                    self._ask_one(upstream, request._replace(model=model), reply, peer, key)
+                    return targets.record_acceptance()
+                except CALL_ERRORS as error:
+                    error.hide(key)
+                    # It has no history to be sent as a transcript.
+                    if targets.after(error, is_transcript=True) is Next.GIVE_UP:
+                        raise targets.final_error(error) from None
+        finally:
+            targets.end(was_complete=not reply.is_empty)
+
+    def _ask_one(self, upstream: Upstream, request: ChatRequest, reply: Reply, peer: Peer, key: str) -> None:
+        client, api = self.services.upstream, upstream.api(CHAT, request)
+        (slot,) = client.call_limits.of(upstream.limit_name(request.model)).acquire(peer)
+        body = api.encode(request, NO_MEMORY)
+        with closing(client.send(upstream.destination(api.path), body, key, peer, slot)) as response:
+            _read(response, api, reply)
+
+
+def _read(response: UpstreamResponse, api: UpstreamApi, reply: Reply) -> None:
+    with closing(read_whole(response, api.read_answer)) as steps:
+        for events in steps:
+            for item in () if isinstance(events, Lull) else events.batch:
+                if isinstance(item, Delta):
+                    reply.add(item)
+
+
+def _read_text(reply: Reply) -> str:
+    content = reply.message().content
+    text = clean_description(content) if isinstance(content, str) else ""
+    if not text:
+        raise UpstreamFailed("The answer is empty.")
+    return text
