@@ -125,12 +125,6 @@ class Attempt:
 
     # The form of the request …
 
-    def _restore(self) -> None:
-        # A host that does not insist on reasoning gets the history as it is.
-        found, services = self._shared.found, self._shared.services
-        strategy = services.config.missing_reasoning_strategy if self.api.host.requires_reasoning else "placeholder"
-        self._prepare(prepare(self.request, found.history, found.stored, strategy, services.memory))
-
     def use_transcript(self) -> None:
         """Have the history sent as a transcript where its reasoning may be missing."""
         assert self.prepared is not None
@@ -202,7 +196,9 @@ class Attempt:
         """
         shared, services = self._shared, self._shared.services
         if self.prepared is None:
-            self._restore()
+            # A host that does not insist on reasoning gets the history as it is.
+            strategy = services.config.missing_reasoning_strategy if self.api.host.requires_reasoning else "placeholder"
+            self._prepare(prepare(self.request, shared.found.history, shared.found.stored, strategy, services.memory))
         assert self.prepared is not None
         body = self.api.encode(self.prepared.request, services.memory)
         is_beta = rules.needs_beta(self.request)
@@ -372,10 +368,14 @@ def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, A
             if isinstance(piece, Heartbeat):
                 yield ParsedEvents([piece])
                 continue
-            try:
-                body = decode_upstream_json(piece)
-            except ValueError:
-                raise UpstreamFailed("DeepSeek's answer is not JSON.") from None
-            if not isinstance(body, dict):
-                raise UpstreamFailed("DeepSeek's answer is not a JSON object.")
-            yield ParsedEvents([*read_answer(body)], is_durable=True)
+            yield ParsedEvents([*read_answer(decode_answer(piece))], is_durable=True)
+
+
+def decode_answer(raw: bytes) -> dict[str, Any]:
+    try:
+        body = decode_upstream_json(raw)
+    except ValueError:
+        raise UpstreamFailed("DeepSeek's answer is not JSON.") from None
+    if not isinstance(body, dict):
+        raise UpstreamFailed("DeepSeek's answer is not a JSON object.")
+    return body

@@ -18,29 +18,26 @@ from functools import partial
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY
-from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
+from deepseek_cursor_proxy.conversation import ChatRequest, Reply
 from deepseek_cursor_proxy.deepseek import images
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.images import Picture, PicturedHistory, clean_description, description_request
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images, picture_model
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamTimeout
-from deepseek_cursor_proxy.exchange.attempt import read_whole
+from deepseek_cursor_proxy.exchange.attempt import decode_answer
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Next
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.shared_calls import SharedCall
 from deepseek_cursor_proxy.exchange.targets import open_targets
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
-from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import PictureDescribed, caller_digest
 from deepseek_cursor_proxy.redaction import redact_keys
-from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-from deepseek_cursor_proxy.usage.prices import Cost
 
 # An old chat may have hundreds, and each is paid for: the newest are described, the rest with the next requests.
 _MOST_NEW = 32
@@ -169,7 +166,10 @@ class PictureDescriber(NamedTuple):
         outcome, status = "described", 200
         try:
             self._ask(picture, reply, peer)
-            text = store.record(caller, digest, _read_text(reply))
+            content = reply.message().content
+            if not isinstance(content, str) or not (described := clean_description(content)):
+                raise UpstreamFailed("The answer is empty.")
+            text = store.record(caller, digest, described)
         except ProxyError as error:
             words = error.message.replace(self.context.credential, "***")
             outcome, status = redact_keys(words), error.status
@@ -179,19 +179,15 @@ class PictureDescriber(NamedTuple):
         # An upstream that answers has accepted the key, or was called with one of the owner's, for a known caller.
         has_answer = status == 200 or reply.usage is not None
         key = caller_digest(caller) if has_answer else self.context.report.key
-        event = PictureDescribed(
-            key, digest.hex()[:12], self.model, outcome, status, seconds, reply.usage, self._cost(reply)
-        )
+        cost = None
+        if reply.usage is not None:
+            # With several upstreams, that of another host has another price.
+            only = self.services.upstreams.only
+            is_deepseek = only is not None and only.may_be_deepseek
+            cost = self.services.prices.cost(self.model, read_usage(reply.usage), time.time(), is_deepseek=is_deepseek)
+        event = PictureDescribed(key, digest.hex()[:12], self.model, outcome, status, seconds, reply.usage, cost)
         self.services.observers.emit(event)
         return text
-
-    def _cost(self, reply: Reply) -> Cost | None:
-        if reply.usage is None:
-            return None
-        # With several upstreams, that of another host has another price.
-        only = self.services.upstreams.only
-        is_deepseek = only is not None and only.may_be_deepseek
-        return self.services.prices.cost(self.model, read_usage(reply.usage), time.time(), is_deepseek=is_deepseek)
 
     def _ask(self, picture: Picture, reply: Reply, peer: Peer) -> None:
         """Add the answer to the reply; raises a ProxyError or ClientGone."""
@@ -218,20 +214,5 @@ class PictureDescriber(NamedTuple):
         (slot,) = client.call_limits.of(upstream.limit_name(request.model)).acquire(peer)
         body = api.encode(request, NO_MEMORY)
         with closing(client.send(upstream.destination(api.path), body, key, peer, slot)) as response:
-            _read(response, api, reply)
-
-
-def _read(response: UpstreamResponse, api: UpstreamApi, reply: Reply) -> None:
-    with closing(read_whole(response, api.read_answer)) as steps:
-        for events in steps:
-            for item in () if isinstance(events, Lull) else events.batch:
-                if isinstance(item, Delta):
-                    reply.add(item)
-
-
-def _read_text(reply: Reply) -> str:
-    content = reply.message().content
-    text = clean_description(content) if isinstance(content, str) else ""
-    if not text:
-        raise UpstreamFailed("The answer is empty.")
-    return text
+            for delta in api.read_answer(decode_answer(response.read())):
+                reply.add(delta)
