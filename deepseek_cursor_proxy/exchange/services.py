@@ -73,16 +73,37 @@ class Services:
         database, pruning = reasoning_store.database, reasoning_store.pruning
         max_age, forms = config.reasoning_cache_max_age_seconds, ReasoningForms(database)
         request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
-        ledger = _open_ledger(config, reasoning_store, request_log)
+        ledger = UsageLedger(
+            database,
+            max_age_seconds=config.usage_max_age_seconds,
+            max_rows=config.usage_max_rows,
+            pruning=pruning,
+        )
+        request_log.subscribe(ledger.add)
         access = Access(config, had_answer=ledger.had_answer)
+        responses = ResponseStore(
+            database,
+            max_age_seconds=config.response_max_age_seconds,
+            max_rows=config.response_max_rows,
+            max_bytes=config.reasoning_cache_max_bytes,
+            pruning=pruning,
+        )
+        if count := responses.fail_orphans():
+            _log.warning("%d stored responses were not finished when the proxy last stopped and are failed now", count)
+        cached_answers = CachedAnswers(
+            database,
+            max_age_seconds=config.response_cache_max_age_seconds,
+            max_bytes=config.response_cache_max_bytes,
+            pruning=pruning,
+        )
         return cls(
             config=config,
             access=access,
             reasoning_store=reasoning_store,
             chats=ChatStore(database, max_age_seconds=max_age, pruning=pruning),
-            response_cache=_open_cache(config, reasoning_store),
+            response_cache=ResponseCache(cached_answers),
             memory=ChatMemory(),
-            responses=_open_responses(config, reasoning_store),
+            responses=responses,
             jobs=Jobs(config.background_workers, config.background_queue),
             counter=TokenCounter(config, database),
             upstream=client,
@@ -162,38 +183,3 @@ def _build_observers(
     by_type[Finished].append(sessions)
     by_type[PictureDescribed] = [ledger]
     return Observers(observers, by_type)
-
-
-def _open_ledger(config: ProxyConfig, reasoning_store: ReasoningStore, request_log: RequestLog) -> UsageLedger:
-    ledger = UsageLedger(
-        reasoning_store.database,
-        max_age_seconds=config.usage_max_age_seconds,
-        max_rows=config.usage_max_rows,
-        pruning=reasoning_store.pruning,
-    )
-    request_log.subscribe(ledger.add)
-    return ledger
-
-
-def _open_cache(config: ProxyConfig, reasoning_store: ReasoningStore) -> ResponseCache:
-    store = CachedAnswers(
-        reasoning_store.database,
-        max_age_seconds=config.response_cache_max_age_seconds,
-        max_bytes=config.response_cache_max_bytes,
-        pruning=reasoning_store.pruning,
-    )
-    return ResponseCache(store)
-
-
-def _open_responses(config: ProxyConfig, reasoning_store: ReasoningStore) -> ResponseStore:
-    """The store of responses; those that were running when the proxy last stopped are failed."""
-    store = ResponseStore(
-        reasoning_store.database,
-        max_age_seconds=config.response_max_age_seconds,
-        max_rows=config.response_max_rows,
-        max_bytes=config.reasoning_cache_max_bytes,
-        pruning=reasoning_store.pruning,
-    )
-    if count := store.fail_orphans():
-        _log.warning("%d stored responses were not finished when the proxy last stopped; they are failed now", count)
-    return store

@@ -44,7 +44,7 @@ class ConnectTimeout(TimeoutError):
     """There was no connection in time, so nothing has been sent yet."""
 
 
-class Attempt(NamedTuple):
+class ConnectAttempt(NamedTuple):
     """One attempt to connect: when it ends, and the client it is for."""
 
     deadline: Deadline
@@ -54,7 +54,7 @@ class Attempt(NamedTuple):
     def left(self) -> float:
         return self.deadline.left
 
-    def share(self, addresses: int) -> "Attempt":
+    def share(self, addresses: int) -> "ConnectAttempt":
         """The attempt with the first of that many addresses, which leaves time for the others."""
         return self._replace(deadline=Deadline.after(min(_ADDRESS_SECONDS, self.left / addresses)))
 
@@ -71,7 +71,7 @@ class Connector:
 
     def open(self, origin: Origin, peer: Peer | None) -> Connection:
         """A connection that a request can be sent on; OSError or a ProxyError otherwise, ClientGone if `peer` left."""
-        attempt = Attempt(Deadline.after(self._timeout), peer)
+        attempt = ConnectAttempt(Deadline.after(self._timeout), peer)
         try:
             return self._try(origin, attempt)
         except (TimeoutError, UpstreamTimeout):
@@ -79,9 +79,9 @@ class Connector:
             if later == attempt.deadline:
                 raise
             # This process was stopped meanwhile, and nothing has been sent.
-            return self._try(origin, Attempt(later, peer))
+            return self._try(origin, ConnectAttempt(later, peer))
 
-    def _try(self, origin: Origin, attempt: Attempt) -> Connection:
+    def _try(self, origin: Origin, attempt: ConnectAttempt) -> Connection:
         if origin.scheme != "https":
             return Connection(origin, self._connect(origin.host, origin.port, attempt))
         proxy = self._proxy_for(origin)
@@ -106,7 +106,7 @@ class Connector:
         except StartupError as error:
             raise UpstreamFailed(f"{error}.") from None
 
-    def _connect(self, host: str, port: int, attempt: Attempt) -> socket.socket:
+    def _connect(self, host: str, port: int, attempt: ConnectAttempt) -> socket.socket:
         addresses = self._resolver.resolve(host, port, attempt)
         for left in range(len(addresses), 1, -1):
             try:
@@ -143,7 +143,7 @@ def _no_authorities(host: str) -> str:
     return f"Python has no certificate authority to check {host} with, so nothing was sent to it. {remedy}"
 
 
-def _connect(address: Address, attempt: Attempt) -> socket.socket:
+def _connect(address: Address, attempt: ConnectAttempt) -> socket.socket:
     family, kind, protocol, _, where = address
     sock = socket.socket(family, kind, protocol)
     try:
@@ -168,7 +168,7 @@ def _error_text(code: int) -> str:
     return texts[code].rstrip(".") if code in texts else os.strerror(code)
 
 
-def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attempt: Attempt) -> ssl.SSLSocket:
+def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attempt: ConnectAttempt) -> ssl.SSLSocket:
     try:
         tls_sock = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except BaseException:
@@ -191,7 +191,7 @@ def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attemp
         raise
 
 
-def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: Attempt) -> None:
+def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: ConnectAttempt) -> None:
     """Have the proxy connect us (CONNECT); every byte after its answer belongs to TLS."""
     origin = connection.origin
     try:
@@ -262,7 +262,7 @@ class Resolver:
         self._lock = threading.Lock()
         self._running: dict[tuple[str, int], _Lookup] = {}
 
-    def resolve(self, host: str, port: int, attempt: Attempt) -> list[Address]:
+    def resolve(self, host: str, port: int, attempt: ConnectAttempt) -> list[Address]:
         """The addresses of a host, in the order to try them."""
         try:
             return _resolve(host, port, socket.AI_NUMERICHOST)

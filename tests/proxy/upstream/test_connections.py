@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.upstream import connect, connections
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
-from deepseek_cursor_proxy.upstream.connect import Attempt, Connector, ConnectTimeout, Resolver
+from deepseek_cursor_proxy.upstream.connect import ConnectAttempt, Connector, ConnectTimeout, Resolver
 from deepseek_cursor_proxy.upstream.connections import Connection, Destination, Origin
 from tests.support.harness import SocketTestCase
 from tests.support.polling import wait_until
@@ -36,8 +36,8 @@ def answering(_: bytes) -> ScriptedReply:
     return ANSWER
 
 
-def attempt(seconds: float = PATIENCE, peer: Peer | None = None) -> Attempt:
-    return Attempt(Deadline.after(seconds), peer)
+def attempt(seconds: float = PATIENCE, peer: Peer | None = None) -> ConnectAttempt:
+    return ConnectAttempt(Deadline.after(seconds), peer)
 
 
 def closed_address() -> tuple[str, int]:
