@@ -300,8 +300,8 @@ def _is_among(key: AccessKey, served: Iterable[AccessKey]) -> bool:
     import hmac
 
     found = False
-    for each in served:
-        found |= hmac.compare_digest(key.digest, each.digest)
+    for other in served:
+        found |= hmac.compare_digest(key.digest, other.digest)
     return found
 
 

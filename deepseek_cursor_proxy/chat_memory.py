@@ -103,23 +103,23 @@ class ChatMemory:
         if not MIN_ITEMS <= len(items) <= MAX_ITEMS:
             return _NO_LOOKUP
         best: Entry[Item, Result] | None = None
-        for each in self.entries(stage):
-            is_longer = best is None or len(each.items) > len(best.items)
-            if is_longer and each.conditions == conditions and _begins_with(items, each.items):
-                best = each
+        for entry in self.entries(stage):
+            is_longer = best is None or len(entry.items) > len(best.items)
+            if is_longer and entry.conditions == conditions and _begins_with(items, entry.items):
+                best = entry
         return Lookup(self, stage, items, conditions, best)
 
     def entries(self, stage: Stage[Item, Result]) -> list[Entry[Item, Result]]:
         with self._lock:
-            return [each for each in self._entries if each.stage is stage]
+            return [entry for entry in self._entries if entry.stage is stage]
 
     def put(self, entry: Entry[Any, Any], replaced: Collection[Entry[Any, Any]] = ()) -> None:
         """Add an entry in place of those that it continues; without effect if it is too large."""
         if entry.size > self.max_entry_bytes:
             return
         with self._lock:
-            for each in replaced:
-                self._remove(each)
+            for old in replaced:
+                self._remove(old)
             self._entries[entry] = None
             self._size += entry.size
             while self._size > self._max_bytes or len(self._entries) > _MAX_ENTRIES:

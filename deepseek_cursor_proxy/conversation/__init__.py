@@ -181,7 +181,7 @@ class ServerDelta(NamedTuple):
     def size(self) -> int:
         """About how many characters are kept of it."""
         kept = [piece.item for piece in self.pieces if piece.is_whole]
-        return sum(len(repr(each)) for each in (*kept, *self.citations))
+        return sum(len(repr(part)) for part in (*kept, *self.citations))
 
 
 class RunTemplate(Protocol):
@@ -229,7 +229,7 @@ class Delta(NamedTuple):
     def size(self) -> int:
         """How many characters it adds."""
         size = len(self.reasoning or "") + len(self.text or "")
-        return size + sum(len(each.id) + len(each.name) + len(each.arguments) for each in self.calls)
+        return size + sum(len(piece.id) + len(piece.name) + len(piece.arguments) for piece in self.calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,16 @@ def json_size(value: Any) -> int:
     """About how many bytes the JSON value of a message and the Message for it take; sys.maxsize for a huge one."""
     size, left = _BYTES_PER_JSON_MESSAGE, [value]
     while left:
-        each = left.pop()
-        size += size_of(each)
+        inner = left.pop()
+        size += size_of(inner)
         if size > _HUGE:
             # Too large for any memory; counting all of it would take too long.
             return sys.maxsize
-        if isinstance(each, dict):
-            left += each.keys()
-            left += each.values()
-        elif isinstance(each, list):
-            left += each
+        if isinstance(inner, dict):
+            left += inner.keys()
+            left += inner.values()
+        elif isinstance(inner, list):
+            left += inner
     return size
 
 

@@ -219,7 +219,7 @@ class Jobs:
     def cancel(self, job: Job) -> bool:
         """Have a job end, one that waits at once; `job.wait` waits for one that runs. False if it was ended before."""
         with self._changed:
-            task = next((each for each in self._queue if each.job is job), None)
+            task = next((queued for queued in self._queue if queued.job is job), None)
             if task is not None:
                 self._queue.remove(task)
         is_first = job.peer.set()

@@ -163,8 +163,8 @@ class ChoicesExchange:
             exchange.close()
         # An error that was not taken would be held by the frames that hold this queue, until the collector comes by.
         self._outputs = queue.Queue()
-        for each in (self._shared_peer, self._wakeup):
-            each.close()
+        for wakeup in (self._shared_peer, self._wakeup):
+            wakeup.close()
         self._outcome.emit(error)
 
     # By the client's thread …
@@ -239,33 +239,33 @@ class _Outcome:
 
     def all_progress(self) -> Progress:
         found = [progress() for progress in self.progress]
-        first = [each.first_delta_seconds for each in found if each.first_delta_seconds is not None]
+        first = [progress.first_delta_seconds for progress in found if progress.first_delta_seconds is not None]
         return found[0]._replace(
-            characters=sum(each.characters for each in found), first_delta_seconds=min(first, default=None)
+            characters=sum(progress.characters for progress in found), first_delta_seconds=min(first, default=None)
         )
 
     def _merge(self, error: BaseException | None) -> Finished:
         """The end of the choice that decided: the one with this error, else one that was not completed, else any."""
         end = End.of(error) if error is not None else None
-        decided = max(self.finished, key=lambda each: (each.end == end, each.end is not COMPLETED))
+        decided = max(self.finished, key=lambda finished: (finished.end == end, finished.end is not COMPLETED))
         if end is not None and decided.end in (COMPLETED, CLIENT_LEFT):
             decided = decided._replace(end=end)
         usage: dict[str, Any] = {}
-        for each in self.finished:
-            usage = add_usage(usage, each.usage or {})
-        first = [each.timing.first_delta for each in self.finished if each.timing.first_delta is not None]
-        messages = [each.message for each in self.finished if each.message is not None]
+        for finished in self.finished:
+            usage = add_usage(usage, finished.usage or {})
+        first = [finished.timing.first_delta for finished in self.finished if finished.timing.first_delta is not None]
+        messages = [finished.message for finished in self.finished if finished.message is not None]
         timing = decided.timing._replace(first_delta=min(first, default=None), queue=self.queue_seconds)
         return decided._replace(
-            timing=timing._replace(total=max(each.timing.total for each in self.finished)),
+            timing=timing._replace(total=max(finished.timing.total for finished in self.finished)),
             message=messages[0] if messages else None,
             other_messages=tuple(messages[1:]),
             usage=usage or None,
             tokens=read_usage(usage) if usage else None,
-            cost=add_costs([each.cost for each in self.finished if each.tokens is not None]),
-            retries=sum(each.retries for each in self.finished),
-            retry_reasons=tuple(reason for each in self.finished for reason in each.retry_reasons),
-            rerouted=tuple(name for each in self.finished for name in each.rerouted),
+            cost=add_costs([finished.cost for finished in self.finished if finished.tokens is not None]),
+            retries=sum(finished.retries for finished in self.finished),
+            retry_reasons=tuple(reason for finished in self.finished for reason in finished.retry_reasons),
+            rerouted=tuple(name for finished in self.finished for name in finished.rerouted),
         )
 
 
@@ -316,5 +316,5 @@ def _number(item: Delta | Heartbeat, choice: int, first: Mapping[str, Any]) -> D
     chunk |= {name: first[name] for name in ("id", "created") if name in first}
     if not chunk.get("choices"):
         return None
-    chunk["choices"] = [{**each, "index": choice} for each in chunk["choices"]]
+    chunk["choices"] = [{**entry, "index": choice} for entry in chunk["choices"]]
     return item._replace(choice=choice, usage=None, chunk=chunk)

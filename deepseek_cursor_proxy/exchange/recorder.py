@@ -119,7 +119,7 @@ def _with_objects(turn: Message) -> list[Message]:
     """The turn with what clients of Messages have for arguments that are no object: a repair, or an empty object."""
     invalid = {call.arguments for call in turn.tool_calls if object_in(call.arguments) is None}
     found = []
-    for objects in ({each: json.dumps(repair_object(each)) for each in invalid}, dict.fromkeys(invalid, "{}")):
+    for objects in ({text: json.dumps(repair_object(text)) for text in invalid}, dict.fromkeys(invalid, "{}")):
         calls = [call._replace(arguments=objects.get(call.arguments, call.arguments)) for call in turn.tool_calls]
         found += [turn._replace(tool_calls=tuple(calls))] if invalid else []
     return found

@@ -254,8 +254,8 @@ class Flights:
                 del self._flights[flight.key]
                 flight.answer, flight.has_failed, flight.is_over = answer, has_failed, True
                 # Under the lock: one that leaves closes its wake-up.
-                for each in flight.waiters:
-                    each.notify()
+                for waiter in flight.waiters:
+                    waiter.notify()
         if wakeup is not None:
             wakeup.close()
 
@@ -315,8 +315,8 @@ class ReplayReader(EventReader):
     def read(self, data: bytes) -> ParsedEvents:
         events = self._reader.read(data)
         early = events.batch[: events.early_count]
-        events.early_count -= sum(isinstance(each, Heartbeat) for each in early)
-        events.batch = [each for each in events.batch if not isinstance(each, Heartbeat)]
+        events.early_count -= sum(isinstance(item, Heartbeat) for item in early)
+        events.batch = [item for item in events.batch if not isinstance(item, Heartbeat)]
         return events
 
 

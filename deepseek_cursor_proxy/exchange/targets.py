@@ -95,7 +95,7 @@ class Targets:
         self.is_only = chat is None
         self._route = services.upstreams.route(chat.digest) if chat is not None else None
         self.retries = Retries(services.config.retry_budget)
-        usable = [each for each in candidates if each.upstream.keys is None or not each.upstream.keys.is_empty]
+        usable = [candidate for candidate in candidates if candidate.upstream.has_keys]
         self._untried = usable
         # Those that may succeed after a pause, and how they failed.
         self._waiting: list[tuple[Candidate, TemporaryFailure]] = []
@@ -134,7 +134,9 @@ class Targets:
         failure = temporary_failure(error)
         # Those that a new round would begin with.
         waiting = [*self._waiting, *([(self.current.candidate, failure)] if failure is not None else [])]
-        soonest = min((each for _, each in waiting), key=lambda each: each.retry_after, default=None)
+        soonest = min(
+            (temporary for _, temporary in waiting), key=lambda temporary: temporary.retry_after, default=None
+        )
         retry_pause, round_pause = self.retries.pause_after(failure), self.retries.pause_after(soonest)
         situation = Situation(
             output=output,

@@ -87,6 +87,11 @@ class Upstream:
             return "open"
         return self.breaker.state if self.breaker is not None else "closed"
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether it can be called: with a key of the owner, or with that of the request."""
+        return self.keys is None or not self.keys.is_empty
+
     def is_ready_for(self, kind: RequestKind) -> bool:
         """Whether it is worth asking now."""
         return (self.breaker is None or self.breaker.is_ready) and (self.keys is None or self.keys.is_ready_for(kind))
@@ -208,7 +213,7 @@ class Upstreams:
                 f"No upstream serves {safe_text(model, 60)}. Name it under `models` of a table [upstreams].",
                 code="model_not_found",
             )
-        if spend_refusal is not None and all(each.keys is not None for each in found):
+        if spend_refusal is not None and all(upstream.keys is not None for upstream in found):
             raise spend_refusal
 
     def candidates(
@@ -219,8 +224,8 @@ class Upstreams:
         Of those that are ready, those go first that are able to run the tools of the request.
         """
         found = [Candidate(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
-        found = [each for each in found if chat.can_spend or each.upstream.keys is None]
-        found = [each for each in found if not self._is_refused(each, chat)] or found
+        found = [candidate for candidate in found if chat.can_spend or candidate.upstream.keys is None]
+        found = [candidate for candidate in found if not self._is_refused(candidate, chat)] or found
         route = self.route(chat.digest)
         own = route.upstream if route is not None else ""
 
@@ -290,8 +295,8 @@ def _keys(name: str, table: UpstreamTable, held_key: str | None, environment: Ma
         return KeyPool(())
     found = []
     for variable in table.key_env:
-        keys = [each.strip() for each in environment.get(variable, "").split(",") if is_credential(each.strip())]
-        own = [each for each in keys if not is_anthropic_key(each)]
+        keys = [key.strip() for key in environment.get(variable, "").split(",") if is_credential(key.strip())]
+        own = [key for key in keys if not is_anthropic_key(key)]
         if len(own) < len(keys):
             _log.warning("[upstreams.%s] does not get the key of Anthropic (sk-ant-…) in %s", name, variable)
         elif not keys:

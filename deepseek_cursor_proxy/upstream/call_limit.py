@@ -144,7 +144,7 @@ class CallLimits:
                 new = CallLimit(self._limit_of(name), self._timeout, self._setting_of(name) or _SETTING)
                 if len(self._limits) >= _MOST_LIMITS:
                     # A call that is about to use one of them counts for itself.
-                    self._limits = {name: each for name, each in self._limits.items() if each.is_used}
+                    self._limits = {name: limit for name, limit in self._limits.items() if limit.is_used}
                 limit = self._limits.setdefault(name, new)
         return limit
 

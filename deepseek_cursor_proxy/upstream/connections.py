@@ -191,15 +191,15 @@ class ConnectionPool:
             allowed = 0 if self._is_closed else self._most_idle
             excess = self._idle[: max(0, len(self._idle) - allowed)]
             del self._idle[: len(excess)]
-        for each in excess:
-            each.close()
+        for connection in excess:
+            connection.close()
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
-        for each in idle:
-            each.close()
+        for connection in idle:
+            connection.close()
 
     def _take_idle(self, origin: Origin) -> Connection | None:
         with self._lock:

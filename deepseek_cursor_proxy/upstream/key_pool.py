@@ -67,7 +67,7 @@ class KeyPool:
     """Called by handler threads; the lock protects the keys, `_calls` and `is_released`."""
 
     def __init__(self, credentials: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
-        self._keys = [PooledKey(each) for each in dict.fromkeys(credentials)]
+        self._keys = [PooledKey(credential) for credential in dict.fromkeys(credentials)]
         self._now = now
         self._calls = 0
         self._lock = threading.Lock()
