@@ -100,8 +100,10 @@ class Access:
     def check(self, caller: Caller) -> None:
         """Raise unless this caller is served now: a key may have been pinned since it was admitted."""
         wait = 0 if self._state.has_accepted(caller.key) else self._state.seconds_to_wait(caller.client_ip)
-        served = self._served_keys()
-        if served is None:
+        pinned = self._state.pinned if self.can_pin else None
+        served = self._access_keys or ((pinned,) if pinned is not None else ())
+        if not served:
+            # DeepSeek decides.
             if wait:
                 raise _too_many_attempts(wait)
         elif _is_among(caller.key, (key for key in served if not (wait and key.is_guessable))):
@@ -172,13 +174,6 @@ class Access:
         """Accept this host name, of the tunnel that the proxy opened."""
         self._state.tunnel_host = host
 
-    def _served_keys(self) -> tuple[AccessKey, ...] | None:
-        """The served keys; None when DeepSeek decides."""
-        if self._access_keys:
-            return self._access_keys
-        pinned = self._state.pinned if self.can_pin else None
-        return (pinned,) if pinned is not None else None
-
     def _unknown_key(self) -> Unauthorized:
         if self._access_keys:
             return WrongKey(
@@ -192,21 +187,18 @@ class Access:
 
     def record_accepted(self, caller: Caller) -> None:
         """DeepSeek accepted a call for this caller; the first one may pin its key."""
-        if self._state.accept(caller.key, pin=self._may_pin(caller)):
+        may_pin = self.can_pin_spender and self._state.pinned is None
+        if may_pin and (foreign := self._foreign_part(caller)) is not None:
+            may_pin = False
+            if self._state.is_first_unpinned():
+                _log.warning(
+                    "a key that DeepSeek accepted is not pinned, because its request came under another name (%s); if "
+                    "that is your tunnel or reverse proxy, name it in public_hosts",
+                    safe_text(foreign),
+                )
+        if self._state.accept(caller.key, pin=may_pin):
             may = "is served" if self.can_pin else "may spend the owner's keys"
             _log.info("from now on only the key %s %s, the first that DeepSeek accepted (pin_key)", caller.key, may)
-
-    def _may_pin(self, caller: Caller) -> bool:
-        if not self.can_pin_spender or self._state.pinned is not None:
-            return False
-        foreign = self._foreign_part(caller)
-        if foreign is not None and self._state.is_first_unpinned():
-            _log.warning(
-                "a key that DeepSeek accepted is not pinned, because its request came under another name (%s); if that "
-                "is your tunnel or reverse proxy, name it in public_hosts",
-                safe_text(foreign),
-            )
-        return foreign is None
 
     def record_refused(self, caller: Caller) -> None:
         """DeepSeek does not know this caller's key, or the key may not spend the owner's keys."""

@@ -230,7 +230,7 @@ class Attempt:
         shared, targets = self._shared, self._shared.targets
         payload = partial(self.api.payload, self.prepared.request)
         seconds, name = time.monotonic() - shared.started, "" if targets.is_only else self.upstream.name
-        self._sent = Sent(shared.report.number, payload, size, seconds, targets.retries.count, name)
+        self._sent = Sent(shared.report.number, payload, size, seconds, len(targets.retries.reasons), name)
 
     def _acquire_slot(self) -> Slot:
         shared = self._shared

@@ -102,20 +102,7 @@ class Targets:
         # By name of upstream, why it failed; the last one last.
         self.failures: dict[str, str] = {}
         self._has_stayed = False
-        # Whether the current upstream has accepted the call.
-        self._is_accepted = False
-        self.current = self._take(usable.pop(0)) if usable else Target(candidates[0])
-
-    @property
-    def credential(self) -> str:
-        """The key that the upstream is called with: the owner's for it, or that of the request."""
-        lease = self.current.lease
-        return self._context.credential if lease is None else lease.key.credential
-
-    @property
-    def has_owner_key(self) -> bool:
-        """Whether no client may see that key."""
-        return self._context.is_held or self.current.lease is not None
+        self._turn_to(usable.pop(0) if usable else candidates[0])
 
     def check_key(self) -> None:
         """Raise UpstreamFailed if there is no key for any upstream."""
@@ -157,7 +144,8 @@ class Targets:
         if step is Next.RETRY:
             self.retries.wait(retry_pause, self._context.peer)
             return step
-        self._release()
+        if self.current.lease is not None:
+            self.current.lease.release()
         self._record_failure(error, situation.cause)
         if step is Next.OTHER_KEY:
             self._untried.insert(0, self.current.candidate)
@@ -167,7 +155,7 @@ class Targets:
             self.retries.wait(round_pause, self._context.peer)
             self._untried, self._waiting = [candidate for candidate, _ in waiting], []
         if step is not Next.GIVE_UP:
-            self.current, self._is_accepted = self._take(self._untried.pop(0)), False
+            self._turn_to(self._untried.pop(0))
         return step
 
     def _is_home(self, failure: TemporaryFailure | None) -> bool:
@@ -230,7 +218,8 @@ class Targets:
 
     def end(self, *, was_complete: bool) -> None:
         """The request is over."""
-        self._release()
+        if self.current.lease is not None:
+            self.current.lease.release()
         breaker = self.current.candidate.upstream.breaker
         if was_complete and breaker is not None:
             breaker.record_success()
@@ -251,20 +240,21 @@ class Targets:
             error.add(f"Asked before: {', '.join(failures[:-1])}.")
         return error
 
-    def _release(self) -> None:
-        if self.current.lease is not None:
-            self.current.lease.release()
-
-    def _take(self, candidate: Candidate) -> Target:
-        """The target at an upstream that has a key, or needs none of the owner."""
+    def _turn_to(self, candidate: Candidate) -> None:
+        """Ask this upstream from now on, with one of the owner's keys for it, if it has any, or that of the request."""
         upstream, lease = candidate.upstream, None
-        if upstream.keys is not None and self._chat is not None:
+        if upstream.keys is not None and not upstream.keys.is_empty and self._chat is not None:
             is_own = self._route is not None and self._route.upstream == upstream.name
             digest = self._route.key_digest if self._route is not None and is_own else None
             lease = upstream.keys.take(self._chat.kind(candidate.model), digest)
-        if upstream.breaker is not None:
+        if upstream.breaker is not None and upstream.has_keys:
             upstream.breaker.begin_call()
-        return Target(candidate, lease)
+        self.current = Target(candidate, lease)
+        # The key that the upstream is called with, and whether no client may see it.
+        self.credential = self._context.credential if lease is None else lease.key.credential
+        self.has_owner_key = self._context.is_held or lease is not None
+        # Whether the upstream has accepted the call.
+        self._is_accepted = False
 
     def _words(self, error: ProxyError) -> str:
         error = name_refusal(error)
@@ -301,15 +291,11 @@ class Retries:
         self._pause = pause
         self._deadline = now() + budget
 
-    @property
-    def count(self) -> int:
-        return len(self.reasons)
-
     def pause_after(self, failure: TemporaryFailure | None) -> Pause | None:
         """The pause before the next call; None if the failure does not pass, or the budget has less."""
         if failure is None:
             return None
-        seconds = _FIRST_PAUSE_SECONDS * 2 ** min(self.count, 16)
+        seconds = _FIRST_PAUSE_SECONDS * 2 ** min(len(self.reasons), 16)
         seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
         # When DeepSeek asks for a longer wait than the budget, the client gets the error at once and can decide.
         seconds = max(seconds, failure.retry_after)

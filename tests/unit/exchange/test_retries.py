@@ -45,7 +45,7 @@ class TestTheRule(unittest.TestCase):
         while wait(chances, refused(503)):
             pass
         self.assertEqual([0.45, 0.9, 1.8, 3.6, 7.2, 7.2, 7.2, 7.2], time.pauses)
-        self.assertEqual(8, chances.count)
+        self.assertEqual(8, len(chances.reasons))
 
     def test_the_jitter_of_retries_is_a_tenth_to_three_tenths(self) -> None:
         for _ in range(100):
