@@ -28,9 +28,9 @@ def _serve(options: dict[str, Any]) -> int:
 
 def _config_show(options: dict[str, Any]) -> None:
     loaded = load(options)
-    width = max(len(each.key) for each in SETTINGS)
-    for each in DECLARATIONS:
-        print(f"{each.key:<{width}} = {loaded.shown_value(each):<42} # {loaded.origins[each.field]}")
+    width = max(len(setting.key) for setting in SETTINGS)
+    for setting in DECLARATIONS:
+        print(f"{setting.key:<{width}} = {loaded.shown_value(setting):<42} # {loaded.origins[setting.field]}")
 
 
 def _config_show_path(options: dict[str, Any]) -> None:

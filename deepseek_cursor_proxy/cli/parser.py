@@ -37,11 +37,11 @@ class Command(NamedTuple):
 
 def parse(words: list[str], commands: Sequence[Command]) -> dict[str, Any]:
     """The options of a command line; unknown words are refused by the parser of its command."""
-    found, unknown = build_parser(words[0], commands).parse_known_args(words)
-    options = vars(found)
+    namespace, unknown = build_parser(words[0], commands).parse_known_args(words)
+    options = vars(namespace)
     parser: _Parser = options.pop("parser")
     if unknown:
-        parser.refuse_unknown(unknown, [each.name for each in commands])
+        parser.refuse_unknown(unknown, [command.name for command in commands])
     return options
 
 
@@ -75,8 +75,8 @@ def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
         resolve(add_flags)(parser)
     if command.commands:
         subparsers = parser.add_subparsers(metavar="WHAT", required=True)
-        for each in resolve(command.commands):
-            _fill(subparsers.add_parser(each.name, help=each.help), each)
+        for subcommand in resolve(command.commands):
+            _fill(subparsers.add_parser(subcommand.name, help=subcommand.help), subcommand)
     if command.run is not None:
         parser.set_defaults(command=command.run)
 

@@ -247,7 +247,7 @@ def _reload(
     if reload_config is None:
         return
     before = server.config
-    fixed = {each.field: getattr(before, each.field) for each in SETTINGS if each.needs_restart}
+    fixed = {setting.field: getattr(before, setting.field) for setting in SETTINGS if setting.needs_restart}
     try:
         loaded = reload_config()
         if loaded.config.trace_dir is not None:
@@ -262,13 +262,13 @@ def _reload(
     _log_to_stderr(verbose=after.verbose)
     changed = ", ".join(_changed_keys(before, after)) or "nothing"
     pending = ", ".join(_changed_keys(loaded.config, after))
-    line = f"Read {config_path} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
+    text = f"Read {config_path} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
     known = set(access_lines(before, Access(before)))
-    _print("\n".join([line, *(each for each in access_lines(after, Access(after)) if each not in known)]))
+    _print("\n".join([text, *(line for line in access_lines(after, Access(after)) if line not in known)]))
 
 
 def _changed_keys(one: ProxyConfig, other: ProxyConfig) -> list[str]:
-    return [each.key for each in DECLARATIONS if getattr(one, each.field) != getattr(other, each.field)]
+    return [setting.key for setting in DECLARATIONS if getattr(one, setting.field) != getattr(other, setting.field)]
 
 
 def _print(text: str) -> None:

@@ -30,15 +30,15 @@ _VARIABLES = (HELD_KEY, "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "N
 
 def _install(options: dict[str, Any]) -> int:
     is_agreed, is_print = options.pop("yes"), options.pop("print")
-    found = _find(_flags(options, load(options)))
-    text = found.text.decode("utf-16" if found.text[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8")
-    is_same = found.path.exists() and found.path.read_bytes() == found.text
-    print(f"{'Unchanged' if is_same else 'To write'}: {found.path}\n")
+    service = _find(_flags(options, load(options)))
+    text = service.text.decode("utf-16" if service.text[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8")
+    is_same = service.path.exists() and service.path.read_bytes() == service.text
+    print(f"{'Unchanged' if is_same else 'To write'}: {service.path}\n")
     print(text.replace("\r\n", "\n"))
-    print("Then:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in found.install) + "\n")
+    print("Then:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in service.install) + "\n")
     for name in _VARIABLES:
         if os.environ.get(name):
-            print(f"{name} is set in this shell, which the service does not see: {found.variables}.")
+            print(f"{name} is set in this shell, which the service does not see: {service.variables}.")
     if is_print:
         return 0
     if not is_agreed:
@@ -46,58 +46,58 @@ def _install(options: dict[str, Any]) -> int:
     if not is_agreed and not questions.is_confirmed("Install it?"):
         return 1
     try:
-        private_files.make_directory(found.path.parent)
-        private_files.write(found.path, found.text)
+        private_files.make_directory(service.path.parent)
+        private_files.write(service.path, service.text)
     except OSError as error:
-        raise StartupError(f"cannot write {found.path}: {error.strerror}") from None
-    for command in found.cleanup:
+        raise StartupError(f"cannot write {service.path}: {error.strerror}") from None
+    for command in service.cleanup:
         _call(command, is_quiet=True)
-    for command in found.install:
+    for command in service.install:
         if code := _call(command):
             raise StartupError(
-                f"`{subprocess.list2cmdline(command)}` ended with {code}; {found.path} is written. Run "
+                f"`{subprocess.list2cmdline(command)}` ended with {code}; {service.path} is written. Run "
                 "`service install` again in a session of your own login, not by sudo or su"
             )
-    print("Installed and started." + (f" {found.hint}" if found.hint else ""))
+    print("Installed and started." + (f" {service.hint}" if service.hint else ""))
     return 0
 
 
 def _uninstall(options: dict[str, Any]) -> int:
-    found = _find()
-    if not found.path.exists():
-        print(f"There is no service: {found.path} does not exist.")
+    service = _find()
+    if not service.path.exists():
+        print(f"There is no service: {service.path} does not exist.")
         return 0
-    print("To run:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in found.uninstall))
-    print(f"To delete: {found.path}")
+    print("To run:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in service.uninstall))
+    print(f"To delete: {service.path}")
     if not options["yes"]:
         questions.require_terminal("service")
     if not options["yes"] and not questions.is_confirmed("Remove it?"):
         return 1
-    for command in found.uninstall:
+    for command in service.uninstall:
         _call(command, is_quiet=True)
-    found.path.unlink(missing_ok=True)
-    for command in found.forget:
+    service.path.unlink(missing_ok=True)
+    for command in service.forget:
         _call(command, is_quiet=True)
     print("Removed. Settings and stored reasoning are kept.")
     return 0
 
 
 def _status(options: dict[str, Any]) -> int:
-    found = _find()
-    if not found.path.exists():
-        print(f"There is no service: {found.path} does not exist. `service install` creates one.")
+    service = _find()
+    if not service.path.exists():
+        print(f"There is no service: {service.path} does not exist. `service install` creates one.")
         return 1
-    return 1 if _call(found.status) else 0
+    return 1 if _call(service.status) else 0
 
 
 def _logs(options: dict[str, Any]) -> int:
-    found = _find()
-    if not isinstance(found.logs, Path):
-        return 1 if _call(found.logs) else 0
+    service = _find()
+    if not isinstance(service.logs, Path):
+        return 1 if _call(service.logs) else 0
     try:
-        lines = found.logs.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = service.logs.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
-        raise StartupError(f"cannot read {found.logs}: {error.strerror}; has the service run yet?") from None
+        raise StartupError(f"cannot read {service.logs}: {error.strerror}; has the service run yet?") from None
     print("\n".join(lines[-_MAX_LINES:]))
     return 0
 
@@ -111,22 +111,22 @@ def _flags(options: dict[str, Any], loaded: LoadedConfig) -> list[str]:
     """The settings that were given here, as flags that mean the same in any folder."""
     config = options.get("config")
     flags = ["--config", str(expand_home(config).absolute())] if config is not None else []
-    for each in SETTINGS:
-        if loaded.origins[each.field].startswith(("flag ", "environment ")):
-            flags += _flag(each, getattr(loaded.config, each.field))
+    for setting in SETTINGS:
+        if loaded.origins[setting.field].startswith(("flag ", "environment ")):
+            flags += _flag(setting, getattr(loaded.config, setting.field))
     return flags
 
 
-def _flag(each: Setting, value: Any) -> list[str]:
-    if each.is_secret:
-        raise StartupError(f"{each.key} must not be in the files of a service: set it in the configuration file")
+def _flag(setting: Setting, value: Any) -> list[str]:
+    if setting.is_secret:
+        raise StartupError(f"{setting.key} must not be in the files of a service: set it in the configuration file")
     if isinstance(value, bool):
-        return [each.flag if value else each.flag.replace("--", "--no-", 1)]
+        return [setting.flag if value else setting.flag.replace("--", "--no-", 1)]
     if isinstance(value, tuple):
         value = ",".join(map(str, value))
     if isinstance(value, Path) and str(value) != ":memory:":
         value = value.absolute()
-    return [f"{each.flag}={'' if value is None else value}"]
+    return [f"{setting.flag}={'' if value is None else value}"]
 
 
 def _call(command: tuple[str, ...], *, is_quiet: bool = False) -> int:

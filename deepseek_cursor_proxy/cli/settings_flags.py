@@ -27,14 +27,14 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     # Without it argparse prints two screens of flags before their explanations.
     parser.usage = f"{parser.prog} [settings]"
-    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in SETTINGS)}
-    for each in SETTINGS:
-        group = groups[each.group]
-        group.add_argument(each.flag, dest=each.key, default=default, **_flag_details(each))
-        if each.switch:
-            negated = each.flag.replace("--", "--no-", 1)
-            help = f"the same as {each.flag} off"
-            group.add_argument(negated, dest=each.key, default=default, action="store_const", const="off", help=help)
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(setting.group for setting in SETTINGS)}
+    for setting in SETTINGS:
+        group = groups[setting.group]
+        group.add_argument(setting.flag, dest=setting.key, default=default, **_flag_details(setting))
+        if setting.switch:
+            negated = setting.flag.replace("--", "--no-", 1)
+            help = f"the same as {setting.flag} off"
+            group.add_argument(negated, dest=setting.key, default=default, action="store_const", const="off", help=help)
     for name in RETIRED:
         parser.add_argument("--" + name.replace("_", "-"), dest=name, default=default, help=argparse.SUPPRESS)
 
@@ -44,13 +44,13 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=help)
 
 
-def _flag_details(each: Setting) -> dict[str, Any]:
-    help = f"{each.help} (default {to_toml(each.default)})".replace("%", "%%")
-    if each.kind is bool:
+def _flag_details(setting: Setting) -> dict[str, Any]:
+    help = f"{setting.help} (default {to_toml(setting.default)})".replace("%", "%%")
+    if setting.kind is bool:
         return {"action": argparse.BooleanOptionalAction, "help": help}
-    kind = {tuple: "LIST", AccessKey: "KEY"}.get(each.kind) or each.kind.__name__.upper()
-    metavar = "{" + ",".join(each.choices) + "}" if each.choices else kind
-    without_value = {"nargs": "?", "const": "on"} if each.switch else {}
+    kind = {tuple: "LIST", AccessKey: "KEY"}.get(setting.kind) or setting.kind.__name__.upper()
+    metavar = "{" + ",".join(setting.choices) + "}" if setting.choices else kind
+    without_value = {"nargs": "?", "const": "on"} if setting.switch else {}
     return {"metavar": metavar, "help": help, **without_value}
 
 

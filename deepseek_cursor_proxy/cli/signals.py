@@ -93,7 +93,7 @@ class Signals:
             self._on_stop()
 
     def _hang_up(self) -> None:
-        # A closed one is no terminal any more.
+        # A closed one is no longer a terminal.
         lost = [descriptor for descriptor in self._terminal if not os.isatty(descriptor)]
         if not lost:
             self._requests.put(SignalRequest.RELOAD)
@@ -106,9 +106,9 @@ class Signals:
             self._stop()
 
     def _end_now(self, number: int) -> None:
-        for each in self.kill_hooks:
+        for kill in self.kill_hooks:
             with contextlib.suppress(Exception):
-                each()
+                kill()
         with contextlib.suppress(Exception):
             sys.stderr.write(_LAST_LINE)
             standard_streams.drain(_LAST_LINE_SECONDS)

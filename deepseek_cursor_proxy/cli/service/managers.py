@@ -64,7 +64,7 @@ class Manager:
 
     path: Path
     text: bytes
-    # In this order, after the file was written; those that undo a former installation may fail.
+    # Run in this order after the file was written; `cleanup` undoes a former installation and may fail.
     cleanup: tuple[Command, ...]
     install: tuple[Command, ...]
     uninstall: tuple[Command, ...]

@@ -207,7 +207,7 @@ class SetupHistory:
         return backups
 
     def _write_backup(self, name: str, data: bytes) -> str:
-        """Write a backup beside those that the present record names; its name."""
+        """Write a backup without overwriting one that the present record names; its name."""
         for number in count():
             chosen = f"{name}.{number}" if number else name
             try:

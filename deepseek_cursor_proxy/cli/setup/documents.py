@@ -33,14 +33,14 @@ class ChangedLines(Exception):
 
 
 class EditResult(NamedTuple):
-    """The new text, and what `revert` has to know beside it."""
+    """The new text, and the record that `revert` needs."""
 
     text: str
     record: Record
 
 
 class Editor(Protocol):
-    """One edit of one file. `revert` takes the edit out of a text, which may have changed elsewhere meanwhile."""
+    """One edit of one file. `revert` takes it out of a text that may have changed elsewhere since."""
 
     def apply(self, text: str) -> EditResult: ...
 
@@ -90,7 +90,7 @@ class WholeFile:
         return EditResult(self.text, [])
 
     def revert(self, text: str, record: Record) -> str:
-        """Nothing is left of a file that is ours; what others made of it meanwhile is theirs."""
+        """Leave nothing of a file that is ours; refuse one that others have changed since."""
         if text not in ("", self.text):
             raise ChangedLines("it is no longer as setup wrote it")
         return ""

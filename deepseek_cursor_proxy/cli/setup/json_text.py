@@ -180,7 +180,7 @@ class JsonDocument:
         return text[: parent.start + 1] + first + rest + text[parent.end - 1 :]
 
     def _append(self, last: JsonMember, name: str, value: Any) -> str:
-        """Add a member behind the last one, on the same line or on its own as that one is."""
+        """Add a member behind the last one: on its own line if the last one is, else on the same line."""
         text, indent = self._text, self._indent(last.start)
         is_alone = not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip()
         comma = self._skip(last.end)

@@ -60,7 +60,7 @@ def insert(text: str, at: int, rows: list[str], client: str) -> str:
 
 
 def take_out(text: str) -> str:
-    """The text without our lines, and with those that they replaced. ChangedLines if ours are not as they were."""
+    """The text without our lines, and with the lines they replaced. ChangedLines if ours were edited."""
     kept: list[str] = []
     lines = split_lines(text)
     at = 0
