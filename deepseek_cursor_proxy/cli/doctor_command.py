@@ -106,7 +106,7 @@ def table(subject: Subject) -> list[Check]:
     disk = "check the disk; unmount a network drive that does not answer, or choose another place"
     local = "stop what holds the port and does not answer"
     network = "check the network, and restart the tunnel"
-    # A made-up DeepSeek answers at once, a real one may think, three times.
+    # The simulated DeepSeek answers at once, a real one may think, three times.
     seconds, retry = (120.0, "try again in a moment") if subject.is_live else (20.0, _REPORT)
     # fmt: off
     return [

@@ -87,7 +87,7 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
                 return empty, f"{path} was last used by a version that recorded no usage. Start the proxy once."
             return make_report(connection, period, by, config.currency), "The proxy records each request when it ends."
     except FileNotFoundError:
-        return empty, f"There is no store at {path}: the proxy has not run yet, or with another one."
+        return empty, f"There is no store at {path}: the proxy has not run yet, or uses another store."
     except Unusable as fault:
         raise StartupError(f"cannot read {path}: {fault}") from None
 

@@ -60,7 +60,7 @@ def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding
         return failed(PORT, text, "set host to 127.0.0.1, or 0.0.0.0 for all addresses")
     version = _proxy_version(local_url(config.host, config.port))
     if version == __version__:
-        return good(PORT, f"{address}, where this proxy runs")
+        return good(PORT, f"this proxy runs at {address}")
     if version is not None:
         text = f"{address} is held by version {version} of this proxy, and this is {__version__}"
         return warning(PORT, text, "stop it and start this one, or restart its service")

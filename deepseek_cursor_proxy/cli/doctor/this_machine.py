@@ -242,6 +242,6 @@ def check_clients(subject: Subject) -> list[Finding]:
     if here:
         return [good(name, f"{', '.join(client.title for client in here)} to {root}{elsewhere}"), *unreadable]
     if not others:
-        return unreadable or [skipped(name, "none found whose settings can be read; Cursor's cannot")]
+        return unreadable or [skipped(name, "none found; Cursor's settings cannot be read")]
     remedy = f"`setup {others[0].name}` points one to {root}; Cursor's own settings cannot be read"
     return [skipped(name, f"none points to {root}{elsewhere}", remedy), *unreadable]

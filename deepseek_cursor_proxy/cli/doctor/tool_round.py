@@ -1,4 +1,4 @@
-"""One chat with tools through the proxy, in this process: against the made-up DeepSeek, or the real one with a key.
+"""One chat with tools through the proxy, in this process: against the simulated DeepSeek, or the real one with a key.
 
 The question takes two tools, so there are three requests, of which the last two need the reasoning back. Nothing is
 stored: the proxy of the round has its memory alone.
@@ -52,7 +52,7 @@ def _live_key(subject: Subject) -> str | None:
 
 
 def play(config: ProxyConfig) -> Finding:
-    """Play the round against the made-up DeepSeek."""
+    """Play the round against the simulated DeepSeek."""
     chosen = {name: getattr(config, name) for name in _CHAT_SETTINGS}
     with SmallDeepSeek() as deepseek:
         own = ProxyConfig(
@@ -93,7 +93,7 @@ def _ask(config: ProxyConfig, key: str, *, is_live: bool) -> Finding:
         problem = None if final.is_whole else safe_text(f"{final.status} {what}", 400)
     except (OSError, http.client.HTTPException, ValueError) as error:
         answers, problem = (), safe_text(error or type(error).__name__)
-    whom = "the upstream" if is_live else "the made-up DeepSeek"
+    whom = "the upstream" if is_live else "the simulated DeepSeek"
     if problem is not None:
         remedy = "look the message up in .github/docs/troubleshooting.md" if is_live else _REPORT
         return failed(NAME, f"through the proxy to {whom}: {problem.replace(key, '***')}", remedy)

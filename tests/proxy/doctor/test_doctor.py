@@ -74,7 +74,7 @@ class DoctorCase(AdminCase):
 
     def skip_round(self) -> None:
         """The round is the one check that takes long; most tests are about others."""
-        played = good("tool round", "3 requests, 2 tool calls with the made-up DeepSeek")
+        played = good("tool round", "3 requests, 2 tool calls with the simulated DeepSeek")
         self.enterContext(mock.patch.object(tool_round, "play", return_value=played))
 
     def doctor(self, *flags: str) -> Outcome:
@@ -131,7 +131,7 @@ class HealthyTest(DoctorCase):
         admin.context.public_url = proxy.url.removesuffix("/v1")
         self.set_variable(PORT, str(proxy.address[1]))
         found = self.doctor("--json").checks()
-        self.assertRegex(found["port"]["text"], "where this proxy runs")
+        self.assertRegex(found["port"]["text"], "this proxy runs at")
         self.assertIn(admin.url, found["dashboard"]["text"])
         self.assertEqual("good", found["dashboard"]["level"])
         self.assertEqual("good", found["tunnel"]["level"], found["tunnel"])
