@@ -36,7 +36,7 @@ def open_dashboard(options: dict[str, Any]) -> None:
     key = None if config.admin_key is not None else key_files.read_key(store)
     answers = list(running.ask_all(store, "/healthz", key))
     # 401: it was started with admin_key, and the page asks for it.
-    found = next((each for each in answers if each.is_proven and each.status in (200, 401)), None)
+    found = next((answer for answer in answers if answer.is_proven and answer.status in (200, 401)), None)
     if found is None and answers:
         raise StartupError(running.stranger_text(answers[0].url))
     if found is None:
@@ -64,7 +64,7 @@ def find_running(config: ProxyConfig) -> "RunningProxy | None":
     for answer in answers:
         if (found := running.read_stats(answer.body)) is not None:
             return found
-    if strangers := [each.url for each in answers if not each.is_proven]:
+    if strangers := [answer.url for answer in answers if not answer.is_proven]:
         print(f"deepseek-cursor-proxy: {running.stranger_text(strangers[0])}", file=sys.stderr)
     return None
 

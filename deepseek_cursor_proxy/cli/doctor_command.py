@@ -118,10 +118,10 @@ def table(subject: Subject) -> list[Check]:
         Check(this_machine.STORE, this_machine.check_store, 10.0, str(config.reasoning_content_path), disk),
         *(
             Check(
-                each.name(upstreams.UPSTREAM), partial(upstreams.check, each), 15.0, each.origin.host,
-                f"check network, DNS and {each.setting}",
+                upstream.name(upstreams.UPSTREAM), partial(upstreams.check, upstream), 15.0, upstream.origin.host,
+                f"check network, DNS and {upstream.setting}",
             )
-            for each in upstreams.list_upstreams(subject)
+            for upstream in upstreams.list_upstreams(subject)
         ),
         Check(listeners.TUNNEL, listeners.check_tunnel, 15.0, "the public address", network),
         Check(this_machine.CLIENT_FILES, this_machine.check_clients, 5.0, "the settings of clients", disk),
@@ -232,7 +232,9 @@ class _Printer:
         is_healthy = not counts[Level.FAILED]
         if self._as_json:
             names = ("name", "level", "text", "remedy")
-            rows = [(each.name, each.level.value, each.text, each.remedy or None) for each in self._findings]
+            rows = [
+                (finding.name, finding.level.value, finding.text, finding.remedy or None) for finding in self._findings
+            ]
             result = {
                 "version": __version__,
                 "ok": is_healthy,

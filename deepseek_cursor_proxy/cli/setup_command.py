@@ -219,7 +219,7 @@ def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, conf
 def _offer_access_key(config: ProxyConfig, variable: str) -> None:
     """The proxy takes access keys only; make one up if the client's variable has none of them."""
     present = os.environ.get(variable, "") if variable else ""
-    if present and any(AccessKey.of(present).digest == each.digest for each in config.access_keys):
+    if present and any(AccessKey.of(present).digest == key.digest for key in config.access_keys):
         return
     if not questions.can_ask():
         print("The proxy accepts only its access_keys: `access-key --new` makes one.")

@@ -49,7 +49,7 @@ _QUOTED = re.compile(r"(?<!\w)([\"'])(.*?)\1(?!\w)")
 _WORD = re.compile(r"[^\s./\\\"'`()<>\[\]{},;:=|…]+")
 _NUMBER = re.compile(r"\d{1,7}(?:-\d{1,7})*%?")
 _PACKAGE = __name__.partition(".")[0]
-_SETTING_NAMES = frozenset(each.key for each in DECLARATIONS)
+_SETTING_NAMES = frozenset(setting.key for setting in DECLARATIONS)
 _AMOUNT = re.compile(r"\b\d[\d.,]* (?=[A-Z]{3}\b)")
 
 
@@ -130,7 +130,7 @@ def _texts(code: CodeType | None) -> Iterator[str]:
         elif isinstance(constant, str):
             yield constant
         elif isinstance(constant, tuple):
-            yield from (each for each in constant if isinstance(each, str))
+            yield from (text for text in constant if isinstance(text, str))
 
 
 def shorten_home(text: str, home: str) -> str:
@@ -142,14 +142,14 @@ def shorten_home(text: str, home: str) -> str:
 
 def hide_keys(subject: Subject, more: Iterable[str | None]) -> Callable[[str], str]:
     """A function that takes every known key out of a text."""
-    names = {HELD_KEY, *(name for each in subject.config.upstreams.values() for name in each.key_env)}
+    names = {HELD_KEY, *(name for table in subject.config.upstreams.values() for name in table.key_env)}
     values = {part.strip() for name in names for part in subject.environment.get(name, "").split(",")}
-    values |= {each for each in more if each}
-    found = sorted((each for each in values if len(each) >= _SHORTEST_KEY), key=len, reverse=True)
+    values |= {key for key in more if key}
+    found = sorted((key for key in values if len(key) >= _SHORTEST_KEY), key=len, reverse=True)
 
     def hide(text: str) -> str:
-        for each in found:
-            text = text.replace(each, "***")
+        for key in found:
+            text = text.replace(key, "***")
         return text
 
     return hide
@@ -173,7 +173,7 @@ def _is_public(host: str) -> bool:
 
 def _word_pattern(words: Iterable[str]) -> re.Pattern[str]:
     """Any of these as a whole word; a pattern that matches nothing if there are none."""
-    long = sorted((each for each in words if len(each) >= _SHORTEST_NAME), key=len, reverse=True)
+    long = sorted((word for word in words if len(word) >= _SHORTEST_NAME), key=len, reverse=True)
     return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, long)) or '(?!)'})(?![\w-])", re.IGNORECASE)
 
 

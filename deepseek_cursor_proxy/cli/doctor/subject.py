@@ -139,7 +139,7 @@ def find_admin(config: ProxyConfig) -> AdminFacts:
     answers = list(running.ask_all(store, "/api/stats", key if state in ("private", "exposed") else None))
     if not answers:
         return AdminFacts(path, state, key)
-    found = next((each for each in answers if each.is_proven), answers[0])
+    found = next((answer for answer in answers if answer.is_proven), answers[0])
     return AdminFacts(path, state, key, found.url, found.is_proven, found.status, running.read_stats(found.body))
 
 

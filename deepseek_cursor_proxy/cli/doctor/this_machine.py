@@ -123,7 +123,7 @@ def check_settings(subject: Subject) -> list[Finding]:
     status = file_status(path)
     if status is None:
         return [good(SETTINGS_FILE, f"no file at {path}; changed settings: {changed}")]
-    has_keys = any(settings.origins.get(each.field) == str(path) for each in SETTINGS if each.is_secret)
+    has_keys = any(settings.origins.get(setting.field) == str(path) for setting in SETTINGS if setting.is_secret)
     if is_open_to(status, 0o022):
         return [warning(SETTINGS_FILE, f"other users can change {path}", f"chmod 600 {path}")]
     if is_open_to(status, 0o044) and has_keys:
@@ -139,7 +139,7 @@ def check_store(subject: Subject) -> list[Finding]:
         remedy = "set HOME, or choose a file with --reasoning-content-path"
         return [warning(STORE, "there is no home directory, so reasoning is kept in memory only", remedy)]
     path = place.expanduser().absolute()
-    folder = next((each for each in path.parents if each.is_dir()), path.parent)
+    folder = next((parent for parent in path.parents if parent.is_dir()), path.parent)
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -148,7 +148,7 @@ def check_store(subject: Subject) -> list[Finding]:
         return [failed(STORE, f"{path} cannot be used: {error.strerror or error}", _GRANT)]
     findings = [_check_file(path, folder, status, subject)]
     # Damaged files that the proxy has moved away.
-    if aside := sorted(each.name for each in path.parent.glob(f"{path.name}.corrupt-*")):
+    if aside := sorted(file.name for file in path.parent.glob(f"{path.name}.corrupt-*")):
         text = f"damaged files were set aside ({len(aside)}), the last as {aside[-1]}"
         findings.append(warning(STORE, text, "delete them; check the disk if more appear"))
     return [*findings, *_check_disk(path, folder)]

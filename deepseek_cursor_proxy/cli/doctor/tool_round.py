@@ -48,7 +48,7 @@ def _live_key(subject: Subject) -> str | None:
     if subject.key is not None and upstreams.is_usable(subject.key, subject.config):
         return subject.key.key
     tables = subject.config.upstreams.values()
-    return new_key() if tables and all(each.key_env for each in tables) else None
+    return new_key() if tables and all(table.key_env for table in tables) else None
 
 
 def play(config: ProxyConfig) -> Finding:
@@ -61,7 +61,11 @@ def play(config: ProxyConfig) -> Finding:
         finding = _ask(own, "sk-doctor", is_live=False)
     if finding.level is Level.FAILED or config.thinking == "disabled":
         return finding
-    sent = [each.get("reasoning_content") for each in deepseek.accepted[-1]["messages"] if each["role"] == "assistant"]
+    sent = [
+        message.get("reasoning_content")
+        for message in deepseek.accepted[-1]["messages"]
+        if message["role"] == "assistant"
+    ]
     if sent != deepseek.thoughts[: len(sent)]:
         return failed(NAME, "the reasoning did not come back unchanged", _REPORT)
     return finding
@@ -97,7 +101,7 @@ def _ask(config: ProxyConfig, key: str, *, is_live: bool) -> Finding:
     if problem is not None:
         remedy = "look the message up in .github/docs/troubleshooting.md" if is_live else _REPORT
         return failed(NAME, f"through the proxy to {whom}: {problem.replace(key, '***')}", remedy)
-    calls = sum(len(each.calls) for each in answers)
+    calls = sum(len(answer.calls) for answer in answers)
     if not calls:
         return warning(NAME, f"{whom} answered without calling a tool", "try again, or another model")
     also = "; `--live` asks the real upstream" if not is_live else ""

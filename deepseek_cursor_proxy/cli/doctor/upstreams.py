@@ -82,8 +82,8 @@ def _is_deepseeks(host: str, base_url: str) -> bool:
 
 def key_hosts(config: ProxyConfig) -> list[str]:
     """The hosts that a typed key is for; none if every upstream has keys of its own."""
-    tables = [each for each in config.upstreams.values() if not each.key_env]
-    urls = [each.base_url for each in tables if _is_deepseeks(each.host, each.base_url)]
+    tables = [table for table in config.upstreams.values() if not table.key_env]
+    urls = [table.base_url for table in tables if _is_deepseeks(table.host, table.base_url)]
     urls = urls if config.upstreams else [config.upstream_base_url]
     return list(dict.fromkeys(Destination(url).origin.host for url in urls))
 
@@ -100,13 +100,13 @@ def list_upstreams(subject: Subject) -> list[CheckedUpstream]:
         found = [_from_table(name, subject, own) for name in config.upstreams]
     else:
         # Under the names that DeepSeek lists.
-        targets = (model_resolver.resolve(each, config).model for each in config.models.values())
+        targets = (model_resolver.resolve(target, config).model for target in config.models.values())
         models = tuple(dict.fromkeys(map(model_names.model_for_limit, (config.upstream_model, *targets))))
         found = [CheckedUpstream("", config.upstream_base_url, "--base-url", models=models, **own)]
     if subject.settings.faults:
         # A key could go to the wrong place.
         why = "no key is sent anywhere while the settings have a mistake"
-        found = [each._replace(keys=(), empty_variables=(), why_no_key=why) for each in found]
+        found = [upstream._replace(keys=(), empty_variables=(), why_no_key=why) for upstream in found]
     return found
 
 
@@ -115,7 +115,7 @@ def _from_table(name: str, subject: Subject, own: Mapping[str, Any]) -> CheckedU
     table = subject.config.upstreams[name]
     served = serving(subject.config.upstream_model, subject.config.upstreams).get(name)
     names = (*filter(None, [served]), *table.models.values())
-    models = tuple(dict.fromkeys(each for each in names if not each.endswith("*")))
+    models = tuple(dict.fromkeys(name for name in names if not name.endswith("*")))
     upstream = CheckedUpstream(name, table.base_url, f"base_url of [upstreams.{name}]", models=models)
     if not table.key_env and _is_deepseeks(table.host, table.base_url):
         return upstream._replace(**own)
@@ -171,9 +171,9 @@ def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
     seconds = time.monotonic() - started
     if failure is None:
         with closing(UpstreamClient(config)) as client:
-            answers = [_ask(client, upstream, each) for each in upstream.keys or (NamedKey("", _NO_KEY),)]
+            answers = [_ask(client, upstream, key) for key in upstream.keys or (NamedKey("", _NO_KEY),)]
             account = _account(client, upstream) if upstream.keys and answers[0].status == 200 else None
-        failure = next((each.failure for each in answers if each.failure is not None), None)
+        failure = next((answer.failure for answer in answers if answer.failure is not None), None)
     return [
         _check_way(upstream, failure, seconds, subject),
         _check_clock(upstream, failure, answers),
@@ -193,7 +193,7 @@ def _ask(client: UpstreamClient, upstream: CheckedUpstream, key: NamedKey) -> Ke
             if response.status == 200:
                 with contextlib.suppress(ValueError):
                     body = as_object(decode_upstream_json(response.read(_MAX_LIST_BYTES)))
-                    names = (as_object(each).get("id") for each in as_list(body.get("data")))
+                    names = (as_object(model).get("id") for model in as_list(body.get("data")))
                     models = tuple(safe_text(name, 100) for name in names if isinstance(name, str))
             return KeyAnswer(key.variable, response.status, models, clock)
     except UpstreamTimeout:
@@ -262,7 +262,7 @@ def _check_way(upstream: CheckedUpstream, failure: Failure | None, seconds: floa
 
 def _check_clock(upstream: CheckedUpstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Finding:
     name, host = upstream.name(CLOCK), upstream.origin.host
-    ahead = next((each.clock_seconds for each in answers if each.clock_seconds is not None), None)
+    ahead = next((answer.clock_seconds for answer in answers if answer.clock_seconds is not None), None)
     if ahead is None:
         return skipped(name, f"{host} sends no date" if failure is None else "no answer to compare it with")
     off = abs(ahead)
@@ -283,7 +283,7 @@ def _check_keys(upstream: CheckedUpstream, failure: Failure | None, answers: Seq
         remedy = "set DEEPSEEK_API_KEY, or type it when asked, to have key, balance and models checked"
         yield skipped(name, upstream.why_no_key, remedy)
     if upstream.keys and failure is None:
-        yield from (check_key(name, each) for each in answers)
+        yield from (check_key(name, answer) for answer in answers)
     elif upstream.keys:
         yield skipped(name, "not checked, because the upstream does not answer")
 
@@ -311,7 +311,7 @@ def _check_account(upstream: CheckedUpstream, account: balance.Account | None) -
     if account is None:
         return
     name = upstream.name(BALANCE)
-    amounts = ", ".join(f"{each.total} {each.currency}" for each in account.balances) or "no amounts"
+    amounts = ", ".join(f"{amount.total} {amount.currency}" for amount in account.balances) or "no amounts"
     if account.is_available:
         yield good(name, f"the account can be used ({amounts})")
     else:
@@ -319,11 +319,11 @@ def _check_account(upstream: CheckedUpstream, account: balance.Account | None) -
 
 
 def _check_models(upstream: CheckedUpstream, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
-    listed = next((each.models for each in answers if upstream.keys and each.models), None)
+    listed = next((answer.models for answer in answers if upstream.keys and answer.models), None)
     if listed is None:
         return
-    name, lower = upstream.name(MODELS), {each.lower() for each in listed}
-    missing = [each for each in upstream.models if each.lower() not in lower]
+    name, lower = upstream.name(MODELS), {model.lower() for model in listed}
+    missing = [model for model in upstream.models if model.lower() not in lower]
     if not missing:
         yield good(name, f"{', '.join(upstream.models[:_MOST_NAMES]) or 'any'}: listed")
         return

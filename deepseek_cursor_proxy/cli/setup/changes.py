@@ -186,7 +186,7 @@ class SetupHistory:
             backup = found["backup"]
             before = None if backup is None else (self._folder / backup).read_bytes()
             states = (found, *found.get("former", ()))
-            return FileEntry(before, tuple(FileState(str(each["digest"]), list(each["changes"])) for each in states))
+            return FileEntry(before, tuple(FileState(str(state["digest"]), list(state["changes"])) for state in states))
         return None
 
     def write(self, client: str, entries: dict[Path, FileEntry], *, keeps_backups: bool = False) -> list[Path]:
@@ -200,7 +200,7 @@ class SetupHistory:
             if entry.before is not None:
                 backup = self._write_backup(f"{client}.{self._today.isoformat()}.{path.name.lstrip('.')}", entry.before)
                 backups.append(self._folder / backup)
-            state, *former = ({"digest": each.digest, "changes": each.record} for each in entry.states)
+            state, *former = ({"digest": state.digest, "changes": state.record} for state in entry.states)
             record[str(path)] = {**state, "backup": backup, **({"former": former} if former else {})}
         private_files.write(self._record(client), json.dumps(record, indent=1).encode())
         self._delete(old - set(backups))

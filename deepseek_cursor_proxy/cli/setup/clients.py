@@ -401,7 +401,7 @@ def _names(text: str, root: str) -> bool:
     """Whether a text has an address outside of comments, under either name of this machine."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(("#", "//")))
     roots = {root, root.replace("//127.0.0.1:", "//localhost:"), root.replace("//localhost:", "//127.0.0.1:")}
-    return any(re.search(rf"{re.escape(each)}(?![\w.:-])", lines) for each in roots)
+    return any(re.search(rf"{re.escape(address)}(?![\w.:-])", lines) for address in roots)
 
 
 # The model catalogue for Codex: what it otherwise guesses for a model that it does not know. Without one, Codex 0.166

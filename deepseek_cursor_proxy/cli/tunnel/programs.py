@@ -453,7 +453,7 @@ class Ssh(Program):
 # The choice of a program …
 
 # In the order in which `on` tries them.
-_PROGRAMS: dict[str, type[Program]] = {each.name: each for each in (Ngrok, Cloudflared, Tailscale, Ssh)}
+_PROGRAMS: dict[str, type[Program]] = {program.name: program for program in (Ngrok, Cloudflared, Tailscale, Ssh)}
 
 
 def choose(wanted: str, port: int, url: str, environment: Mapping[str, str]) -> Program:

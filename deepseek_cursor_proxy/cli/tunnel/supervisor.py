@@ -118,7 +118,7 @@ class Tunnel:
     def _open(self) -> str:
         self._problem, self._strays, self._has_reached, self._reused = "", 0, False, None
         # Of several, keep the one that was announced: it was pasted into Cursor.
-        for found in sorted(self._program.running(), key=lambda each: each.url != self._url):
+        for found in sorted(self._program.running(), key=lambda tunnel: tunnel.url != self._url):
             if found.is_certain or ((reach := self._check(found.url)) is not None and reach.is_ours):
                 self._reused, self._has_reached = found, not found.is_certain
                 return found.url
@@ -212,7 +212,7 @@ class Tunnel:
         """The URL that leads to us as far as this machine can see, or ""."""
         if self._child.is_started:
             return self._child_url()
-        urls = [each.url for each in self._program.running() if each.is_certain or each.url == self._url]
+        urls = [tunnel.url for tunnel in self._program.running() if tunnel.is_certain or tunnel.url == self._url]
         return self._url if self._url in urls else next(iter(urls), "")
 
     def _is_astray(self, url: str) -> bool:
