@@ -16,17 +16,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: dict[str, Any]) -> None:
     if options["new"]:
         print_new()
-    else:
-        print_digest()
-
-
-def print_new() -> None:
-    key = new_key()
-    print(f"{key}   the key, for the client; it is shown only once")
-    print(f"{AccessKey.of(key).line}   its digest, for access_keys")
-
-
-def print_digest() -> None:
+        return
     # Not an argument, so that no shell history keeps it.
     if not is_credential(key := questions.read_secret("Key: ")):
         raise StartupError("that is not a key: one line of visible ASCII without blanks, typed or piped in")
@@ -34,3 +24,9 @@ def print_digest() -> None:
     print(access_key.line)
     if access_key.is_guessable:
         print("This key is short enough to guess; `access-key --new` makes a better one.", file=sys.stderr)
+
+
+def print_new() -> None:
+    key = new_key()
+    print(f"{key}   the key, for the client; it is shown only once")
+    print(f"{AccessKey.of(key).line}   its digest, for access_keys")

@@ -153,11 +153,8 @@ class Ngrok(Program):
         ),
     }
 
-    def __init__(
-        self, port: int, url: str = "", binary: str = "", api_urls: Sequence[str] = ("http://127.0.0.1:4040",)
-    ) -> None:
-        super().__init__(port, url, binary)
-        self._api_urls = tuple(api_urls)
+    # Where agents serve their API, unless they are configured otherwise.
+    api_urls: Sequence[str] = ("http://127.0.0.1:4040",)
 
     def arguments(self) -> Sequence[str]:
         reserved = (f"--url={self.url}",) if self.url else ()
@@ -189,7 +186,7 @@ class Ngrok(Program):
         return super().child_urls(log) if forwarded is None else forwarded
 
     def running(self) -> list[RunningTunnel]:
-        urls = [url for api in self._api_urls for url in self.forwarded_urls(api) or ()]
+        urls = [url for api in self.api_urls for url in self.forwarded_urls(api) or ()]
         return [RunningTunnel(url, is_certain=False) for url in urls] or super().running()
 
     def forwarded_urls(self, api: str) -> list[str] | None:
@@ -242,8 +239,6 @@ _QUICK_URL = re.compile(r"https://(?!api\.)[a-z0-9-]+\.trycloudflare\.com")
 # Whole lines: other lines have the paths of requests, which strangers choose.
 _ANNOUNCEMENT = re.compile(rf"\S+Z INF \|\s+({_QUICK_URL.pattern})\s+\|\s*")
 _REGISTERED = re.compile(r"\S+Z INF Registered tunnel connection\b")
-# cloudflared takes the first free one of these ports for its metrics, which have the name of a quick tunnel.
-_METRICS = tuple(f"http://127.0.0.1:{port}" for port in range(20241, 20246))
 
 
 class Cloudflared(Program):
@@ -268,21 +263,12 @@ class Cloudflared(Program):
     # A line without a time in front is its last word. Lines about a request have what a stranger wrote.
     error_lines = re.compile(r"(?!\S+Z (?:INF|WRN|DBG) )(?!.* was empty$)(?!.*\b(?:dest|originService|cfRay)=)")
 
-    def __init__(
-        self,
-        port: int,
-        url: str = "",
-        binary: str = "",
-        environment: Mapping[str, str] = os.environ,
-        metrics: Sequence[str] = _METRICS,
-    ) -> None:
-        super().__init__(port, url, binary)
-        self._has_token = bool(environment.get("TUNNEL_TOKEN"))
-        self._metrics = metrics
+    # cloudflared takes the first free one of these ports for its metrics, which have the name of a quick tunnel.
+    metrics_urls: Sequence[str] = tuple(f"http://127.0.0.1:{port}" for port in range(20241, 20246))
 
     def arguments(self) -> Sequence[str]:
         target = ("--no-autoupdate", "--url", f"http://127.0.0.1:{self.port}")
-        if self.url and self._has_token:
+        if self.url and os.environ.get("TUNNEL_TOKEN"):
             return ("tunnel", *target, "run")
         named = ("--name", "deepseek-cursor-proxy", "--hostname", urlsplit(self.url).hostname or "")
         # The rules of a configuration file would win over --url.
@@ -300,8 +286,8 @@ class Cloudflared(Program):
         if self.url:
             return super().running()
         found = []
-        for metrics in self._metrics:
-            match get_json(f"{metrics}/quicktunnel"):
+        for url in self.metrics_urls:
+            match get_json(f"{url}/quicktunnel"):
                 case {"hostname": str(host)} if _QUICK_URL.fullmatch(f"https://{host}"):
                     found.append(RunningTunnel(f"https://{host}", is_certain=False))
         return found

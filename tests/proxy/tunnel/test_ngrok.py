@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import unittest
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 from unittest import mock
@@ -42,8 +43,10 @@ LOST, BACK, MOVED = lost("ngrok"), back("ngrok"), moved("ngrok", NEW)
 class NgrokCase(TunnelCase):
     name, stand_in = "ngrok", STAND_IN
 
-    def program(self, **options: Any) -> Ngrok:
-        return Ngrok(PORT, **{"binary": str(self.binary), "api_urls": (), **options})
+    def program(self, api_urls: Sequence[str] = (), **options: Any) -> Ngrok:
+        program = Ngrok(PORT, **{"binary": str(self.binary), **options})
+        program.api_urls = api_urls
+        return program
 
     def agent(self, pages: dict[str, bytes]) -> Agent:
         return self.enterContext(closing(Agent(pages)))

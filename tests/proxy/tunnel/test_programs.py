@@ -4,11 +4,13 @@ Printed by cloudflared 2026.8.2, tailscale 1.103.0 and OpenSSH 9.2 with localhos
 """
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 import unittest
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 from unittest import mock
@@ -259,9 +261,10 @@ def quick(name: str) -> Part:
 class CloudflaredCase(TunnelCase):
     name = "cloudflared"
 
-    def program(self, **options: Any) -> Program:
-        known = {"binary": str(self.binary), "environment": {}, "metrics": ()}
-        return Cloudflared(PORT, **{**known, **options})
+    def program(self, metrics_urls: Sequence[str] = (), **options: Any) -> Program:
+        program = Cloudflared(PORT, **{"binary": str(self.binary), **options})
+        program.metrics_urls = metrics_urls
+        return program
 
 
 class CloudflaredTest(CloudflaredCase, ProgramCase):
@@ -333,7 +336,7 @@ class CloudflaredTest(CloudflaredCase, ProgramCase):
             (ELSEWHERE, self.urls[0], 1),
         ):
             self.reach = reach
-            tunnel = self.tunnel(self.first, metrics=[agent.api])
+            tunnel = self.tunnel(self.first, metrics_urls=[agent.api])
             self.assertEqual(url, tunnel.start())
             tunnel.stop()
             self.assertEqual(children, len(self.children))
@@ -341,7 +344,7 @@ class CloudflaredTest(CloudflaredCase, ProgramCase):
     def test_a_metrics_port_with_something_else_is_ignored(self) -> None:
         for page in (b"", b"{}", b'{"hostname": 3}', b'{"hostname": ""}', b'{"hostname": "evil.example"}'):
             agent = self.enterContext(closing(Agent({"/quicktunnel": page})))
-            self.assertEqual([], self.program(metrics=[agent.api]).running())
+            self.assertEqual([], self.program(metrics_urls=[agent.api]).running())
 
 
 def first_lines() -> tuple[str, ...]:
@@ -357,14 +360,10 @@ class NamedCloudflaredTest(CloudflaredCase, ReservedCase):
         self.assertEqual([*CloudflaredTest.command, *words], self.launched()[0])
 
     def test_a_tunnel_with_a_token_runs_as_its_account_says(self) -> None:
-        with mock.patch.object(self, "program", lambda **more: Cloudflared(PORT, **more, **self.with_token)):
+        with mock.patch.dict(os.environ, {"TUNNEL_TOKEN": "eyJh"}):
             self.start_own(prints(REGISTERED))
         target = ["--no-autoupdate", "--url", f"http://127.0.0.1:{PORT}"]
         self.assertEqual(["tunnel", *target, "run"], self.launched()[0])
-
-    @property
-    def with_token(self) -> dict[str, Any]:
-        return {"binary": str(self.binary), "environment": {"TUNNEL_TOKEN": "eyJh"}}
 
     def test_a_missing_login_and_a_wrong_token_have_their_remedies(self) -> None:
         self.reach = SILENT
