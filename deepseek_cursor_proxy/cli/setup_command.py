@@ -111,7 +111,7 @@ def _with_key(client: Client, endpoint: ProxyEndpoint) -> ProxyEndpoint:
 def _set_up(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_agreed: bool) -> int:
     targets = client.targets(machine, endpoint)
     path, history = targets[0].path, _history()
-    if client.rival is not None and not machine.exists(path) and machine.exists(rival := path.with_name(client.rival)):
+    if client.rival is not None and not path.exists() and (rival := path.with_name(client.rival)).exists():
         raise StartupError(
             f"{client.title} is set up by {rival}, which it would no longer read beside a {path.name}; "
             f"`setup {client.name} --print` shows what to add"
@@ -126,7 +126,7 @@ def _set_up(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_agr
         backups = changes.make(client.name, plan, history)
     except Refusal as refusal:
         print(f"deepseek-cursor-proxy: nothing was changed. {refusal}", file=sys.stderr)
-        _print_by_hand(client, machine, endpoint.without_key())
+        _print_by_hand(client, machine, replace(endpoint, key=None))
         return 2
     except OSError as error:
         raise StartupError(f"nothing was changed: {_reason(error)}") from None

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,26 +62,20 @@ class ProxyEndpoint:
         is_access_key = self.key_variable == ACCESS_KEY_VARIABLE
         return "an access key of the proxy" if is_access_key else "your DeepSeek key"
 
-    def without_key(self) -> "ProxyEndpoint":
-        """The same for a screen."""
-        return replace(self, key=HIDDEN_KEY if self.key else None)
-
 
 @dataclass(frozen=True)
 class Machine:
-    """`system` as in sys.platform; `has_program` whether a command is on the PATH, `exists` whether a path is there."""
+    """`system` as in sys.platform; `has_program` whether a command is on the PATH."""
 
     system: str
     home: Path
     environment: Mapping[str, str]
     has_program: Callable[[str], bool]
-    exists: Callable[[Path], bool]
 
     @classmethod
     def here(cls) -> "Machine":
         """The machine that this process runs on; StartupError without a home directory."""
-        home = expand_home(Path("~"))
-        return cls(sys.platform, home, os.environ, lambda name: shutil.which(name) is not None, Path.exists)
+        return cls(sys.platform, expand_home(Path("~")), os.environ, lambda name: shutil.which(name) is not None)
 
     def folder(self, variable: str, default: Path) -> Path:
         """The folder that a variable names, else the default. An empty variable counts as absent."""
@@ -190,7 +184,7 @@ def _other_keys(
 def _opencode(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.config_home / "opencode"
     names = [place / "opencode.json", place / "opencode.jsonc"]
-    path = Path(machine.environment.get("OPENCODE_CONFIG") or next(filter(machine.exists, names), names[0]))
+    path = Path(machine.environment.get("OPENCODE_CONFIG") or next(filter(Path.exists, names), names[0]))
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "DeepSeek",
@@ -388,8 +382,8 @@ class Status(NamedTuple):
 def status(client: Client, machine: Machine, endpoint: ProxyEndpoint) -> Status:
     path = client.targets(machine, endpoint)[0].path
     # The home itself is there for every client.
-    has_folder = path.parent != machine.home and machine.exists(path.parent)
-    is_found = has_folder or machine.exists(path) or machine.has_program(client.program)
+    has_folder = path.parent != machine.home and path.parent.exists()
+    is_found = has_folder or path.exists() or machine.has_program(client.program)
     try:
         text = read_text(path)
     except Unreadable as reason:

@@ -25,7 +25,7 @@ class FilesCase(unittest.TestCase):
         self.history = SetupHistory(self.place / "history", date(2026, 11, 17))
 
     def machine(self, system: str = "linux", programs: tuple[str, ...] = (), **environment: str) -> Machine:
-        return Machine(system, self.home, environment, programs.__contains__, Path.exists)
+        return Machine(system, self.home, environment, programs.__contains__)
 
     def targets(self, client: Client, system: str = "linux", endpoint: ProxyEndpoint = ENDPOINT) -> list[Target]:
         return client.targets(self.machine(system), endpoint)
