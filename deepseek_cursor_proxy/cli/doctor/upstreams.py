@@ -66,6 +66,10 @@ class CheckedUpstream(NamedTuple):
         """The name of a check of this upstream."""
         return f"{word} {self.label}".rstrip()
 
+    def failure(self, step: str, problem: str, remedy: str) -> Finding:
+        """The finding that the way to this upstream ends at a step."""
+        return failed(self.name(UPSTREAM), f"{step}: {problem}", remedy)
+
 
 def is_usable(key: NamedKey, config: ProxyConfig) -> bool:
     """Whether a key may be tried: that of DEEPSEEK_API_KEY at another host only if the proxy itself would send it."""
@@ -134,14 +138,6 @@ def _from_table(name: str, subject: Subject, own: Mapping[str, Any]) -> CheckedU
 # The check …
 
 
-class Failure(NamedTuple):
-    """The step that failed, what is wrong, and what to do."""
-
-    step: str
-    problem: str
-    remedy: str
-
-
 class KeyAnswer(NamedTuple):
     """What the upstream answers to a key: a status, or a failure; models if it lists some."""
 
@@ -150,7 +146,7 @@ class KeyAnswer(NamedTuple):
     models: tuple[str, ...] | None = None
     # By how much the upstream's clock is ahead of ours.
     clock_seconds: float | None = None
-    failure: Failure | None = None
+    failure: Finding | None = None
 
 
 def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
@@ -198,10 +194,10 @@ def _ask(client: UpstreamClient, upstream: CheckedUpstream, key: NamedKey) -> Ke
             return KeyAnswer(key.variable, response.status, models, clock)
     except UpstreamTimeout:
         text = f"{upstream.origin.host} did not answer within {_ANSWER_SECONDS:.0f} s"
-        failure = Failure("answer", text, f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is doing")
+        failure = upstream.failure("answer", text, f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is doing")
     except ProxyError as error:
         error.hide(key.key)
-        failure = Failure("answer", *_split(error.message))
+        failure = upstream.failure("answer", *_split(error.message))
     return KeyAnswer(key.variable, None, failure=failure)
 
 
@@ -214,28 +210,28 @@ def _account(client: UpstreamClient, upstream: CheckedUpstream) -> balance.Accou
     return None
 
 
-def explain(error: Exception, upstream: CheckedUpstream) -> Failure:
+def explain(error: Exception, upstream: CheckedUpstream) -> Finding:
     """The step at which opening a connection failed, and the remedy."""
     host, port = upstream.origin.host, upstream.origin.port
     behind = f"{upstream.setting}; behind a company's proxy set HTTPS_PROXY"
     if isinstance(error, ProxyError):
         # From an outbound proxy, or a trust store that is empty; both say what to do.
         step = "outbound proxy" if error.message.startswith(("The proxy ", "config: ")) else "TLS"
-        return Failure(step, *_split(error.message))
+        return upstream.failure(step, *_split(error.message))
     if isinstance(error, socket.gaierror):
         text = f"{host} is not found ({error.strerror or 'no such name'})"
-        return Failure("name (DNS)", text, f"check the network, DNS and {behind}")
+        return upstream.failure("name (DNS)", text, f"check the network, DNS and {behind}")
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = "set SSL_CERT_FILE to the certificate of your network's own authority, or find out who intercepts TLS"
         if "expired" in error.verify_message or "not yet valid" in error.verify_message:
             remedy = "check the clock of this machine: certificates are valid for a limited time"
-        return Failure("TLS", f"the certificate of {host} is not trusted ({error.verify_message})", remedy)
+        return upstream.failure("TLS", f"the certificate of {host} is not trusted ({error.verify_message})", remedy)
     if isinstance(error, ssl.SSLError):
         remedy = f"check {upstream.setting}, and anything between you and {host}"
-        return Failure("TLS", f"no secure connection to {host} ({error.reason or error})", remedy)
+        return upstream.failure("TLS", f"no secure connection to {host} ({error.reason or error})", remedy)
     reason = "no connection in time" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or error
     text = f"{host}:{port} cannot be reached ({reason})"
-    return Failure("connection", text, f"check the network, a firewall and {behind}")
+    return upstream.failure("connection", text, f"check the network, a firewall and {behind}")
 
 
 def _split(message: str) -> tuple[str, str]:
@@ -248,10 +244,10 @@ def _split(message: str) -> tuple[str, str]:
 # What it means …
 
 
-def _check_way(upstream: CheckedUpstream, failure: Failure | None, seconds: float, subject: Subject) -> Finding:
-    name, origin = upstream.name(UPSTREAM), upstream.origin
+def _check_way(upstream: CheckedUpstream, failure: Finding | None, seconds: float, subject: Subject) -> Finding:
     if failure is not None:
-        return failed(name, f"{failure.step}: {failure.problem}", failure.remedy)
+        return failure
+    name, origin = upstream.name(UPSTREAM), upstream.origin
     if origin.scheme != "https":
         return good(name, f"{origin.host} reached: name and connection, without TLS, in {seconds:.2f} s")
     is_direct = subject.config.https_proxy == "off"
@@ -260,7 +256,7 @@ def _check_way(upstream: CheckedUpstream, failure: Failure | None, seconds: floa
     return good(name, f"{origin.host} reached: name, connection and TLS in {seconds:.2f} s{by}")
 
 
-def _check_clock(upstream: CheckedUpstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Finding:
+def _check_clock(upstream: CheckedUpstream, failure: Finding | None, answers: Sequence[KeyAnswer]) -> Finding:
     name, host = upstream.name(CLOCK), upstream.origin.host
     ahead = next((answer.clock_seconds for answer in answers if answer.clock_seconds is not None), None)
     if ahead is None:
@@ -274,7 +270,7 @@ def _check_clock(upstream: CheckedUpstream, failure: Failure | None, answers: Se
     return level(name, text, "set the clock and time zone, and turn on time synchronisation (NTP)")
 
 
-def _check_keys(upstream: CheckedUpstream, failure: Failure | None, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
+def _check_keys(upstream: CheckedUpstream, failure: Finding | None, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:
     name = upstream.name(KEY)
     for variable in upstream.empty_variables:
         text = f"{variable} holds no key, or one from Anthropic"
