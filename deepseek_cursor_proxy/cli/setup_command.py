@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.cli import access_key, questions
 from deepseek_cursor_proxy.cli.settings_flags import config_path, load
 from deepseek_cursor_proxy.cli.setup import changes, clients
 from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal, SetupHistory
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, Client, Machine, ProxyEndpoint, Target, status
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, Client, Machine, ProxyEndpoint, status
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.config.https_proxy import local_url
@@ -67,11 +67,11 @@ def run(options: dict[str, Any]) -> int:
         return _print_by_hand(client, machine, endpoint)
     if not is_agreed:
         questions.require_terminal("setup")
-    if is_undo:
-        return _undo(client, client.targets(machine, endpoint), endpoint, is_agreed=is_agreed)
-    endpoint = _with_key(client, endpoint)
-    code = _set_up(client, machine, endpoint, is_agreed=is_agreed)
-    if code == 0:
+    if not is_undo:
+        endpoint = _with_key(client, endpoint)
+        _refuse_rival(client, client.targets(machine, endpoint)[0].path)
+    code = _change(client, machine, endpoint, is_undo=is_undo, is_agreed=is_agreed)
+    if code == 0 and not is_undo:
         _print_notes(client, machine, endpoint, config)
     return code
 
@@ -108,68 +108,59 @@ def _with_key(client: Client, endpoint: ProxyEndpoint) -> ProxyEndpoint:
 # What is done …
 
 
-def _set_up(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_agreed: bool) -> int:
-    targets = client.targets(machine, endpoint)
-    path, history = targets[0].path, _history()
+def _refuse_rival(client: Client, path: Path) -> None:
     if client.rival is not None and not path.exists() and (rival := path.with_name(client.rival)).exists():
         raise StartupError(
             f"{client.title} is set up by {rival}, which it would no longer read beside a {path.name}; "
             f"`setup {client.name} --print` shows what to add"
         )
+
+
+def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_undo: bool, is_agreed: bool) -> int:
+    """Set the client up, or undo that: show the changes, ask, make them. The exit code."""
+    history = SetupHistory(expand_home(HOME) / "setup", date.today())
     try:
-        plan = changes.plan(client.name, targets, history)
+        plan = changes.plan(client.name, client.targets(machine, endpoint), history, is_undo=is_undo)
         if not any(change.is_needed for change in plan):
-            print(f"{client.title} already points to {endpoint.root}; nothing was changed.")
+            state = "has nothing from setup" if is_undo else f"already points to {endpoint.root}"
+            print(f"{client.title} {state}; nothing was changed.")
+            if is_undo:
+                history.forget(client.name)
             return 0
-        if not _confirm(plan, endpoint, is_agreed=is_agreed):
+        for change in plan:
+            _print_diff(change, endpoint)
+        if not is_agreed and not questions.is_confirmed("Make this change?"):
             return 1
+        if is_undo:
+            changes.undo(client.name, plan, history)
+            print(f"{client.title} is as it was before setup.")
+            return 0
         backups = changes.make(client.name, plan, history)
     except Refusal as refusal:
         print(f"deepseek-cursor-proxy: nothing was changed. {refusal}", file=sys.stderr)
-        _print_by_hand(client, machine, replace(endpoint, key=None))
+        if is_undo:
+            _print_backups(history.backups(client.name))
+        else:
+            _print_by_hand(client, machine, replace(endpoint, key=None))
         return 2
     except OSError as error:
-        raise StartupError(f"nothing was changed: {_reason(error)}") from None
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+        raise StartupError(f"nothing was changed: {reason}") from None
     print(f"{client.title} now points to {endpoint.root}; `setup {client.name} --undo` puts everything back.")
+    _print_backups(backups)
+    return 0
+
+
+def _print_backups(backups: Sequence[Path]) -> None:
     for backup in backups:
         print(f"  before   {backup}")
-    return 0
 
 
-def _undo(client: Client, targets: Sequence[Target], endpoint: ProxyEndpoint, *, is_agreed: bool) -> int:
-    history = _history()
-    try:
-        plan = changes.plan(client.name, targets, history, is_undo=True)
-        if not any(change.is_needed for change in plan):
-            print(f"{client.title} has nothing from setup; nothing was changed.")
-            history.forget(client.name)
-            return 0
-        if not _confirm(plan, endpoint, is_agreed=is_agreed):
-            return 1
-        changes.undo(client.name, plan, history)
-    except Refusal as refusal:
-        print(f"deepseek-cursor-proxy: nothing was changed. {refusal}", file=sys.stderr)
-        for backup in history.backups(client.name):
-            print(f"  before   {backup}")
-        return 2
-    except OSError as error:
-        raise StartupError(f"nothing was changed: {_reason(error)}") from None
-    print(f"{client.title} is as it was before setup.")
-    return 0
-
-
-def _history() -> SetupHistory:
-    return SetupHistory(expand_home(HOME) / "setup", date.today())
-
-
-def _confirm(plan: Sequence[FileChange], endpoint: ProxyEndpoint, *, is_agreed: bool) -> bool:
-    """Show the changes as diffs, without keys, and ask."""
-    for change in plan:
-        source, target = (str(change.path) if data is not None else "no file" for data in (change.now, change.after))
-        old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
-        for line in difflib.unified_diff(old, new, source, target, lineterm=""):
-            print(line)
-    return is_agreed or questions.is_confirmed("Make this change?")
+def _print_diff(change: FileChange, endpoint: ProxyEndpoint) -> None:
+    source, target = (str(change.path) if data is not None else "no file" for data in (change.now, change.after))
+    old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
+    for line in difflib.unified_diff(old, new, source, target, lineterm=""):
+        print(line)
 
 
 def _visible_lines(data: bytes | None, endpoint: ProxyEndpoint) -> list[str]:
@@ -177,10 +168,6 @@ def _visible_lines(data: bytes | None, endpoint: ProxyEndpoint) -> list[str]:
     if endpoint.key:
         text = text.replace(endpoint.key, HIDDEN_KEY)
     return redact_keys(text).splitlines()
-
-
-def _reason(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
 # What is printed …
