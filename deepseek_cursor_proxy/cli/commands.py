@@ -10,7 +10,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.cli.parser import Command, program_name
-from deepseek_cursor_proxy.cli.settings_flags import add_config, add_settings, config_path, load
+from deepseek_cursor_proxy.cli.settings_flags import add_config, config_path, load
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home
 
@@ -63,61 +63,33 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
 
 
 _CONFIG_COMMANDS = (
-    Command("show", "the value of every setting, and where it comes from", _config_show, (add_settings,)),
-    Command("path", "where the configuration file is", _config_show_path, (add_settings,)),
+    Command("show", "the value of every setting, and where it comes from", _config_show),
+    Command("path", "where the configuration file is", _config_show_path),
 )
 _STORE_COMMANDS = (
-    Command("stats", "how much is stored", "store:print_stats", (add_settings,)),
-    Command("clear", "delete everything that is stored", "store:clear_all", (add_settings,)),
+    Command("stats", "how much is stored", "store:print_stats"),
+    Command("clear", "delete everything that is stored", "store:clear_all"),
 )
 _SESSION_COMMANDS = (
-    Command("list", "all sessions, newest first", "sessions:list_sessions", (add_settings,)),
+    Command("list", "all sessions, newest first", "sessions:list_sessions"),
     Command(
-        "show",
-        "the trajectories of one session, with their thinking",
-        "sessions:show_session",
-        ("sessions:add_session", add_settings),
+        "show", "the trajectories of one session, with their thinking", "sessions:show_session", "sessions:add_session"
     ),
-    Command(
-        "export",
-        "trajectories as lines of JSON, for training",
-        "sessions:export_sessions",
-        ("sessions:add_export", add_settings),
-    ),
+    Command("export", "trajectories as lines of JSON, for training", "sessions:export_sessions", "sessions:add_export"),
 )
 COMMANDS = (
-    Command("serve", "run the proxy (the default)", _serve, (add_settings, _add_clear)),
-    Command(
-        "setup",
-        "point Codex, Claude Code or another client to the proxy, or list them",
-        "setup_command:run",
-        (add_settings, "setup_command:add_flags"),
-    ),
+    Command("serve", "run the proxy (the default)", _serve, _add_clear),
+    Command("setup", "point a client, such as Codex, to the proxy", "setup_command:run", "setup_command:add_flags"),
     Command("service", "run the proxy as a service, in the background", commands="service_command:COMMANDS"),
-    Command(
-        "doctor",
-        "find out what is wrong and how to fix it",
-        "doctor_command:run",
-        (add_settings, "doctor_command:add_flags"),
-    ),
-    Command(
-        "dashboard", "open the dashboard of the running proxy in a browser", "dashboard:open_dashboard", (add_settings,)
-    ),
-    Command("demo", "try it without a key, against a simulated DeepSeek", _demo),
+    Command("doctor", "find out what is wrong and how to fix it", "doctor_command:run", "doctor_command:add_flags"),
+    Command("dashboard", "open the dashboard of the running proxy in a browser", "dashboard:open_dashboard"),
+    Command("demo", "try it without a key, against a simulated DeepSeek", _demo, settings=None),
     Command("config", "look at the settings", commands=_CONFIG_COMMANDS),
+    Command("usage", "tokens used, and their estimated cost", "usage:print_usage", "usage:add_flags", add_config),
+    Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance", settings=add_config),
+    Command("explain", "where the reasoning in a trace came from", _explain, _add_trace, settings=None),
     Command(
-        "usage",
-        "print what was used, and an estimate of what it cost",
-        "usage:print_usage",
-        (add_config, "usage:add_usage_flags"),
-    ),
-    Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance", (add_config,)),
-    Command("explain", "explain from a trace where the reasoning of each turn came from", _explain, (_add_trace,)),
-    Command(
-        "access-key",
-        "print the digest of a key, or a new key, for access_keys",
-        "access_key:run",
-        ("access_key:add_flags",),
+        "access-key", "a new key for access_keys, or the digest of one", "access_key:run", "access_key:add_flags", None
     ),
     Command("sessions", "look at recorded trajectories, or export them", commands=_SESSION_COMMANDS),
     Command("store", "count or delete stored reasoning and responses", commands=_STORE_COMMANDS),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.cli.settings_flags import add_settings
 from deepseek_cursor_proxy.config.declaration import nearest
 from deepseek_cursor_proxy.errors import StartupError
 
@@ -30,7 +31,9 @@ class Command(NamedTuple):
     help: str
     # Gets the options, and returns an exit code or None for success.
     run: Run | None = None
-    add_flags: tuple[AddFlags, ...] = ()
+    add_flags: AddFlags | None = None
+    # Adds the flags that all commands share, in front of its own; None for a command that reads no settings.
+    settings: AddFlags | None = add_settings
     # Those of a group, or their name.
     commands: "tuple[Command, ...] | str" = ()
 
@@ -71,14 +74,15 @@ def build_parser(name: str, commands: Sequence[Command]) -> "_Parser":
 
 
 def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
-    for add_flags in command.add_flags:
-        resolve(add_flags)(parser)
-    if command.commands:
+    if command.run is None:
         subparsers = parser.add_subparsers(metavar="WHAT", required=True)
         for subcommand in resolve(command.commands):
             _fill(subparsers.add_parser(subcommand.name, help=subcommand.help), subcommand)
-    if command.run is not None:
-        parser.set_defaults(command=command.run)
+        return
+    for add_flags in (command.settings, command.add_flags):
+        if add_flags is not None:
+            resolve(add_flags)(parser)
+    parser.set_defaults(command=command.run)
 
 
 class _Parser(argparse.ArgumentParser):

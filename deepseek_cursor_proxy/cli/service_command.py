@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.cli.parser import Command
 from deepseek_cursor_proxy.cli.service.managers import Manager, find_launch, manager
-from deepseek_cursor_proxy.cli.settings_flags import add_settings, load
+from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home
@@ -141,8 +141,9 @@ def _call(command: tuple[str, ...], *, is_quiet: bool = False) -> int:
         raise StartupError(f"`{command[0]}` cannot be run: {error.strerror}") from None
 
 
-def _add_print(parser: argparse.ArgumentParser) -> None:
+def _add_install_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print", action="store_true", help="show it and change nothing")
+    _add_yes(parser)
 
 
 def _add_yes(parser: argparse.ArgumentParser) -> None:
@@ -150,13 +151,8 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command(
-        "install",
-        "show the service's file, write it and start it",
-        _install,
-        (add_settings, _add_print, _add_yes),
-    ),
-    Command("uninstall", "stop the service and remove it", _uninstall, (_add_yes,)),
-    Command("status", "show whether it is running", _status),
-    Command("logs", "show the last lines it printed", _logs),
+    Command("install", "show the service's file, write it and start it", _install, _add_install_flags),
+    Command("uninstall", "stop the service and remove it", _uninstall, _add_yes, settings=None),
+    Command("status", "show whether it is running", _status, settings=None),
+    Command("logs", "show the last lines it printed", _logs, settings=None),
 )

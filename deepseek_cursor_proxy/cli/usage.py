@@ -39,7 +39,7 @@ _DEFAULT_DAYS = 30
 _BALANCE_SECONDS = 20.0
 
 
-def add_usage_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--today", dest="days", action="store_const", const=1, help="today")
     when.add_argument("--week", dest="days", action="store_const", const=7, help="the last 7 days, including today")

@@ -31,8 +31,8 @@ class CommandTableTest(unittest.TestCase):
         waiting = list(COMMANDS)
         while waiting:
             command = waiting.pop()
-            named = [*command.add_flags, *([command.run] if command.run is not None else [])]
-            self.assertEqual([], [each for each in named if not callable(resolve(each))])
+            named = [name for name in (command.run, command.add_flags, command.settings) if name is not None]
+            self.assertEqual([], [name for name in named if not callable(resolve(name))])
             waiting += resolve(command.commands)
 
 
