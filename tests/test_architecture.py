@@ -76,8 +76,8 @@ IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess
 HARMLESS = {"urllib.parse"}
 # The most that each figure may be.
 BUDGET = {
-    "lines of code": 30_100,
-    "files": 292,
+    "lines of code": 29_700,
+    "files": 278,
     "folders at the top": 18,
     "files at the top": 9,
     "settings": 60,
