@@ -53,21 +53,16 @@ class ServiceStartTest(ServeTest):
                 self.assertEqual(sys.executable, launch.python)
                 self.assertIn("is running.", self.run_logged(launch, launch.arguments))
 
-    def test_a_process_without_a_console_writes_into_its_log(self) -> None:
+    def test_a_process_without_a_console_writes_into_its_log_and_begins_a_large_one_anew(self) -> None:
         log = self.home / "service.log"
         for name, launch in self.launches().items():
             with self.subTest(name):
+                with log.open("wb") as file:
+                    os.truncate(file.fileno(), 10_000_001)
                 self.run_logged(launch, managers._logged(launch, str(log)))
+                self.assertEqual(10_000_001, (self.home / "service.log.old").stat().st_size)
                 text = log.read_text(encoding="utf-8")
                 self.assertIn("is running.", text)
                 self.assertTrue(text.endswith("Stopped.\n"), text)
                 self.expect_mode(log, 0o600)
                 log.unlink()
-
-    def test_a_large_log_begins_anew(self) -> None:
-        log = self.home / "service.log"
-        with log.open("wb") as file:
-            os.truncate(file.fileno(), 10_000_001)
-        self.run_logged(launch := find_launch(FLAGS), managers._logged(launch, str(log)))
-        self.assertLess(log.stat().st_size, 10_000)
-        self.assertEqual(10_000_001, (self.home / "service.log.old").stat().st_size)
