@@ -43,6 +43,8 @@ class CacheStats(NamedTuple):
 class _WaitingTotals(WriteBehind[CacheTotals]):
     """By currency, what is not written yet."""
 
+    keeps_refused = False
+
     def keys(self, entry: CacheTotals) -> Collection[str]:
         return [entry.currency]
 

@@ -96,7 +96,7 @@ class TokenRatios(Table[Row]):
             rows = self.get_all(_MOST_MODELS)
             found = {model: _Ratio(mean, count, mean, count) for model, mean, count in rows if abs(mean) <= _FARTHEST}
             with self._lock:
-                # Another thread may have read and learned meanwhile.
+                # Another thread may have been first, and may have learned since.
                 self._ratios = self._ratios if self._ratios is not None else found
         return self._ratios
 
@@ -162,7 +162,7 @@ class ReasoningForms(Table[Row]):
         if self._forms is None:
             found = dict(self.get_all(_MOST_FORMS))
             with self._lock:
-                # Another thread may have read and learned meanwhile.
+                # Another thread may have been first, and may have learned since.
                 if self._forms is None:
                     self._confirmed, self._forms = dict(found), found
         return self._forms

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 SECRET_NAME = "secret.key"
 _SECRET_BYTES = 32
 _DRAFT = re.compile(r"(.+)\.([0-9]+)\.[0-9a-f]{8}")
-# Windows locks bytes, which others cannot read meanwhile: this one is after the content of any file of ours.
+# Windows locks bytes, and nobody can read a locked one: this one lies behind the content of any file of ours.
 _FAR_BYTE = 2**40
 
 

@@ -128,7 +128,7 @@ class ReasoningStore(Table[ReasoningEntry]):
         """For every key that is known, the different reasonings recorded under it, newest first."""
         if not keys:
             return {}
-        # Waiting ones first: an entry that is written meanwhile is found twice rather than not at all.
+        # Waiting entries first: one that is just being written is found twice rather than not at all.
         found = {key: [decode_text(each.text) for each in waiting] for key, waiting in self._waiting.find(keys).items()}
         with self._faults.guard("look up"):
             for key, blob in self.rows.find(list(keys)):

@@ -4,11 +4,11 @@ A row holds the response and all its input, including what it inherited. So a lo
 chain is, and deleting a response breaks nothing that continues it. Each caller sees its own rows only.
 
 Once `put` or `update` returns, the response survives the death of this process. No answer ever fails because of the
-file: a change that cannot be written is pending in memory, within bounds, is found there, and is written when the file
-can be used (see `store`).
+file: a change that cannot be written waits in memory, within bounds, is found there, and is written when the file can
+be used (see `store`).
 
-A response of a caller that `access` does not know yet is in memory, with those of all such callers, for some minutes or
-until others take its place; `accept` has it written.
+As long as `access` does not know a caller, its responses are in memory alone, for some minutes and within bounds that
+all these callers share; `accept` writes them.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _SECONDS_UNACCEPTED = 900.0
 _MOST_BYTES_UNPACKED = 32 * 1024 * 1024
 # Compressed together, and decompressed together to read any byte of them.
 _BLOCK_BYTES = 64 * 1024
-# Compressed bytes that `unpack` takes at once: events shrink to a twentieth.
+# Compressed bytes that `unpack_events` takes at once: events shrink to a twentieth.
 _READ_BYTES = 8 * 1024
 _END_OF_EVENT = b"\n\n"
 _RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted before this response was finished."}
@@ -167,7 +167,7 @@ class ResponseStore(Table[ResponseChange]):
         return row.is_unfinished or self.pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
-        """Replace a stored response; whether it was there. One that was deleted meanwhile stays deleted."""
+        """Replace a stored response; whether it was there. A deleted one stays deleted."""
         row = self._to_row(caller, response)
         with self._lock:
             if (caller, row.id) in self._unaccepted:
@@ -238,7 +238,7 @@ class ResponseStore(Table[ResponseChange]):
         return True
 
     def _is_gone(self, change: ResponseChange) -> bool:
-        """Whether there is surely no such row; a file that cannot be read proves nothing."""
+        """Whether the file has no row for it; False if the file cannot be read."""
         with self._faults.guard("look up"):
             return self.rows.find(change.caller, change.id, with_events=False) is None
         return False
@@ -247,7 +247,7 @@ class ResponseStore(Table[ResponseChange]):
 
     def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
         """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""
-        # In memory first: a row that is written meanwhile is found twice rather than not at all.
+        # Memory first: a row that is just being written is found twice rather than not at all.
         row = self._unaccepted.get((caller, response_id))
         if row is not None:
             row = row if self._is_alive(row) else None
@@ -276,9 +276,9 @@ class ResponseStore(Table[ResponseChange]):
     def fail_orphans(self) -> int:
         """Mark every response as failed that is unfinished and not in work in this process; how many.
 
-        No clock is involved, which may have been wrong when they were stored. Of two proxies that share a file, the
-        second marks the running responses of the first; when these end, `update` replaces that, because it looks for
-        the row, not its status. A file that cannot be used at the start is searched when it reopens.
+        No clock is involved, which may have been wrong when they were stored. If two proxies share a file, the second
+        marks the first's running responses failed; `update` overwrites that. A file that cannot be used at the start is
+        searched when it reopens.
         """
         self._has_orphans = True
         with self._faults.guard("end what was interrupted"):
@@ -327,8 +327,8 @@ def _decompress(packed: bytes) -> bytes:
 class EventLog:
     """The events of a stream, compressed: an answer of 1 MB has 100 MB of nearly equal events.
 
-    A log grows while its answer is streamed, and can be read from any byte on meanwhile. Not thread-safe: a background
-    job guards it with its own lock.
+    A log can be read from any byte on while its answer is streamed. Not thread-safe: a background job guards it with
+    its own lock.
     """
 
     def __init__(self) -> None:

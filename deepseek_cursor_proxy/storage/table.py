@@ -36,6 +36,8 @@ class TableOptions(TypedDict, total=False):
 class WaitingRows(WriteBehind[Row]):
     bound = 4 * 1024 * 1024
     batch = 256 * 1024
+    # A number beyond those of SQLite, say, from an odd upstream: no later try would write it.
+    keeps_refused = False
 
     def size(self, entry: Row) -> int:
         return 200 + sum(len(value) for value in entry.values if isinstance(value, bytes))

@@ -1,4 +1,4 @@
-"""WriteBehind: entries that the file does not have yet. They are found here meanwhile, and written later.
+"""WriteBehind: entries on their way to the file. Those that cannot be written wait here, are found, and follow later.
 
 One behaviour for everything that is written:
 
@@ -232,7 +232,7 @@ class WriteBehind(Generic[_Entry]):
     def _flush_batch(self, batch: dict[int, _Entry], is_retry: bool) -> None:
         with self._writing:
             try:
-                # Without those that were forgotten meanwhile.
+                # Without those that were discarded since.
                 self._write([entry for number, entry in batch.items() if number in self._entries], is_retry)
             except Unusable:
                 raise
@@ -247,6 +247,6 @@ class WriteBehind(Generic[_Entry]):
                 with self._lock:
                     self._lost += 1
             with self._lock:
-                # One that grew meanwhile has another number and stays.
+                # An entry that was merged since has another number and stays.
                 for number in batch:
                     self._remove(number)

@@ -223,7 +223,7 @@ class Database:
 
     def _set_fault(self, fault: Unusable, *, is_writing: bool) -> None:
         if isinstance(fault, Damaged) and self._file_identity is None:
-            # An immutable connection takes no locks: the file may have changed meanwhile, which proves no damage.
+            # An immutable connection takes no locks: a file that another process changed looks damaged.
             fault = Lost(fault.reason)
         self._write_fault = fault
         self.fault_count += 1
@@ -278,7 +278,7 @@ class Database:
             self._disconnect(fault)
             is_readable = isinstance(fault, ReadOnly)
             if is_readable:
-                # Under the lock, so that no reader finds it closed meanwhile.
+                # Under the lock, so that no reader finds the connection closed.
                 self._connect_again(fault, before, may_set_aside)
         if not is_readable:
             # Without the lock: a slow disk holds up no reader.
@@ -403,7 +403,7 @@ _NOT_OPEN = Lost("it is not open", "open it")
 
 
 class _Transaction:
-    """One transaction of a Database, whose lock its thread holds meanwhile. A generator would take twice the time."""
+    """One transaction of a Database, whose lock its thread holds. A generator would take twice the time."""
 
     def __init__(self, database: Database, is_retry: bool) -> None:
         self._database = database

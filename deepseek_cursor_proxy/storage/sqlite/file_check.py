@@ -101,7 +101,7 @@ def inspect(path: Path, kind: Schema) -> None:
             if not isinstance(fault_of(error), Damaged):
                 raise
             if _read_start(path)[:_HEAD_BYTES] != start[:_HEAD_BYTES]:
-                # Another process copied its log into the file meanwhile.
+                # Another process has just copied its log into the file.
                 raise Locked from None
             raise _fault_of_unreadable(path, start, kind) from None
     else:
