@@ -4,7 +4,6 @@ The ledger may have hundreds of thousands of rows, so it is read over a connecti
 for it. One thread reads at a time, and a report serves for some seconds, however many pages ask for it.
 """
 
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.errors import BadRequest, Overloaded
 from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.database import Database, open_read_only
 from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_day
 
@@ -54,7 +54,7 @@ class UsageReader:
         )
 
     def _read(
-        self, key: object, database: Database, read: Callable[[sqlite3.Connection], dict[str, Any]]
+        self, key: object, database: Database, read: Callable[[usage_rows.Reader], dict[str, Any]]
     ) -> dict[str, Any]:
         with self._lock:
             found = self._recent.get(key)
@@ -69,7 +69,7 @@ class UsageReader:
 
 
 @contextmanager
-def ledger_connection(database: Database) -> Iterator[sqlite3.Connection]:
+def ledger_connection(database: Database) -> Iterator[usage_rows.Reader]:
     """A connection for reading; Overloaded for a store that cannot be used."""
     try:
         if database.path == ":memory:":

@@ -5,7 +5,6 @@ requests took, from the rows, which are kept for some months. All amounts are in
 another counts as unknown. They are estimates.
 """
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -109,7 +108,7 @@ class UsageReport(NamedTuple):
         }
 
 
-def make_report(connection: sqlite3.Connection, period: Period, by: str, currency: str) -> UsageReport:
+def make_report(connection: usage_rows.Reader, period: Period, by: str, currency: str) -> UsageReport:
     """The sums of a period; an empty report if the file has no ledger yet."""
     if not usage_rows.has_tables(connection):
         return UsageReport(period, by, currency, (), UsageGroup("", DaySums()), {})
@@ -129,14 +128,14 @@ def make_report(connection: sqlite3.Connection, period: Period, by: str, currenc
     return UsageReport(period, by, currency, tuple(groups), total, by_model)
 
 
-def sum_day(connection: sqlite3.Connection, day: date, currency: str) -> UsageGroup:
+def sum_day(connection: usage_rows.Reader, day: date, currency: str) -> UsageGroup:
     """The sums of one day, without how long its requests took: read in an instant."""
     has_ledger = usage_rows.has_tables(connection)
     days = _read_days(connection, Period(day, day), currency) if has_ledger else ()
     return UsageGroup(day.isoformat(), add_sums(sums for _, sums in days))
 
 
-def _read_days(connection: sqlite3.Connection, period: Period, currency: str) -> list[tuple[DayGroup, DaySums]]:
+def _read_days(connection: usage_rows.Reader, period: Period, currency: str) -> list[tuple[DayGroup, DaySums]]:
     days = usage_rows.read_days(connection, period.since.isoformat(), period.until.isoformat())
     return [(group, _in_currency(sums, group.currency, currency)) for group, sums in days]
 
@@ -145,7 +144,7 @@ def _read_days(connection: sqlite3.Connection, period: Period, currency: str) ->
 _Times = tuple[float, float | None]
 
 
-def _read_times(connection: sqlite3.Connection, period: Period, by: str) -> Mapping[str, list[_Times]]:
+def _read_times(connection: usage_rows.Reader, period: Period, by: str) -> Mapping[str, list[_Times]]:
     """The times of every group. Only these columns: there may be hundreds of thousands of rows."""
     groups: dict[str, list[_Times]] = defaultdict(list)
     column = "ended_at" if by == "day" else by

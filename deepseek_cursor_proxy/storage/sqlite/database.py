@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Refused, Unusable, fault_of
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Refused, Unusable
 from deepseek_cursor_proxy.storage.sqlite import file_check, schema
+from deepseek_cursor_proxy.storage.sqlite.file_check import fault_of
 
 _log = logging.getLogger(__name__)
 

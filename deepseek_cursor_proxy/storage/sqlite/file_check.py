@@ -1,4 +1,4 @@
-"""Checks of the file at the store's path, before SQLite may touch it; and moving a damaged one aside.
+"""The file at the store's path: checked before SQLite may touch it, moved aside if damaged; its faults by error codes.
 
 A file that is not ours stays as it is, to the byte. Opening it with SQLite may already write (SQLite copies a crash's
 log into the file and creates side files), so this module reads the application id in the head itself, and asks SQLite
@@ -9,6 +9,7 @@ POSIX drops all locks of a process on a file when the process closes any descrip
 connections; so that no other descriptor takes their locks away, a file is claimed as long as connections are open.
 """
 
+import errno
 import itertools
 import os
 import sqlite3
@@ -22,8 +23,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Unusable, fault_of
+from deepseek_cursor_proxy.storage.faults import MOVE_AWAY, Damaged, Locked, Lost, ReadOnly, Unusable
 from deepseek_cursor_proxy.storage.sqlite.schema import OF_ANOTHER_PROGRAM, Schema
+
+_GRANT_ACCESS = "make it and its folder readable and writable for you"
+_FREE_SPACE = "free some space"
+_SQLITE_FAULTS = {
+    sqlite3.SQLITE_FULL: ("the disk is full", _FREE_SPACE),
+    sqlite3.SQLITE_IOERR: ("the disk is full or cannot be read or written", f"{_FREE_SPACE} or check the disk"),
+    sqlite3.SQLITE_CANTOPEN: ("it or its side files cannot be opened", _GRANT_ACCESS),
+    sqlite3.SQLITE_PERM: ("it cannot be opened", _GRANT_ACCESS),
+    sqlite3.SQLITE_NOMEM: ("memory is short", "stop other programs"),
+    sqlite3.SQLITE_PROTOCOL: ("other processes hold its log", "stop those processes"),
+}
+_SYSTEM_REMEDIES = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EFBIG: _FREE_SPACE,
+    errno.EACCES: _GRANT_ACCESS,
+    errno.EPERM: _GRANT_ACCESS,
+    errno.EROFS: _GRANT_ACCESS,
+    errno.EMFILE: "let this process open more files (ulimit -n)",
+}
 
 # The files SQLite keeps beside a database; they move together.
 SIDE_FILES = ("-wal", "-shm", "-journal")
@@ -234,3 +255,34 @@ def remove_stray_side_files(path: Path, before: FileIdentity | None) -> None:
         if was_replaced or not path.exists():
             with suppress(FileNotFoundError):
                 os.unlink(f"{path}{end}")
+
+
+def fault_of(error: BaseException) -> Unusable | None:
+    """The fault of the file behind an exception; None when the exception has another cause."""
+    match error:
+        case Unusable():
+            return error
+        case OSError():
+            return Unusable(error.strerror or str(error), _SYSTEM_REMEDIES.get(error.errno or 0, MOVE_AWAY))
+        case sqlite3.Error():
+            return _fault_of_sqlite(error, getattr(error, "sqlite_errorcode", 0))
+        case _:
+            return None
+
+
+def _fault_of_sqlite(error: sqlite3.Error, code: int) -> Unusable | None:
+    match code & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return Locked()
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return Damaged(str(error))
+        case sqlite3.SQLITE_READONLY:
+            moved = code == sqlite3.SQLITE_READONLY_DBMOVED
+            return Lost("it was moved") if moved else ReadOnly("it is read-only", _GRANT_ACCESS)
+        case sqlite3.SQLITE_ERROR if str(error).startswith("no such "):
+            # Our tables were dropped, or another file took the place of ours.
+            return Lost(str(error))
+        case primary if primary in _SQLITE_FAULTS:
+            return Unusable(*_SQLITE_FAULTS[primary])
+        case _:
+            return None

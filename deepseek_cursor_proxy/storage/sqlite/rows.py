@@ -77,15 +77,14 @@ class Rows:
 
     def _write_one(self, connection: sqlite3.Connection, entry: Any) -> Any:
         """Insert a row, or replace all or only the time of the one with this key; the values that the row has now."""
-        kind, row = self.kind, entry
-        times = [] if row.time is None else [row.time]
-        columns = (*kind.key, *kind.values, *([] if row.time is None else [self.time]))
-        replaced = columns[len(kind.key) + row.keeps_first * len(kind.values) :]
+        kind, (key, values, time, keeps_first) = self.kind, entry
+        columns = (*kind.key, *kind.values, *([] if time is None else [self.time]))
+        replaced = columns[len(kind.key) + keeps_first * len(kind.values) :]
         return connection.execute(
             f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
             f"ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET "
             f"{', '.join(f'{name} = excluded.{name}' for name in replaced)} RETURNING {', '.join(kind.values)}",
-            (*row.key, *row.values, *times),
+            (*key, *values, *([] if time is None else [time])),
         ).fetchone()
 
     # Pruning …

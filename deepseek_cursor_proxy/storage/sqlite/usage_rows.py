@@ -10,6 +10,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, UsageRow
 
+# What the ledger is read from; other folders only pass it on.
+Reader = sqlite3.Connection
 # More groups of one day are added up under this name: clients may choose the names of models.
 OTHER = "other"
 _MAX_GROUPS_PER_DAY = 500
@@ -49,12 +51,12 @@ def _bounded(connection: sqlite3.Connection, group: DayGroup) -> DayGroup:
     return group if count < _MAX_GROUPS_PER_DAY else group._replace(model=OTHER, key=OTHER)
 
 
-def has_tables(connection: sqlite3.Connection) -> bool:
+def has_tables(connection: Reader) -> bool:
     """Whether the file has a ledger: those of older versions have none."""
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'usage_days'").fetchone() is not None
 
 
-def read_days(connection: sqlite3.Connection, since: str, until: str) -> list[tuple[DayGroup, DaySums]]:
+def read_days(connection: Reader, since: str, until: str) -> list[tuple[DayGroup, DaySums]]:
     """The sums of these days, both included, oldest first."""
     found = connection.execute(
         f"SELECT {', '.join(_DAY_COLUMNS)} FROM usage_days WHERE day BETWEEN ? AND ? ORDER BY day", (since, until)
@@ -62,7 +64,7 @@ def read_days(connection: sqlite3.Connection, since: str, until: str) -> list[tu
     return [(DayGroup(*row[: len(_GROUP)]), DaySums(*row[len(_GROUP) :])) for row in found]
 
 
-def read_answered_keys(connection: sqlite3.Connection) -> frozenset[str]:
+def read_answered_keys(connection: Reader) -> frozenset[str]:
     """The keys of callers that got answers, those of the last days if there are very many."""
     found = connection.execute(
         "SELECT key FROM usage_days WHERE requests > failed GROUP BY key ORDER BY max(day) DESC LIMIT ?",
@@ -72,7 +74,7 @@ def read_answered_keys(connection: sqlite3.Connection) -> frozenset[str]:
 
 
 def sum_sessions(
-    connection: sqlite3.Connection, since: float, until: float, failures: Sequence[str]
+    connection: Reader, since: float, until: float, failures: Sequence[str]
 ) -> list[tuple[str, str, DaySums]]:
     """Session, currency and sums of the requests that ended in this time, of which these outcomes are failures."""
     added = ("hit", "miss", "output", "thinking", "searches", "cost", "saved", "divergence_cost")
@@ -86,7 +88,7 @@ def sum_sessions(
 
 
 def read_times(
-    connection: sqlite3.Connection, since: float, until: float, column: str, outcome: str
+    connection: Reader, since: float, until: float, column: str, outcome: str
 ) -> Iterable[tuple[Any, float, float | None]]:
     """A column, the seconds and those until the first token of requests that ended in this time with this outcome."""
     columns = f"{column}, seconds, first_token_seconds"
@@ -95,7 +97,7 @@ def read_times(
 
 
 def read_page(
-    connection: sqlite3.Connection, limit: int, before_id: int | None = None, wanted: Mapping[str, str] = _ANY
+    connection: Reader, limit: int, before_id: int | None = None, wanted: Mapping[str, str] = _ANY
 ) -> Sequence[UsageRow]:
     """Rows newest first: those below an id, with these values in columns."""
     where = ["id < ?", *(f"{name} = ?" for name in UsageRow._fields if name in wanted)]
@@ -107,17 +109,17 @@ def read_page(
     return [UsageRow._make(row) for row in found]
 
 
-def find(connection: sqlite3.Connection, id: int) -> UsageRow | None:
+def find(connection: Reader, id: int) -> UsageRow | None:
     found = connection.execute(f"{_SELECT} WHERE id = ?", (id,)).fetchone()
     return UsageRow._make(found) if found is not None else None
 
 
-def find_id(connection: sqlite3.Connection, number: int, since: float) -> int | None:
+def find_id(connection: Reader, number: int, since: float) -> int | None:
     """The id of the newest row with this number, of a request that ended after a time."""
     query = "SELECT max(id) FROM usage WHERE ended_at >= ? AND number = ?"
     found: int | None = connection.execute(query, (since, number)).fetchone()[0]
     return found
 
 
-def count(connection: sqlite3.Connection) -> int:
+def count(connection: Reader) -> int:
     return int(connection.execute("SELECT count(*) FROM usage").fetchone()[0])
