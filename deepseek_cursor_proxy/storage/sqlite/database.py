@@ -219,18 +219,15 @@ class Database:
             return
         if isinstance(fault, Locked) and connection.busy_seconds:
             self._waited_at = time.monotonic()
-        self._set_fault(fault.copy(), is_writing=is_writing)
-        raise fault from None
-
-    def _set_fault(self, fault: Unusable, *, is_writing: bool) -> None:
+        self._write_fault = fault.copy()
         if isinstance(fault, Damaged) and self._file_identity is None:
             # An immutable connection takes no locks: a file that another process changed looks damaged.
-            fault = Lost(fault.reason)
-        self._write_fault = fault
-        self.fault_count += 1
+            self._write_fault = Lost(fault.reason)
         if not is_writing or isinstance(fault, (Lost, Damaged)):
-            self._read_fault = fault
+            self._read_fault = self._write_fault
+        self.fault_count += 1
         self.request_reopen()
+        raise fault from None
 
     def _set_busy_timeout(self, connection: StoreConnection, seconds: float) -> None:
         if seconds != connection.busy_seconds:

@@ -314,7 +314,8 @@ class TestFaults(StoreFileTestCase):
     @needs_removable_open_files
     def test_a_new_file_of_another_process_is_not_set_aside(self) -> None:
         """Two proxies meet the same damage: the slower one must not move the fresh file of the faster one."""
-        self.opened._set_fault(Damaged("malformed"), is_writing=False)
+        with self.assertRaises(Damaged), self.opened.reader():
+            raise Damaged("malformed")
         for path in self.path.parent.iterdir():
             path.rename(path.with_name("aside-" + path.name))
         insert(self.open())
