@@ -15,12 +15,12 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.reasoning.identity import digest_message
 from deepseek_cursor_proxy.sessions.session_writer import encode
-from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, TurnOfSession, UnnamedSession
+from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, TurnOfSession, UnnamedSession
 from deepseek_cursor_proxy.storage import private_files
 
 _log = logging.getLogger(__name__)
@@ -36,21 +36,6 @@ _MOST_BYTES_OF_FILE = 64 * 1024 * 1024
 _MOST_SESSIONS_KNOWN = 64
 
 
-class _Base(NamedTuple):
-    """A turn in the file that another one may continue."""
-
-    number: int
-    messages: Sequence[Message]
-    answer: bytes
-    tools: Sequence[Json]
-
-    def is_continued_by(self, turn: RecordedTurn) -> bool:
-        count = len(self.messages)
-        if len(turn.messages) <= count or turn.messages[:count] != self.messages or turn.tools != self.tools:
-            return False
-        return digest_message(turn.messages[count]).digest == self.answer
-
-
 class Journal:
     """The file of this process. Not thread-safe: the recorder's lock guards it."""
 
@@ -62,7 +47,7 @@ class Journal:
         # Of the last turn that was added.
         self._number = 0
         # By session: the last turn in the file, and the number of messages of the last turn at all.
-        self._bases: dict[tuple[bytes, str | bytes], _Base] = {}
+        self._bases: dict[tuple[bytes, str | bytes], TurnOfSession] = {}
         self._lengths: dict[tuple[bytes, str | bytes], int] = {}
 
     @property
@@ -79,11 +64,10 @@ class Journal:
 
     def _add(self, turn_of_session: TurnOfSession, is_store_idle: bool) -> int:
         caller, session, turn, _ = turn_of_session
-        key = caller, session if isinstance(session, str) else session.chat
+        key, new, tools, after = turn_of_session.key, turn.messages, turn.tools, 0
         base = self._bases.pop(key, None)
-        if base is not None and not base.is_continued_by(turn):
-            base = None
-        new = turn.messages[len(base.messages) + 1 :] if base is not None else turn.messages
+        if base is not None and _is_continued(base.turn, turn):
+            new, tools, after = new[len(base.turn.messages) + 1 :], (), base.number
         # If the session has grown, the store has the turn before this one, and little to write.
         has_grown = len(turn.messages) > self._lengths.get(key, len(turn.messages))
         if max(len(self._lengths), len(self._bases)) >= _MOST_SESSIONS_KNOWN:
@@ -93,11 +77,10 @@ class Journal:
         if turn.logprobs or _is_longer(new, _SHORT if has_grown and is_store_idle else _MOST_BYTES):
             return 0
         named = session if isinstance(session, str) else [session.chat.hex(), session.name, session.model]
-        number, tools = self._number + 1, turn.tools if base is None else ()
-        head = [number, caller.hex(), named, base.number if base is not None else 0]
-        self._write(encode([*head, new, tools, *turn[2:-1]]) + b"\n")
+        number = self._number + 1
+        self._write(encode([number, caller.hex(), named, after, new, tools, *turn[2:-1]]) + b"\n")
         self._number = number
-        self._bases[key] = _Base(number, turn.messages, digest_message(turn.answer).digest, turn.tools)
+        self._bases[key] = turn_of_session._replace(number=number)
         return number
 
     def _write(self, line: bytes) -> None:
@@ -195,6 +178,14 @@ def find_left(store: Path) -> Generator[LeftJournal, None, None]:
                 stack.close()
             for path in paths:
                 path.unlink()
+
+
+def _is_continued(before: RecordedTurn, turn: RecordedTurn) -> bool:
+    """Whether a turn has the tools, the messages and the answer of the one before it, and more messages."""
+    count = len(before.messages)
+    if len(turn.messages) <= count or turn.messages[:count] != before.messages or turn.tools != before.tools:
+        return False
+    return digest_message(turn.messages[count]).digest == digest_message(before.answer).digest
 
 
 def _is_longer(messages: Iterable[Message], most: int) -> bool:

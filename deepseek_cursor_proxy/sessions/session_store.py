@@ -289,15 +289,14 @@ class SessionStore:
         sessions: dict[tuple[bytes, str | bytes], SessionRow | None] = {}
         writers: dict[int, SessionWriter] = {}
         rows = Rows(connection)
-        for caller, session, turn, _ in turns:
-            key = caller, session if isinstance(session, str) else session.chat
-            if key not in sessions:
-                sessions[key] = self._find_or_begin(connection, caller, session)
-            if (row := sessions[key]) is None:
+        for turn in turns:
+            if turn.key not in sessions:
+                sessions[turn.key] = self._find_or_begin(connection, turn.caller, turn.session)
+            if (row := sessions[turn.key]) is None:
                 continue
             if row.id not in writers:
                 writers[row.id] = SessionWriter(connection, rows, row, self._last_turns.get(row.uuid))
-            writers[row.id].add(turn)
+            writers[row.id].add(turn.turn)
         for writer in writers.values():
             writer.finish(self._pruning.use_time())
         return writers.values()

@@ -76,6 +76,11 @@ class TurnOfSession(NamedTuple):
     # In the journal; 0 for one that is not there.
     number: int = 0
 
+    @property
+    def key(self) -> tuple[bytes, str | bytes]:
+        """The name of the session among those of all callers."""
+        return self.caller, self.session if isinstance(self.session, str) else self.session.chat
+
 
 @dataclass(frozen=True)
 class Node:
