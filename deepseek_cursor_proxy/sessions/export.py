@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.sessions import rendering
-from deepseek_cursor_proxy.sessions.rendering import Piece
 from deepseek_cursor_proxy.sessions.trajectory import Json, Node, Session
 from deepseek_cursor_proxy.tokens.estimate import estimate_text
 
@@ -46,34 +45,31 @@ def session_json(session: Session, base_url: str) -> dict[str, Any]:
 
 def node_json(node: Node, tokenizer: "BpeTokenizer | None") -> dict[str, Any]:
     pieces = rendering.render(node.messages, node.tools)
-    lists = None if tokenizer is None else rendering.mask(pieces, node.own, tokenizer, node.logprobs)
+    text = rendering.text_of(pieces)
+    lists = (None, None, None) if tokenizer is None else rendering.mask(pieces, node.own, tokenizer, node.logprobs)
     return {
         "id": node.id,
         "parent": node.parent,
         "messages": list(node.messages),
         "tools": list(node.tools),
-        "full_text": rendering.text_of(pieces),
-        "tokens": None if lists is None else lists.tokens,
-        "masked_tokens": None if lists is None else lists.masked_tokens,
-        "logprobs": None if lists is None else lists.logprobs,
-        **_token_count(pieces, None if lists is None else len(lists.tokens)),
+        "full_text": text,
+        **dict(zip(("tokens", "masked_tokens", "logprobs"), lists, strict=True)),
+        **_token_count(text, lists[0]),
         **node.info,
     }
 
 
 def prompt_json(messages: Sequence[Json], tools: Sequence[Json], tokenizer: "BpeTokenizer | None") -> dict[str, Any]:
     """What would be sent, as the text that a model goes on from."""
-    pieces = rendering.render(messages, tools, for_answer=True)
-    text = rendering.text_of(pieces)
+    text = rendering.text_of(rendering.render(messages, tools, for_answer=True))
     token_ids = None if tokenizer is None else tokenizer.encode(text)
-    count = None if token_ids is None else len(token_ids)
-    return {"prompt_text": text, "token_ids": token_ids, **_token_count(pieces, count)}
+    return {"prompt_text": text, "token_ids": token_ids, **_token_count(text, token_ids)}
 
 
-def _token_count(pieces: list[Piece], count: int | None) -> dict[str, Any]:
-    if count is not None:
-        return {"num_tokens": count}
-    return {"num_tokens": round(estimate_text(rendering.text_of(pieces))), "estimated": True}
+def _token_count(text: str, tokens: Sequence[int] | None) -> dict[str, Any]:
+    if tokens is not None:
+        return {"num_tokens": len(tokens)}
+    return {"num_tokens": round(estimate_text(text)), "estimated": True}
 
 
 @dataclass(frozen=True)
