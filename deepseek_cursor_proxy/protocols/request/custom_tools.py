@@ -9,7 +9,7 @@ client will send it back.
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,15 +58,15 @@ def wrap_custom_calls(message: Message, names: Container[str], known: Container[
     return message if tuple(calls) == message.tool_calls else message._replace(tool_calls=tuple(calls))
 
 
-def echoed_message(answer: Message, names: Container[str], known: Container[str] = ()) -> Message:
+def echoed_message(answer: Message, names: Collection[str], known: Container[str] = ()) -> Message:
     """An answer of DeepSeek with its custom calls as the client will send them back."""
-    if not answer.tool_calls:
-        return answer
-    calls = [
-        call._replace(arguments=read_free_text(call.arguments)) if call.name in names else call
-        for call in answer.tool_calls
-    ]
-    return wrap_custom_calls(answer._replace(tool_calls=tuple(calls)), names, known)
+    if names:
+        calls = [
+            call._replace(arguments=read_free_text(call.arguments)) if call.name in names else call
+            for call in answer.tool_calls
+        ]
+        answer = answer._replace(tool_calls=tuple(calls))
+    return wrap_custom_calls(answer, names, known)
 
 
 class CustomCallUnwrapper:

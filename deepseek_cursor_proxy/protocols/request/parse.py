@@ -49,17 +49,8 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
     server_api = api if config.server_tools == "pass" else None
     tool_set = tools.read(body, declared, keep_strict=has_beta, server_api=server_api)
-    messages, history_dropped = _read_history(body, source, tool_set, memory)
-    custom, known = tool_set.custom, tool_set.names
-    messages = tuple(
-        [wrap_custom_calls(message, custom, known) if message.tool_calls else message for message in messages]
-    )
+    messages, history_dropped = _read_history(body, source, tool_set, memory, has_beta=has_beta)
     dropped = {*tool_set.dropped, *history_dropped}
-    # Only DeepSeek's beta path accepts it, on the last message.
-    misplaced = messages[:-1] if has_beta else messages
-    if True in [message.prefix for message in misplaced]:
-        messages = (*(message._replace(prefix=False) for message in misplaced), *messages[len(misplaced) :])
-        dropped.add("prefix")
     target = _model_for(messages, model.model, config)
     options = read_thinking(body)
     thinking = config.thinking == "enabled" if model.thinking is None else model.thinking
@@ -67,6 +58,19 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     metadata = optional(body, "metadata", dict, "an object") or {}
     cursor_chat = optional_string(metadata, "cursorConversationId", "metadata")
     prompt_cache_key = optional(body, "prompt_cache_key", str, "a string") if not cursor_chat else None
+    stream = optional(body, "stream", bool, "true or false") or False
+    stream_options = optional(body, "stream_options", dict, "an object") or {}
+    include_usage = optional(stream_options, "include_usage", bool, "true or false", "stream_options.include_usage")
+    choices = optional(body, "n", int, "a whole number")
+    if choices is not None and not 1 <= choices <= _MAX_CHOICES:
+        raise BadRequest(f"n = {str(choices)[:20]}: ask for 1 to {_MAX_CHOICES} choices.", param="n")
+    params = _params(body)
+    dropped.update(_dropped(body, is_cursor_chat=cursor_chat is not None), options.dropped)
+    # Whether the response cache may answer: `"cache": true` or, as another router has it, inside `nomyo`.
+    cache = optional(body, "cache", bool, "true or false")
+    if cache is None and "nomyo" in body:
+        nomyo = optional(body, "nomyo", dict, "an object") or {}
+        cache = optional(nomyo, "cache", bool, "true or false", "nomyo.cache")
     # In the order of the fields: with names it takes three times as long.
     return ChatRequest(
         requested_model,
@@ -74,34 +78,34 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         messages,
         tuple(tool_set.tools),
         tool_set.choice,
-        optional(body, "stream", bool, "true or false") or False,
-        _includes_usage(body),
-        _choices(body),
+        stream,
+        include_usage,
+        choices or 1,
         thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None,
         # An unknown effort, perhaps of a newer client, counts as none.
         rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
-        _params(body),
+        params,
         # The client's id of the chat.
         cursor_chat or prompt_cache_key or None,
-        tuple(sorted(dropped.union(_dropped(body, is_cursor_chat=cursor_chat is not None), options.dropped))),
+        tuple(sorted(dropped)),
         frozenset(tool_set.custom),
         {name: inner for inner, name in tool_set.upstream_names.items()},
         tool_definitions.sent_names(tool_set.names),
         api,
         tuple(tool_set.server),
         tool_set.server_choice,
-        _wants_cache(body),
+        cache,
         frozenset(tool_set.nested),
     )
 
 
 def _has_beta(config: ProxyConfig) -> bool:
     """Whether an upstream may have DeepSeek's beta path."""
-    pairs = [(table.host, table.base_url) for table in config.upstreams.values()]
-    for host, url in pairs or [(config.upstream_host, config.upstream_base_url)]:
-        if hosts.beta_url(hosts.choose(host, url), url) is not None:
+    for table in config.upstreams.values():
+        if hosts.beta_url(hosts.choose(table.host, table.base_url), table.base_url) is not None:
             return True
-    return False
+    url = config.upstream_base_url
+    return not config.upstreams and hosts.beta_url(hosts.choose(config.upstream_host, url), url) is not None
 
 
 # Plain fields: a check for each, and its words for the error …
@@ -205,26 +209,6 @@ def _dropped(body: Json, *, is_cursor_chat: bool) -> list[str]:
     return dropped
 
 
-def _includes_usage(body: Json) -> bool | None:
-    options = optional(body, "stream_options", dict, "an object") or {}
-    return optional(options, "include_usage", bool, "true or false", "stream_options.include_usage")
-
-
-def _choices(body: Json) -> int:
-    count = optional(body, "n", int, "a whole number")
-    if count is not None and not 1 <= count <= _MAX_CHOICES:
-        raise BadRequest(f"n = {str(count)[:20]}: ask for 1 to {_MAX_CHOICES} choices.", param="n")
-    return count or 1
-
-
-def _wants_cache(body: Json) -> bool | None:
-    """What a body says about the response cache: `"cache": true` or, as another router has it, inside `nomyo`."""
-    wanted = optional(body, "cache", bool, "true or false")
-    if wanted is not None or "nomyo" not in body:
-        return wanted
-    return optional(optional(body, "nomyo", dict, "an object") or {}, "cache", bool, "true or false", "nomyo.cache")
-
-
 class _HistorySource(NamedTuple):
     """The client's JSON of the history: a list, as a rule, of messages or of items."""
 
@@ -245,7 +229,9 @@ def _find_history(body: Json) -> _HistorySource:
     return _HistorySource(messages, "messages", any(map(responses_items.is_item, others)))
 
 
-def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: ChatMemory) -> ParsedHistory:
+def _read_history(
+    body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: ChatMemory, *, has_beta: bool
+) -> ParsedHistory:
     """The messages of a body, after its `instructions` and `system`."""
     if source.are_items:
         keeps = tool_set.server_api == RESPONSES
@@ -255,15 +241,24 @@ def _read_history(body: Json, source: _HistorySource, tool_set: tools.ToolSet, m
         # DeepSeek's chat completions take what its tools left only together with the tools.
         is_read = bool(tool_set.server) or tool_set.server_api != CHAT
         history = chat_messages.read(source.values, memory, tool_set.server_api if is_read else None)
+    messages, dropped = history
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = content.read_blocks(body.get("system"), "system", "system").content
-        leading = [_system_message(text) for text in (instructions, system) if text]
-        history = ParsedHistory((*leading, *history.messages), history.dropped)
-    if not history.messages:
+        messages = (*[_system_message(text) for text in (instructions, system) if text], *messages)
+    if not messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
-    return history
+    custom, known = tool_set.custom, tool_set.names
+    messages = tuple(
+        [wrap_custom_calls(message, custom, known) if message.tool_calls else message for message in messages]
+    )
+    # Only DeepSeek's beta path accepts it, on the last message.
+    misplaced = messages[:-1] if has_beta else messages
+    if True in [message.prefix for message in misplaced]:
+        messages = (*(message._replace(prefix=False) for message in misplaced), *messages[len(misplaced) :])
+        dropped = (*dropped, "prefix")
+    return ParsedHistory(messages, dropped)
 
 
 def _model_for(messages: tuple[Message, ...], model: str, config: ProxyConfig) -> str:

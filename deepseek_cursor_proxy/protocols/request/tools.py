@@ -69,7 +69,7 @@ class ToolSet:
         self.server_api = server_api
         # The names upstream of tools inside namespaces, and until these are known their indexes in `tools`.
         self.upstream_names: dict[QualifiedName, str] = {}
-        self._inner: dict[QualifiedName, int] = {}
+        self.inner: dict[QualifiedName, int] = {}
 
     def read(self, tool: Any, param: str) -> None:
         """Add a tool of any shape; a namespace is several."""
@@ -85,7 +85,7 @@ class ToolSet:
             self.dropped.append(f"second tool {safe_text(name, 60)}")
             return
         self.names.add(name)
-        self.tools.append(self._as_function(tool))
+        self.tools.append(tool if tool["type"] == "function" else self._as_function(tool))
 
     def _add_namespace(self, group: Json, param: str) -> None:
         namespace = _name(group, param)
@@ -99,26 +99,24 @@ class ToolSet:
                 continue
             function = tool["function"]
             inner = namespace, function["name"]
-            if inner in self._inner:
+            if inner in self.inner:
                 self.dropped.append(f"second tool {safe_text(upstream_name(inner), 60)}")
                 continue
             description = describe_inner(function.get("description"), namespace, about)
-            self._inner[inner] = len(self.tools)
+            self.inner[inner] = len(self.tools)
             self.tools.append(tool if description is None else _replace_fields(tool, description=description))
 
     def name_inner_tools(self) -> None:
-        if self._inner:
-            self.upstream_names = upstream_names(self._inner, self.names)
+        self.upstream_names = upstream_names(self.inner, self.names)
         for inner, name in self.upstream_names.items():
-            index = self._inner[inner]
+            index = self.inner[inner]
             self.tools[index] = self._as_function(_replace_fields(self.tools[index], name=name))
             self.names.add(name)
 
     def _as_function(self, tool: Json) -> Json:
         """A tool as a function; the name of a custom one is added to `custom`."""
-        if tool.get("type") not in ("custom", _NESTED):
-            return tool
-        self.custom.add(tool["function"]["name"])
+        if tool["type"] != "function":
+            self.custom.add(tool["function"]["name"])
         if tool["type"] == _NESTED:
             self.nested.add(tool["function"]["name"])
         return {**tool, "type": "function"}
@@ -146,7 +144,8 @@ def read(
         tool_set.read(tool, param)
     for index, function in enumerate(functions):
         tool_set.add(_function(function, f"functions[{index}]"))
-    tool_set.name_inner_tools()
+    if tool_set.inner:
+        tool_set.name_inner_tools()
     # Only DeepSeek's beta path accepts strict functions, and there it takes all of them so or none.
     if not (keep_strict and _are_strict(tool_set)):
         for index, tool in enumerate(tool_set.tools):

@@ -248,12 +248,7 @@ class PlainResponseWriter:
 
     def __init__(self, events: ResponseWriter) -> None:
         self._events = events
-
-    def begin(self) -> bytes:
-        return self._events.begin()
-
-    def write(self, batch: Batch) -> bytes:
-        return self._events.write(batch)
+        self.begin, self.write = events.begin, events.write
 
     def end(self) -> bytes:
         self._events.end()
