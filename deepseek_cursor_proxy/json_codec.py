@@ -111,11 +111,11 @@ def repair_object(arguments: str) -> dict[str, Any]:
     """The arguments as an object, as far as they came; other text as the one field of an object."""
     for text in (arguments or "{}", close_json(arguments)):
         try:
-            found = decode_upstream_json(text)
+            value = decode_upstream_json(text)
         except ValueError:
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(value, dict):
+            return value
     return {"arguments": arguments} if arguments.strip() else {}
 
 
@@ -129,11 +129,11 @@ def close_json(text: str) -> str:
     end_of_last = 0
     before = ""
     at = 0
-    while found := _TOKEN.match(text, at):
-        string, opening, closing, sign = found.groups()
+    while token := _TOKEN.match(text, at):
+        string, opening, closing, sign = token.groups()
         is_name = bool(string and closings and closings[-1] == "}" and before in ("{", ","))
         before = opening or sign or ""
-        at = found.end()
+        at = token.end()
         if opening:
             closings.append(_CLOSING[opening])
         elif closing and closings:
@@ -227,8 +227,8 @@ def check_depth(value: Any) -> None:
     # Only dicts and lists: strings and numbers are most of a request.
     level = [value] if type(value) in _NESTS else []
     for _ in range(MAX_JSON_DEPTH):
-        inside = itertools.chain.from_iterable(each.values() if type(each) is dict else each for each in level)
-        level = [each for each in inside if type(each) in _NESTS]
+        inside = itertools.chain.from_iterable(value.values() if type(value) is dict else value for value in level)
+        level = [value for value in inside if type(value) in _NESTS]
         if not level:
             return
     raise RecursionError

@@ -22,13 +22,13 @@ def safe_text(text: object, limit: int = 200) -> str:
     result = redact_keys(result)
     if result.isprintable():
         return result
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), result)
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), result)
 
 
 def readable_json(value: Any) -> str:
     """JSON for a log line or a terminal, with text of any language readable; without keys."""
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return redact_keys(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text))
+    return redact_keys(_UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text))
 
 
 def hide_texts(value: Any) -> Any:

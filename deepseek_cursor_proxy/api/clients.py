@@ -1,8 +1,8 @@
 """Which client sends a request: whether it gets thinking blocks in the text, and where it keeps its key.
 
-For `display_reasoning = "auto"`: some clients act on the text of an answer, as they write files from its code fences,
-or run them. Others show `reasoning_content` themselves. Neither gets the block; every client that is not in the table
-does. The User-Agent and the headers of an SDK decide, in this order:
+For `display_reasoning = "auto"`: some clients act on the text of an answer: they write its code fences to files or run
+them. Others show `reasoning_content` themselves. Neither gets the block; every client that is not in the table does.
+The User-Agent and the headers of an SDK decide, in this order:
 
     1. Cursor's own User-Agent or body    block
     2. an agent of the table              no block
@@ -94,7 +94,7 @@ def shows_thinking(request: HttpRequest, body: Mapping[str, Any]) -> bool:
 
 
 def _is_cursor_body(body: Mapping[str, Any]) -> bool:
-    """Whether only Cursor sends such a body here: its metadata, items of the Responses API, or its flat patch tool."""
+    """Whether Cursor sent this body: its metadata, Responses items in a chat, or its flat patch tool."""
     if any(name.lower().startswith("cursor") for name in as_object(body.get("metadata"))):
         return True
     if body.get("input") is not None and body.get("messages") is None:

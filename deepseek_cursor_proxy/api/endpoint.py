@@ -1,4 +1,4 @@
-"""Endpoint, for any route that needs services, and GenerationEndpoint, the steps that all generations share:
+"""Endpoint, the base of routes that need services, and GenerationEndpoint, the steps that all generations share:
 
     serve         admit the caller, read and decode the body, pass it through if its model has another upstream
     (parse)       each endpoint by itself: the body as a GenerationRequest, and the Writer of its API
@@ -51,7 +51,7 @@ _OWN_FIELDS = ("cache", "nomyo")
 
 
 class Endpoint:
-    """Any route with services, for one request; one that generates nothing needs no more. Never changes.
+    """Serves one request with the services; immutable.
 
     Called by the thread of the client and, for a background response, by that of its job.
     """

@@ -1,7 +1,7 @@
 """Decode the JSON of a chat that grows: the part of a body that an earlier one began with is not parsed again.
 
-The bytes of a body are compared with those of known bodies up to the last known message, in a hundredth of the time of
-parsing them, and parsing goes on after it. The messages are the list named `messages` or, in Responses, `input`.
+The bytes of a body are compared with known bodies up to their last common message, which takes a hundredth of the time
+of parsing; parsing continues there. The messages are the list named `messages` or, in Responses, `input`.
 
 Exact, because a JSON value depends on its own bytes and on nothing after them. The result equals that of
 `decode_json_object`, which decodes every unusual body and raises every error. Rule: no caller changes a decoded body.
@@ -65,7 +65,7 @@ def decode(body: bytes, memory: ChatMemory, min_bytes: int = _MIN_BYTES) -> dict
         return decode_json_object(body)
     known = memory.entries(_DECODE)
     commons = [entry.result.common(body) for entry in known]
-    common = max(commons, key=lambda each: each.length, default=_NOTHING)
+    common = max(commons, key=lambda prefix: prefix.length, default=_NOTHING)
     if common is _NOTHING and 2 * len(body) > memory.max_entry_bytes:
         return decode_json_object(body)
     try:
@@ -155,7 +155,7 @@ class _Parser:
         return sign
 
     def _skip(self) -> int:
-        found = _WHITE_SPACE(self._text, self._at)
-        assert found is not None
-        self._at = found.end()
+        blanks = _WHITE_SPACE(self._text, self._at)
+        assert blanks is not None
+        self._at = blanks.end()
         return self._at

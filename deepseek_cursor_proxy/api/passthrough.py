@@ -1,9 +1,9 @@
 """Models of another upstream: the request goes there as it came, and its response comes back as it is.
 
 Cursor's own GPT models keep working this way while its base URL points here. The key is the route's own, from the
-environment; the client's, which is for DeepSeek, is never sent there. `access` decides who may spend it. Nothing is
-restored, recorded or tried again. Of the response head only the status, Content-Type and Retry-After come back, and
-nothing of the response with that key in it.
+environment; the client's key, which is for DeepSeek, is never sent there. `access` decides who may spend it. Nothing is
+restored, recorded or retried. Only status, Content-Type and Retry-After of the response head come back, and the key is
+removed from the response.
 """
 
 import os

@@ -3,9 +3,10 @@
 A request is checked in this order: path, key, body, history. Every failure becomes a reply in the error shape of the
 client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.
 
-To add a route, add a line to `_TABLE`. A function there, such as `_list_models`, checks no key, has the configuration
-alone and imports little. All else is a method of an Endpoint, which has `_services`; it calls `access.admit` first.
-Both get the request and the {} of the path. A path below a session's own URL is that of the API, and is recorded.
+To add a route, add a line to `_TABLE`. A plain function there, like `_list_models`, checks no key, sees only the
+configuration and imports little. Any other endpoint is a method of an Endpoint, which has `_services`; it calls
+`access.admit` first. Both get the request and the {} of the path. Below a session's own URL is the path
+of any API; those requests are recorded.
 """
 
 import logging

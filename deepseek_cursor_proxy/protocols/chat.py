@@ -110,7 +110,7 @@ class ChunkWriter:
         around = parts[2]
         if len(around) != 2:
             # The chunk itself contains the words that mark the place of the text.
-            return b"".join([self._write(_as_text(each) if is_in_text else each) for each in split_run(delta)])
+            return b"".join([self._write(_as_text(chunk) if is_in_text else chunk) for chunk in split_run(delta)])
         return write_run(run, around)
 
     def _own(self, delta: Delta) -> bytes:
@@ -174,8 +174,8 @@ def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | 
         edited["usage"] = delta.usage
     choices = edited.get("choices")
     if choices:
-        found = choices[0].get(part)
-        before = found if isinstance(found, dict) else {}
+        given = choices[0].get(part)
+        before = given if isinstance(given, dict) else {}
         message = before
         content = before.get("content")
         if delta.text is not None and content != delta.text:
@@ -198,7 +198,7 @@ def _edit_blocks(blocks: list[Any], text: str) -> list[Any]:
     """Blocks of a search and of text, with the text of ours around theirs in blocks of its own."""
     own = server_tools.text_of(blocks)
     before, _, after = text.partition(own) if own else (text, "", "")
-    lead, trail = ([{"type": "text", "text": each}] if each else [] for each in (before, after))
+    lead, trail = ([{"type": "text", "text": part}] if part else [] for part in (before, after))
     return [*lead, *blocks, *trail]
 
 

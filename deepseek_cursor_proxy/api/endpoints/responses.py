@@ -239,23 +239,23 @@ class ResponseInput:
         """The input and output of the previous response."""
         if options.previous is None:
             return []
-        found = self._store.get(self._namespace, options.previous, with_events=False)
-        if found is None:
+        previous = self._store.get(self._namespace, options.previous, with_events=False)
+        if previous is None:
             raise NotFound(
                 f"Previous response {safe_text(options.previous, 100)} is not known here: it was never stored, has "
                 "been deleted, is too old, or belongs to another key. Send the whole history as input instead.",
                 code="previous_response_not_found",
                 param="previous_response_id",
             )
-        if found.body["status"] in ("queued", "in_progress"):
+        if previous.body["status"] in ("queued", "in_progress"):
             raise BadRequest(
                 "The previous response is still being made. Wait until it is finished.", param="previous_response_id"
             )
-        if found.json_bytes > self._max_bytes:
+        if previous.json_bytes > self._max_bytes:
             raise TooLarge(
                 f"The history that this request goes on from is larger than {self._max_bytes} bytes. Start a new chat."
             )
-        return [*found.input, *found.body["output"]]
+        return [*previous.input, *previous.body["output"]]
 
     def own_items(self, options: ResponseOptions, inherited: list[Json]) -> list[Json]:
         """The items that the request sends, with those it only refers to."""

@@ -41,12 +41,12 @@ class SessionsEndpoint(GenerationEndpoint):
     def list(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.namespace(request)
         with self._faults(with_flush=True):
-            found = self._services.sessions.list(caller)
-        return HttpReply.json({"sessions": [session_json(each, _base_url(request, each)) for each in found]})
+            listed = self._services.sessions.list(caller)
+        return HttpReply.json({"sessions": [session_json(session, _base_url(request, session)) for session in listed]})
 
     def retrieve(self, request: HttpRequest, session: str) -> HttpReply:
-        found = self._find(request, session)
-        return HttpReply.json(session_json(found, _base_url(request, found)))
+        stored = self._find(request, session)
+        return HttpReply.json(session_json(stored, _base_url(request, stored)))
 
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
         caller = self.namespace(request)
@@ -58,22 +58,22 @@ class SessionsEndpoint(GenerationEndpoint):
         return HttpReply.json({"status": "deleted", "uuid": session})
 
     def nodes(self, request: HttpRequest, session: str) -> HttpReply:
-        found = self._find(request, session)
+        stored = self._find(request, session)
         tokenizer = self._services.counter.load_tokenizer()
         with self._faults():
-            nodes = self._services.sessions.nodes(found.uuid)
+            nodes = self._services.sessions.nodes(stored.uuid)
         pieces = (encode_json(node_json(node, tokenizer)) for node in nodes)
         kind = (("Content-Type", "application/json"),)
         return HttpReply(200, _Pieces(b'{"nodes":[', b",", pieces, b"]}"), kind)
 
     def export(self, request: HttpRequest, session: str) -> HttpReply:
-        found = self._find(request, session)
+        stored = self._find(request, session)
         (form,) = parse_qs(request.query).get("format", ["openai"])[-1:]
         if form not in export.FORMATS:
             raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
         tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
         with self._faults():
-            lines = export.lines(self._services.sessions.nodes(found.uuid), form, export.Filter(), tokenizer)
+            lines = export.lines(self._services.sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
         return HttpReply(200, _Pieces(b"", b"", lines, b""), (("Content-Type", "application/jsonl; charset=utf-8"),))
 
     def render(self, request: HttpRequest, _: str) -> HttpReply:
@@ -93,16 +93,16 @@ class SessionsEndpoint(GenerationEndpoint):
         services = self._services
         chat = parse(request.body, services.config, services.memory)
         prepared = prepare_request(request.context.namespace, chat, services)
-        messages = [message_json(each) for each in prepared.messages]
+        messages = [message_json(message) for message in prepared.messages]
         return HttpReply.json(prompt_json(messages, list(prepared.tools), services.counter.load_tokenizer()))
 
     def _find(self, request: HttpRequest, session: str) -> Session:
         caller = self.namespace(request)
         with self._faults(with_flush=True):
-            found = self._services.sessions.get(caller, session)
-        if found is None:
+            stored = self._services.sessions.get(caller, session)
+        if stored is None:
             raise unknown_session()
-        return found
+        return stored
 
     @contextmanager
     def _faults(self, *, with_flush: bool = False) -> Iterator[None]:

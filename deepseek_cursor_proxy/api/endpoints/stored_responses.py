@@ -43,21 +43,21 @@ class StoredEndpoint(Endpoint):
         number = starting_after(request.query)
         # In this order: a job that ends meanwhile is in the store by then, and one that was deleted is not.
         job = self._services.jobs.find(namespace, response_id) if number is not None else None
-        found = self._find(namespace, response_id, with_events=number is not None and job is None)
+        stored = self._find(namespace, response_id, with_events=number is not None and job is None)
         if number is None:
-            return HttpReply.json(found.body)
+            return HttpReply.json(stored.body)
         if job is not None:
             events = job.follow(request.peer, self._services.config.heartbeat_interval)
             return HttpReply.events(EventsAfter(events, number))
-        if found.events is None and found.body["background"] and found.body["status"] == "failed":
-            return HttpReply.events(last_events(found.body, number))
-        if found.events is None:
+        if stored.events is None and stored.body["background"] and stored.body["status"] == "failed":
+            return HttpReply.events(last_events(stored.body, number))
+        if stored.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
-        return HttpReply.events(EventsAfter(unpack_events(found.events), number))
+        return HttpReply.events(EventsAfter(unpack_events(stored.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
-        found = self._find(self.namespace(request), response_id)
-        return HttpReply.json(page(found.input, request.query))
+        stored = self._find(self.namespace(request), response_id)
+        return HttpReply.json(page(stored.input, request.query))
 
     def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self.namespace(request)
@@ -80,10 +80,10 @@ class StoredEndpoint(Endpoint):
         return HttpReply.json(self._find(namespace, response_id).body)
 
     def _find(self, namespace: bytes, response_id: str, *, with_events: bool = False) -> StoredResponse:
-        found = self._services.responses.get(namespace, response_id, with_events=with_events)
-        if found is None:
+        stored = self._services.responses.get(namespace, response_id, with_events=with_events)
+        if stored is None:
             raise _unknown(response_id)
-        return found
+        return stored
 
 
 class EventsAfter:

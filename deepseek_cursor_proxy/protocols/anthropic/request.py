@@ -153,7 +153,7 @@ def _found_names(messages: list[Any]) -> Iterator[str]:
                 yield str(block.get("name"))
             elif block.get("type") == "tool_result":
                 inner = _blocks(block)
-                yield from (str(each.get("tool_name")) for each in inner if each.get("type") == "tool_reference")
+                yield from (str(block.get("tool_name")) for block in inner if block.get("type") == "tool_reference")
 
 
 def _blocks(holder: Any) -> list[Json]:
@@ -162,7 +162,7 @@ def _blocks(holder: Any) -> list[Json]:
 
 def _stops(body: Json) -> list[str]:
     stops = optional(body, "stop_sequences", list, "a list of strings") or []
-    if not all(isinstance(each, str) for each in stops):
+    if not all(isinstance(stop, str) for stop in stops):
         raise bad_field("stop_sequences", "a list of strings")
     return stops
 
@@ -184,7 +184,7 @@ def _sort_results(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _in_order(results: list[Message], positions: Mapping[str | None, int]) -> list[Message]:
-    return sorted(results, key=lambda each: positions[each.tool_call_id])
+    return sorted(results, key=lambda result: positions[result.tool_call_id])
 
 
 def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
@@ -225,7 +225,9 @@ def _join_texts(blocks: list[Any]) -> list[Any]:
     nothing shows where.
     """
     fields = map(as_object, blocks)
-    texts = [at for at, each in enumerate(fields) if each.get("type") == "text" and isinstance(each.get("text"), str)]
+    texts = [
+        at for at, block in enumerate(fields) if block.get("type") == "text" and isinstance(block.get("text"), str)
+    ]
     if len(texts) < 2:
         return blocks
     joined = {"type": "text", "text": "".join(blocks[at]["text"] for at in texts)}

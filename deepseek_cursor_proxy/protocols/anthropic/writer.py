@@ -5,7 +5,7 @@
                       that DeepSeek ran itself are as it sent them
     message_delta with the stop reason and the usage, message_stop
 
-The plain writer writes the same events and sends only the message, so both say the same. The strings of a run of equal
+The plain writer writes the same events and sends only the message at the end. The strings of a run of equal
 chunks are spliced into events without being encoded again.
 """
 
@@ -404,12 +404,12 @@ def failure_event(error: ProxyError, request_id: str) -> bytes:
     return sse.event(encode_json(errors.failure(error, request_id)), "error")
 
 
-def usage(found: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, Any]:
+def usage(counts: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, Any]:
     """DeepSeek's usage in the fields of this API, where tokens from the cache are not part of the input."""
-    counted = found or {}
+    counted = counts or {}
     cached = count_of(as_object(counted.get("prompt_tokens_details")), "cached_tokens")
     return {
-        "input_tokens": estimate if found is None else max(0, count_of(counted, "prompt_tokens") - cached),
+        "input_tokens": estimate if counts is None else max(0, count_of(counted, "prompt_tokens") - cached),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": count_of(counted, "completion_tokens"),

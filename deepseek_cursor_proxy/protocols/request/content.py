@@ -129,8 +129,8 @@ def _text_items(block: Any, part: Json) -> list[Json]:
 
 def call_id(source: Json, name: str, param: str) -> str:
     """The id of a tool call, without that of an item of ours, which pi appends when it leaves the Responses API."""
-    found = optional_string(source, name, param) or ""
-    return _ITEM_ID.sub("", found) if "_fc_" in found else found
+    given = optional_string(source, name, param) or ""
+    return _ITEM_ID.sub("", given) if "_fc_" in given else given
 
 
 def _call(block: Json, param: str) -> ToolCall:

@@ -193,13 +193,13 @@ class FreeTextReader:
             if text[position] == "\\" and _UNFINISHED.match(text, position):
                 self._unfinished = text[position:]
                 break
-            found = _PIECE.match(text, position)
-            assert found is not None
-            position = found.end()
-            if found.group() == '"':
+            piece = _PIECE.match(text, position)
+            assert piece is not None
+            position = piece.end()
+            if piece.group() == '"':
                 self._state = "after"
             else:
-                pieces.append(_unescape(found.group()))
+                pieces.append(_unescape(piece.group()))
         text = "".join(pieces)
         self._surrogate = ""
         if self._state == "inside" and "\ud800" <= text[-1:] <= "\udbff":

@@ -38,7 +38,7 @@ _PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages", json_size)
 
 
 def read(messages: list[Any], memory: ChatMemory = NO_MEMORY, server_api: str | None = None) -> ParsedHistory:
-    """The canonical messages; with what tools that DeepSeek runs itself left in them, in the form of this API."""
+    """The canonical messages; results of DeepSeek's own tools stay in the messages, in the form of `server_api`."""
     lookup = memory.look_up(_PARSE, messages, server_api)
     known = lookup.result
     history, reader = ([], MessageReader(server_api)) if known is None else ([*known.messages], known.reader.copy())
@@ -54,7 +54,7 @@ def read(messages: list[Any], memory: ChatMemory = NO_MEMORY, server_api: str | 
 
 
 def read_plain(message: Any) -> Message | None:
-    """A message of the usual fields and types, as nearly all are, in a fifth of the time; None for any other."""
+    """Parse a message that has only the usual fields and types, in a fifth of the time; None for any other."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, str):
         return None

@@ -120,7 +120,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_stop(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(stop, str) for stop in value))
 
 
 _Check = tuple[Callable[[Any], bool], str]

@@ -14,7 +14,7 @@ leave the reasoning unknown, and `reasoning.restore` looks it up.
 Items of tools that DeepSeek runs itself (`web_search_call`) are part of their turn, as they are: it goes on after them
 with reasoning and text. Where DeepSeek does not get them they are left out, in `dropped`, like items of other servers
 (`mcp_call`, `image_generation_call`, …) and of unknown kinds: their JSON, with images in base64, is no message. So is
-a foreign `compaction` item; one of ours is a system message by now (see protocols.responses.compaction).
+a foreign `compaction` item; one of ours is a system message by now (see protocols/responses/envelope.py).
 
 Tools may be declared in the list as well. `declared_tools` finds them first, because the upstream name of a call into a
 namespace depends on the other tools.
@@ -57,13 +57,13 @@ def is_item(value: Json) -> bool:
 
 def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:
     """The tools declared inside a history, each with its path."""
-    found: list[tuple[Any, str]] = []
+    declared: list[tuple[Any, str]] = []
     for index, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, dict) and item.get("type") == _TOOLS_KIND:
             at = f"{param}[{index}].tools"
             tools = optional(item, "tools", list, "a list", at) or []
-            found += [(tool, f"{at}[{position}]") for position, tool in enumerate(tools)]
-    return found
+            declared += [(tool, f"{at}[{position}]") for position, tool in enumerate(tools)]
+    return declared
 
 
 def read(
@@ -107,25 +107,25 @@ class _Turn:
         if not (self.thoughts or self.messages or self.calls or self.server_items):
             return None
         reasoning = self._reasoning()
-        for each in self.messages:
-            if is_blank(reasoning) and each.reasoning is not None:
-                reasoning = each.reasoning
-        calls = [call for each in self.messages for call in each.tool_calls] + self.calls
-        name = next((each.name for each in self.messages if each.name is not None), None)
+        for message in self.messages:
+            if is_blank(reasoning) and message.reasoning is not None:
+                reasoning = message.reasoning
+        calls = [call for message in self.messages for call in message.tool_calls] + self.calls
+        name = next((message.name for message in self.messages if message.name is not None), None)
         items = self._server_items() if self.server_items else None
         return Message("assistant", self._content(), reasoning, tuple(calls), name=name, server_items=items)
 
     def _server_items(self) -> str:
         """The items of the turn in their order, as `pack_items` wants them."""
-        found: list[Json] = []
+        items: list[Json] = []
         thoughts = messages = 0
-        texts = [each.content if isinstance(each.content, str) else "" for each in self.messages]
+        texts = [message.content if isinstance(message.content, str) else "" for message in self.messages]
         for item, thoughts_end, messages_end in [*self.server_items, ({}, len(self.thoughts), len(texts))]:
-            found += [{"type": "thinking", "length": len(each)} for each in self.thoughts[thoughts:thoughts_end]]
-            found += [{"type": "text", "length": len(each)} for each in texts[messages:messages_end]]
-            found += [item] if item else []
+            items += [{"type": "thinking", "length": len(thought)} for thought in self.thoughts[thoughts:thoughts_end]]
+            items += [{"type": "text", "length": len(text)} for text in texts[messages:messages_end]]
+            items += [item] if item else []
             thoughts, messages = thoughts_end, messages_end
-        return pack_items(RESPONSES, found)
+        return pack_items(RESPONSES, items)
 
     @property
     def _is_one_answer(self) -> bool:
@@ -140,12 +140,12 @@ class _Turn:
         return "\n\n".join([thought for thought in self.thoughts if not is_blank(thought)] or self.thoughts)
 
     def _content(self) -> str | Parts:
-        texts = [each.content for each in self.messages if isinstance(each.content, str)]
+        texts = [message.content for message in self.messages if isinstance(message.content, str)]
         if self._is_one_answer and len(texts) == len(self.messages):
             return join_pieces(texts)
         parts: list[Json] = []
-        for each in self.messages:
-            parts += [content.text_part(each.content)] if isinstance(each.content, str) else each.content
+        for message in self.messages:
+            parts += [content.text_part(message.content)] if isinstance(message.content, str) else message.content
         return content.join_parts(parts)
 
 
@@ -194,13 +194,13 @@ class _Reader:
         return ParsedHistory(tuple(self._messages), (*self._dropped, *self._chat.dropped))
 
     def _read_message(self, item: Json, param: str) -> None:
-        found = self._chat.read(item, param)
-        if found[-1].role != "assistant":
+        messages = self._chat.read(item, param)
+        if messages[-1].role != "assistant":
             self._end_turn()
-            self._messages += _keep_parts(item, found)
+            self._messages += _keep_parts(item, messages)
             return
         self._continue_turn(item, begins=bool(self._turn.messages))
-        self._turn.messages += found
+        self._turn.messages += messages
         self._turn.is_after_server_item = False
 
     def _read_server_item(self, item: Json) -> None:
@@ -223,8 +223,8 @@ class _Reader:
 
     def _continue_turn(self, item: Json, *, begins: bool) -> None:
         """Begin a new turn if the item is of another response of ours or, without our ids, if it `begins` one."""
-        found = OWN_ID.fullmatch(item_id) if isinstance(item_id := item.get("id"), str) else None
-        id_suffix = found[1] if found is not None else None
+        own_id = OWN_ID.fullmatch(item_id) if isinstance(item_id := item.get("id"), str) else None
+        id_suffix = own_id[1] if own_id is not None else None
         if id_suffix is not None and self._turn.id_suffix is not None:
             is_another = id_suffix != self._turn.id_suffix
         else:
@@ -253,12 +253,12 @@ class _Reader:
 _PARSE: Stage[Any, _Reader] = Stage("parse items", json_size)
 
 
-def _keep_parts(item: Json, found: list[Message]) -> list[Message]:
+def _keep_parts(item: Json, messages: list[Message]) -> list[Message]:
     """A user message keeps its text parts as a list; DeepSeek accepts a list from no other role."""
     parts = item.get("content")
-    message = found[-1]
-    if message.role != "user" or len(found) != 1 or not isinstance(message.content, str):
-        return found
+    message = messages[-1]
+    if message.role != "user" or len(messages) != 1 or not isinstance(message.content, str):
+        return messages
     if not isinstance(parts, list) or len(parts) < 2:
-        return found
+        return messages
     return [message._replace(content=tuple(content.read_part(part, "content") for part in parts))]

@@ -11,8 +11,8 @@
     server      web_search, …                                       DeepSeek runs them itself: as they are
     others      file_search, tool_search, …                         DeepSeek cannot run them: left out, in `dropped`
 
-A tool_choice may name any of them; one that forces a tool of the last kind is a 400. A namespace inside a namespace is
-of the last kind as well: a call names one namespace, so its calls could not be translated back.
+A tool_choice may name any of them; forcing an unsupported tool is a 400. A namespace inside a namespace is unsupported
+as well: a call names one namespace, so its calls could not be translated back.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -218,8 +218,8 @@ def _unseal(item: Json, opener: Opener) -> Json:
 
 
 def _flag(body: Json, name: str, *, otherwise: bool = False) -> bool:
-    found = optional(body, name, bool, "true or false")
-    return otherwise if found is None else found
+    flag = optional(body, name, bool, "true or false")
+    return otherwise if flag is None else flag
 
 
 def _wants_logprobs(body: Json) -> bool:
@@ -345,17 +345,17 @@ def state(status: str, **known: Any) -> dict[str, Any]:
     return {"status": status, **unknown, **known}
 
 
-def usage(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if found is None:
+def usage(counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if counts is None:
         return None
-    prompt, completion = count_of(found, "prompt_tokens"), count_of(found, "completion_tokens")
-    cached = count_of(as_object(found.get("prompt_tokens_details")), "cached_tokens")
-    reasoning = count_of(as_object(found.get("completion_tokens_details")), "reasoning_tokens")
+    prompt, completion = count_of(counts, "prompt_tokens"), count_of(counts, "completion_tokens")
+    cached = count_of(as_object(counts.get("prompt_tokens_details")), "cached_tokens")
+    reasoning = count_of(as_object(counts.get("completion_tokens_details")), "reasoning_tokens")
     return {
         "input_tokens": prompt,
         # DeepSeek charges nothing for filling its cache, and does not count it.
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": reasoning},
-        "total_tokens": count_of(found, "total_tokens") or prompt + completion,
+        "total_tokens": count_of(counts, "total_tokens") or prompt + completion,
     }

@@ -231,7 +231,7 @@ class ServerItem(Item):
             return {**self._item, "id": self.id, **({"status": "incomplete"} if self._status == "incomplete" else {})}
         action = as_object(self._item.get("action")) or {"type": "search"}
         if action.get("type") == "search" and "query" not in action:
-            queries = [each for each in as_list(action.get("queries")) if isinstance(each, str)]
+            queries = [query for query in as_list(action.get("queries")) if isinstance(query, str)]
             action = {**action, "query": next(iter(queries), "")}
         return {**self._item, "id": self.id, "action": action, "status": self._status}
 
@@ -246,8 +246,8 @@ class ServerItem(Item):
         if self._is_search and step in self._STEPS:
             steps = self._STEPS[self._steps : self._STEPS.index(step) + 1]
             self._steps += len(steps)
-            for each in steps:
-                self._events.add(f"response.web_search_call.{each}", **self._position())
+            for name in steps:
+                self._events.add(f"response.web_search_call.{name}", **self._position())
         if piece.is_whole:
             super().finish()
 
@@ -346,5 +346,5 @@ def _token(value: object) -> dict[str, Any] | None:
     token, logprob, data = fields.get("token"), fields.get("logprob"), fields.get("bytes")
     if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, (int, float)):
         return None
-    is_list = isinstance(data, list) and all(isinstance(each, int) for each in data)
+    is_list = isinstance(data, list) and all(isinstance(byte, int) for byte in data)
     return {"token": token, "logprob": logprob, "bytes": data if is_list else list(token.encode("utf-8", "replace"))}

@@ -4,8 +4,8 @@
     for every item   output_item.added, its deltas, its done events, output_item.done
     response.completed | incomplete | failed, with the object
 
-The plain writer has the events written and sends only the object of the last, so both say the same. Numbers rise by one
-from event to event. The strings of a run of equal chunks are spliced into events without being encoded again.
+The plain writer writes the same events and sends only the object of the last. Sequence numbers rise by one from event
+to event. The strings of a run of equal chunks are spliced into events without being encoded again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +100,7 @@ class ResponseWriter:
         return self._last("response.failed", "failed", error=error_object(error))
 
     def cancel(self) -> bytes:
-        """The last events of a cancelled answer; the API has none for that, so it is incomplete."""
+        """The last events of a cancelled answer: incomplete, because the API has no event for a cancellation."""
         self._end_items(is_broken=True)
         return self._last("response.incomplete", "cancelled")
 
@@ -133,8 +133,8 @@ class ResponseWriter:
             opened.write(item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
         if item.text:
             text = self._open_item(TextItem)
-            if self._frame.options.logprobs and (found := read_logprobs(item)):
-                text.write_with_logprobs(item.text, found)
+            if self._frame.options.logprobs and (logprobs := read_logprobs(item)):
+                text.write_with_logprobs(item.text, logprobs)
             else:
                 text.write(item.text, strings or [encode_json(item.text)[1:-1]])
         for piece in item.calls:
@@ -170,8 +170,8 @@ class ResponseWriter:
         ready: list[Item] = [] if self._open is None else [self._open]
         ready += [call for call in self._calls.values() if call.is_whole and not call.is_done]
         self._open = None
-        for each in ready:
-            each.finish()
+        for ended in ready:
+            ended.finish()
         self._items.append(item)
         item.announce()
         return item
@@ -195,7 +195,7 @@ class ResponseWriter:
         for piece in server.pieces:
             item = self._server_items.get(piece.key)
             if item is None:
-                ids = {each.id for each in self._items}
+                ids = {other.id for other in self._items}
                 item = self._add(ServerItem(self._frame, len(self._items), self._events, piece.item, ids))
                 self._server_items[piece.key] = item
             item.advance(piece)
@@ -288,7 +288,7 @@ class PlainCompactionWriter(PlainResponseWriter):
 
 
 def failure_event(error: ProxyError) -> bytes:
-    """The last event of a stream that failed outside of the writer of its response, and so has no number."""
+    """The last event of a stream that failed outside its writer; it has no sequence number."""
     event = {"type": "error", "message": error.message, "param": None, "code": error.code}
     return sse.event(encode_json(event), "error")
 
