@@ -7,7 +7,6 @@ done with it afterwards is in `stored_responses`.
 import re
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -69,10 +68,6 @@ class ResponsePlan:
     @property
     def namespace(self) -> bytes:
         return self.request.context.namespace
-
-    def writer(self, save: Callable[[dict[str, Any]], None]) -> ResponseWriter:
-        kind = SummaryWriter if self.frame.options.compacts else ResponseWriter
-        return kind(self.frame, self.generation.request, time.monotonic, save)
 
 
 class ResponsesEndpoint(GenerationEndpoint):
@@ -139,12 +134,16 @@ class ResponsesEndpoint(GenerationEndpoint):
         return ResponsePlan(request, frame, (*inherited, *own), generation)
 
     def _writer(self, plan: ResponsePlan) -> ResponseWriter:
+        options = plan.frame.options
+
         def save(response: dict[str, Any]) -> None:
-            if plan.frame.options.store:
+            # A job saves its response itself, with all of its events.
+            if options.store and not options.background:
                 is_known = bool(self._report.key)
                 self._services.responses.put(plan.namespace, StoredResponse(response, plan.input), is_known=is_known)
 
-        return plan.writer(save)
+        kind = SummaryWriter if options.compacts else ResponseWriter
+        return kind(plan.frame, plan.generation.request, time.monotonic, save)
 
     # In the background …
 
@@ -152,8 +151,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         store = self._services.responses
         # The key is checked now, while the client reads the reply.
         self._services.access.check_call(plan.request.caller)
-        # The job saves its response, with all of its events.
-        writer = plan.writer(lambda response: None)
+        writer = self._writer(plan)
         is_known = bool(self._report.key)
         unaccepted_bytes = 0 if is_known else plan.request.body_bytes
         # Before anything is packed.

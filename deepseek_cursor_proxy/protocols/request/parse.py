@@ -89,7 +89,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
         cursor_chat or prompt_cache_key or None,
         tuple(sorted(dropped)),
         frozenset(tool_set.custom),
-        {name: inner for inner, name in tool_set.upstream_names.items()},
+        tool_set.namespaces,
         tool_definitions.sent_names(tool_set.names),
         api,
         tuple(tool_set.server),

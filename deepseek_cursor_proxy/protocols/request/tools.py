@@ -67,8 +67,9 @@ class ToolSet:
         self.server: list[Json] = []
         self.server_choice: Json | None = None
         self.server_api = server_api
-        # The names upstream of tools inside namespaces, and until these are known their indexes in `tools`.
+        # The upstream names of tools inside namespaces, and the reverse; until they are known, the indexes in `tools`.
         self.upstream_names: dict[QualifiedName, str] = {}
+        self.namespaces: dict[str, QualifiedName] = {}
         self.inner: dict[QualifiedName, int] = {}
 
     def read(self, tool: Any, param: str) -> None:
@@ -112,6 +113,7 @@ class ToolSet:
             index = self.inner[inner]
             self.tools[index] = self._as_function(_replace_fields(self.tools[index], name=name))
             self.names.add(name)
+            self.namespaces[name] = inner
 
     def _as_function(self, tool: Json) -> Json:
         """A tool as a function; the name of a custom one is added to `custom`."""
