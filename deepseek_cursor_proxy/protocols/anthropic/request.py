@@ -33,9 +33,6 @@ from deepseek_cursor_proxy.protocols.request import parse as chat_request
 from deepseek_cursor_proxy.protocols.request.content import has_server_blocks
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
-# Fields that mean the same here and in a chat.
-_SAME_FIELDS = ("messages", "max_tokens", "temperature", "top_p", "stream", "tools", "tool_choice")
-
 # Clients send them; they have no effect on DeepSeek. A message is one answer, whatever n says.
 _IGNORED_FIELDS = frozenset(
     {"cache_control", "container", "context_management", "mcp_servers", "service_tier", "top_k", "inference_geo", "n"}
@@ -96,10 +93,8 @@ def parse(
 
 
 def _chat_body(body: Json, thinking: str | None) -> dict[str, Any]:
-    """The body in the fields of a chat; unknown fields stay, so that they are reported as not forwarded."""
-    known = {*_SAME_FIELDS, *_TRANSLATED_FIELDS, *_IGNORED_FIELDS}
-    chat = {name: value for name, value in body.items() if name not in known}
-    chat |= {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
+    """The body in the fields of a chat. Those that mean the same stay, and unknown ones, to be reported as dropped."""
+    chat = {name: value for name, value in body.items() if name not in _TRANSLATED_FIELDS | _IGNORED_FIELDS}
     system = body.get("system")
     if isinstance(system, list):
         system = [block for block in system if not str(as_object(block).get("text", "")).startswith(_BILLING)]
