@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Heartbeat, Run, RunTemplate
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run, write_run
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
@@ -38,7 +38,7 @@ class ChunkWriter:
         # The chunk with the finish_reason, until the usage comes that some hosts send after it, or the end.
         self._held: Mapping[str, Any] | None = None
         self._unwrapper = CustomCallUnwrapper.of(request)
-        # The shape of the last run, whether its reasoning is in the text, and the bytes around the text of its chunks.
+        # The template of the last run, whether it has text, and the bytes around the text of its chunks.
         self._run_parts: tuple[RunTemplate, bool, list[bytes]] | None = None
         # The last chunk; until DeepSeek sends one, a chunk of our own.
         self._last: Mapping[str, Any] = {
@@ -52,7 +52,13 @@ class ChunkWriter:
         return b""
 
     def write(self, batch: Batch) -> bytes:
-        return self._write(batch[0]) if len(batch) == 1 else b"".join(map(self._write, batch))
+        if len(batch) != 1:
+            return b"".join(map(self._write, batch))
+        item = batch[0]
+        # A chunk that arrives alone, as nearly all do.
+        if isinstance(item, Delta) and item.run is not None:
+            return self._write_run(item, item.run)
+        return self._write(item)
 
     def end(self) -> bytes:
         if self._usage is None or not self._includes_usage:
@@ -102,16 +108,18 @@ class ChunkWriter:
 
     def _write_run(self, delta: Delta, run: Run) -> bytes:
         """One event per chunk, spliced: the bytes around the text are the same in all of them."""
-        is_in_text = run.template.is_reasoning and bool(delta.text)
+        has_text = bool(delta.text)
         parts = self._run_parts
-        if parts is None or parts[0] is not run.template or parts[1] != is_in_text:
-            marked = self._chunk(_as_text(run.template.fill(_TEXT)) if is_in_text else run.template.fill(_TEXT))
-            parts = self._run_parts = run.template, is_in_text, sse.event(encode_json(marked)).split(_TEXT.encode())
+        if parts is None or parts[0] is not run.template or parts[1] != has_text:
+            marked = self._chunk(_as_shown(run.template.fill(_TEXT), run, has_text))
+            parts = self._run_parts = run.template, has_text, sse.event(encode_json(marked)).split(_TEXT.encode())
         around = parts[2]
         if len(around) != 2:
             # The chunk itself contains the words that mark the place of the text.
-            return b"".join([self._write(_as_text(chunk) if is_in_text else chunk) for chunk in split_run(delta)])
-        return write_run(run, around)
+            return b"".join([self._write(_as_shown(chunk, run, has_text)) for chunk in split_run(delta)])
+        if len(run.strings) == 1:
+            return run.strings[0].join(around)
+        return b"".join([string.join(around) for string in run.strings])
 
     def _own(self, delta: Delta) -> bytes:
         choice = {"index": delta.choice, "delta": {"content": delta.text}, "finish_reason": None}
@@ -162,9 +170,9 @@ class CompletionWriter:
         raise ClientGone
 
 
-def _as_text(delta: Delta) -> Delta:
-    """A delta of reasoning as a thinking block has it: the reasoning is the text."""
-    return delta._replace(reasoning=None, text=delta.reasoning)
+def _as_shown(delta: Delta, run: Run, has_text: bool) -> Delta:
+    """A chunk of a run; the reasoning is the text in a thinking block, which a run of reasoning with text is."""
+    return delta._replace(reasoning=None, text=delta.reasoning) if has_text and run.template.is_reasoning else delta
 
 
 def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | None) -> dict[str, Any]:

@@ -456,13 +456,6 @@ def unquote(text: str) -> str:
     return str(json.loads(f'"{text}"')) if "\\" in text else text
 
 
-def write_run(run: Run, around: Sequence[bytes]) -> bytes:
-    """The chunks of a run as a client gets them, with these bytes around the text of each."""
-    if len(run.strings) == 1:
-        return run.strings[0].join(around)
-    return b"".join([string.join(around) for string in run.strings])
-
-
 def split_run(delta: Delta) -> list[Delta]:
     """One delta for each chunk of a run; any other delta alone."""
     if delta.run is None:
