@@ -107,8 +107,8 @@ def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_
     blanks = _take_all(exchange, batches, writer, blank_seconds)
     body: bytes | Body
     try:
-        if next(blanks, False):
-            body = _AnswerBody(exchange, _write_late(blanks, writer))
+        if next(blanks, None) is not None:
+            body = _AnswerBody(exchange, write_events(exchange, blanks, _BlankWriter(writer)))
         else:
             body = writer.end()
             exchange.close()
@@ -121,19 +121,17 @@ def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_
     return HttpReply(200, body, headers)
 
 
-def _write_late(blanks: Generator[bool, None, None], writer: Writer) -> Events:
-    """A plain answer whose client waits; the first blank is due."""
-    try:
-        with closing(blanks):
-            yield b" "
-            for _ in blanks:
-                yield b" "
-        last = writer.end()
-    except ClientGone:
-        raise
-    except Exception as error:
-        last = writer.fail(failure(error))
-    yield last
+class _BlankWriter:
+    """Writes a blank for every batch of a plain answer whose client waits, then the answer of the other writer."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.end, self.fail = writer.end, writer.fail
+
+    def begin(self) -> bytes:
+        return b" "
+
+    def write(self, batch: Batch) -> bytes:
+        return b" "
 
 
 def failure(error: Exception) -> ProxyError:
@@ -153,10 +151,8 @@ def internal_error(error: Exception) -> InternalError:
     return InternalError()
 
 
-def _take_all(
-    exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float
-) -> Generator[bool, None, None]:
-    """Write every batch of an answer; yields True each time the client has waited `blank_seconds`."""
+def _take_all(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> Batches:
+    """Write every batch of an answer; yields an empty one each time the client has waited `blank_seconds`."""
     due = monotonic() + blank_seconds
     try:
         for batch in batches:
@@ -167,7 +163,7 @@ def _take_all(
             is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
             if not is_over and monotonic() >= due:
                 due = monotonic() + blank_seconds
-                yield True
+                yield []
     except Exception as error:
         exchange.fail(error)
         raise
