@@ -15,6 +15,7 @@ from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
 from urllib.parse import parse_qsl
 
+from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.admin import metrics, requests, sessions, stats
 from deepseek_cursor_proxy.admin.context import AdminContext
@@ -22,16 +23,6 @@ from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
 from deepseek_cursor_proxy.admin.state import ReadinessProbe
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.errors import (
-    BadRequest,
-    Forbidden,
-    MethodNotAllowed,
-    NotFound,
-    Overloaded,
-    ProxyError,
-    Unauthorized,
-    WrongKey,
-)
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text
@@ -93,7 +84,7 @@ class AdminApp:
     def __call__(self, request: HttpRequest) -> HttpReply:
         try:
             reply = self._reply(request)
-        except ProxyError as error:
+        except errors.ProxyError as error:
             reply = _error_reply(error)
         return HttpReply(reply.status, reply.body, (*reply.headers, *_HEADERS))
 
@@ -109,7 +100,7 @@ class AdminApp:
     def _reply(self, request: HttpRequest) -> HttpReply:
         self._access.check_address(request)
         if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(f"The dashboard answers {_METHODS}.", _METHODS)
+            raise errors.MethodNotAllowed(f"The dashboard answers {_METHODS}.", _METHODS)
         if self._files.has(request.path):
             return self._files.reply(request)
         if request.path == PROOF_PATH:
@@ -123,16 +114,18 @@ class AdminApp:
             return metrics.reply(self._context, request.header("accept") or "")
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
-            raise NotFound("There is nothing at this path of the dashboard's port; the API is at the proxy's own port.")
+            raise errors.NotFound(
+                "There is nothing at this path of the dashboard's port; the API is at the proxy's own port."
+            )
         try:
             parameters = dict(parse_qsl(request.query, max_num_fields=_MOST_FIELDS))
         except ValueError:
-            raise BadRequest("The query has too many fields.") from None
+            raise errors.BadRequest("The query has too many fields.") from None
         return endpoint(parameters)
 
     def _prove(self, query: str) -> HttpReply:
         if (nonce := _NONCE.fullmatch(query)) is None:
-            raise BadRequest("The proof wants a nonce of 32 hexadecimal digits.")
+            raise errors.BadRequest("The proof wants a nonce of 32 hexadecimal digits.")
         answer = proof(self._secret.read(), self._context.url, nonce[1])
         return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"), *_NO_STORE))
 
@@ -148,11 +141,11 @@ def _json(value: object, status: int = 200) -> HttpReply:
     return HttpReply.json(value, status, _NO_STORE)
 
 
-def _error_reply(error: ProxyError) -> HttpReply:
+def _error_reply(error: errors.ProxyError) -> HttpReply:
     headers = _NO_STORE
-    if isinstance(error, MethodNotAllowed):
+    if isinstance(error, errors.MethodNotAllowed):
         headers += (("Allow", error.allow),)
-    if isinstance(error, Unauthorized):
+    if isinstance(error, errors.Unauthorized):
         headers += (("WWW-Authenticate", "Bearer"),)
     if error.retry_after is not None:
         headers += (("Retry-After", str(error.retry_after)),)
@@ -188,7 +181,7 @@ class AdminAccess:
         if foreign is None and origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             foreign = f"Origin: {origin}"
         if foreign is not None:
-            raise Forbidden(
+            raise errors.Forbidden(
                 f"The dashboard answers under its own address only, and this request came under {safe_text(foreign)}. "
                 "Open it at http://127.0.0.1 or localhost."
             )
@@ -197,8 +190,8 @@ class AdminAccess:
         """WrongKey or TooManyAttempts unless the request has the key."""
         try:
             (self._metrics if is_for_metrics else self._full).admit(request)
-        except WrongKey:
-            raise WrongKey(
+        except errors.WrongKey:
+            raise errors.WrongKey(
                 "The key of the dashboard is missing or wrong. Send it as 'Authorization: Bearer …'; it is admin_key, "
                 "or else in admin.key beside the store. `deepseek-cursor-proxy dashboard` opens the page with it.",
                 code="wrong_admin_key",
@@ -228,7 +221,9 @@ class StaticFiles:
         try:
             data = file.read_bytes()
         except OSError as error:
-            raise Overloaded(f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1) from None
+            raise errors.Overloaded(
+                f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1
+            ) from None
         tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
         # no-cache: ask every time whether it is still the same, because the next version has the same names.
         headers: Headers = (("ETag", tag), ("Cache-Control", "no-cache"))
