@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.errors import StartupError
@@ -21,32 +21,27 @@ ENVIRONMENT_PREFIX = "DEEPSEEK_CURSOR_PROXY_"
 _BOOL_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def setting(
-    default: Any,
-    help: str,
-    *,
-    key: str | None = None,
-    choices: tuple[str, ...] = (),
-    switch: bool = False,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    item: "EntryParser | None" = None,
-    check: "EntryParser | None" = None,
-    needs_restart: bool = False,
-    group: str = "",
-) -> Any:
-    """Declare one setting.
+class SettingOptions(TypedDict, total=False):
+    # Its name in file, flag and environment, if it differs from the field.
+    key: str
+    choices: tuple[str, ...]
+    at_least: float
+    at_most: float
+    # Parses one entry of a list, whose entries are separated by commas.
+    item: "EntryParser"
+    # Checks a value of the right kind, choices included, and returns the value to use.
+    check: "EntryParser"
+    # Its choices `on` and `off` may also be written as true, false and a flag without a value.
+    switch: bool
+    # A reload of the configuration does not change it.
+    needs_restart: bool
+    # Heading in `--help` of this setting and those that follow, up to the next heading.
+    group: str
 
-    key              its name in file, flag and environment, if it differs from the field
-    switch           its choices `on` and `off` may also be written as true, false and a flag without a value
-    item             parses one entry of a list, whose entries are separated by commas
-    check            checks a value of the right kind, choices included, and returns the value to use
-    needs_restart    a reload of the configuration does not change it
-    group            heading in `--help` of this setting and those that follow, up to the next heading
-    """
-    metadata = {"key": key, "help": help, "choices": choices, "at_least": at_least, "at_most": at_most, "item": item}
-    metadata |= {"switch": switch, "check": check, "needs_restart": needs_restart, "group": group}
-    return field(default=default, metadata=metadata)
+
+def setting(default: Any, help: str, **options: Unpack[SettingOptions]) -> Any:
+    """Declare one setting."""
+    return field(default=default, metadata={"help": help, **options})
 
 
 def constant(value: Any) -> Any:
@@ -60,9 +55,9 @@ class Setting(NamedTuple):
     kind: type
     default: Any
     help: str
-    choices: tuple[str, ...]
-    at_least: float | None
-    at_most: float | None
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
     item: "EntryParser | None" = None
     check: "EntryParser | None" = None
     switch: bool = False
@@ -103,12 +98,15 @@ class Setting(NamedTuple):
             raise refusal(self.key, value, f"is not {allowed}", origin) from None
         if self.check is not None:
             return self.check(self.key, parsed, origin)
+        why = ""
         if self.choices and parsed not in self.choices:
-            raise refusal(self.key, value, f"is not {allowed}", origin)
-        if self.at_least is not None and parsed < self.at_least:
-            raise refusal(self.key, value, f"is less than {self.at_least}", origin)
-        if self.at_most is not None and parsed > self.at_most:
-            raise refusal(self.key, value, f"is more than {self.at_most}", origin)
+            why = f"is not {allowed}"
+        elif self.at_least is not None and parsed < self.at_least:
+            why = f"is less than {self.at_least}"
+        elif self.at_most is not None and parsed > self.at_most:
+            why = f"is more than {self.at_most}"
+        if why:
+            raise refusal(self.key, value, why, origin)
         return parsed
 
     def _convert(self, value: Any) -> Any:

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from deepseek_cursor_proxy.config import https_proxy, upstreams
+from deepseek_cursor_proxy.config import https_proxy
 from deepseek_cursor_proxy.config.declaration import (
     ENVIRONMENT_PREFIX,
     Setting,
@@ -23,6 +23,7 @@ from deepseek_cursor_proxy.config.declaration import (
     quote,
     refusal,
     to_toml,
+    to_toml_key,
 )
 from deepseek_cursor_proxy.config.settings import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home, is_private, lacks_home
@@ -40,10 +41,9 @@ def _collect_settings() -> tuple[Setting, ...]:
         hint = hints[declared.name]
         origin = get_origin(hint)
         kind = tuple if origin is tuple else get_args(hint)[0] if origin is types.UnionType else hint
-        meta = dict(declared.metadata)
-        key = meta.pop("key") or declared.name
-        meta["group"] = group = meta["group"] or group
-        settings.append(Setting(field=declared.name, key=key, kind=kind, default=declared.default, **meta))
+        group = declared.metadata.get("group") or group
+        options = {"key": declared.name, **declared.metadata, "group": group}
+        settings.append(Setting(field=declared.name, kind=kind, default=declared.default, **options))
     return tuple(settings)
 
 
@@ -54,6 +54,9 @@ DECLARATIONS: tuple[Setting | SettingsTable, ...] = (*SETTINGS, *TABLES)
 RETIRED = {item.name: f"it is {to_toml(item.default)}" for item in fields(ProxyConfig) if "constant" in item.metadata}
 RETIRED["max_flash_calls"] = "it is five times max_upstream_calls"
 RETIRED["response_max_bytes"] = "reasoning_cache_max_bytes holds for responses too"
+
+
+_PLAIN_HTTP = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
 
 
 class LoadedConfig(NamedTuple):
@@ -70,15 +73,8 @@ class LoadedConfig(NamedTuple):
             raise sources.faults[0]
         config = ProxyConfig(**sources.values)
         if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
-            why = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
-            raise refusal("base_url", config.upstream_base_url, why, sources.origins["upstream_base_url"])
-        upstreams.check(
-            config.upstreams,
-            sources.origins["upstreams"],
-            has_options=bool(config.host_options),
-            has_access_keys=bool(config.access_keys),
-            allows_plain_http=config.allow_plain_http_upstream,
-        )
+            raise refusal("base_url", config.upstream_base_url, _PLAIN_HTTP, sources.origins["upstream_base_url"])
+        _check_upstreams(config, sources.origins["upstreams"])
         if config.https_proxy == "environment":
             https_proxy.from_environment(environment)
         return cls(config, sources.origins, tuple(sources.warnings))
@@ -87,6 +83,22 @@ class LoadedConfig(NamedTuple):
         """A value in TOML, without anything that is or may be a key; keys themselves are digests already."""
         value = getattr(self.config, declared.field)
         return redact_keys(to_toml(hide_texts(value) if declared.field == "host_options" else value))
+
+
+def _check_upstreams(config: ProxyConfig, origin: str) -> None:
+    """StartupError for tables that cannot work together, or that beside other settings would do nothing."""
+    tables = config.upstreams
+    if tables and not config.access_keys and all(table.key_env for table in tables.values()):
+        why = "every [upstreams] table has a key_env, and without access_keys no client may spend these keys"
+        raise StartupError(f"config: {why}; name the keys of your clients in access_keys ({origin})")
+    if tables and config.host_options:
+        raise StartupError(f"config: [host_options] is for base_url; write [upstreams.NAME.options] ({origin})")
+    seen: dict[str, str] = {}
+    for name, table in tables.items():
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise StartupError(f"config: [upstreams.{other}] and [upstreams.{name}] have the same name ({origin})")
+        if not (is_private(table.base_url) or config.allow_plain_http_upstream):
+            raise refusal(f"upstreams.{to_toml_key(name)}.base_url", table.base_url, _PLAIN_HTTP, origin)
 
 
 class SourceValues(NamedTuple):
@@ -115,8 +127,16 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
             warnings.append(f"config: {name} is no longer a setting: {RETIRED[name]}; remove it ({origin})")
             continue
         try:
-            declared = _find(names, name, origin)
-            _refuse_misplaced(names, declared, value, origin)
+            if name not in names:
+                near = nearest(name, names)
+                hint = f'; did you mean "{names[near].key}"?' if near else ""
+                raise StartupError(f'config: unknown key "{quote(name)}" ({origin}){hint}')
+            declared = names[name]
+            # TOML reads a setting below a [table] as part of the table, where it would do nothing.
+            for misplaced in value if isinstance(declared, SettingsTable) and isinstance(value, dict) else ():
+                if misplaced in names:
+                    where = f"{misplaced} is below [{declared.key}]; settings belong above it"
+                    raise StartupError(f"config: {where} ({origin})")
             values[declared.field] = declared.parse(value, origin)
             origins[declared.field] = origin
         except StartupError as error:
@@ -135,21 +155,6 @@ def _sources(
             yield name.removeprefix(ENVIRONMENT_PREFIX).lower(), value, f"environment {name}"
     for name, value in flags.items():
         yield name, value, f"flag --{name.replace('_', '-')}"
-
-
-def _find(names: Mapping[str, Setting | SettingsTable], name: str, origin: str) -> Setting | SettingsTable:
-    if name in names:
-        return names[name]
-    near = nearest(name, names)
-    hint = f'; did you mean "{names[near].key}"?' if near else ""
-    raise StartupError(f'config: unknown key "{quote(name)}" ({origin}){hint}')
-
-
-def _refuse_misplaced(names: Mapping[str, object], declared: Setting | SettingsTable, value: Any, origin: str) -> None:
-    """Refuse a setting below a [table]: TOML reads it as part of the table, and it would do nothing."""
-    for name in value if isinstance(declared, SettingsTable) and isinstance(value, dict) else ():
-        if name in names:
-            raise StartupError(f"config: {name} is below [{declared.key}]; settings belong above it ({origin})")
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -59,9 +59,7 @@ class ProxyConfig:
     )
     # `host` alone is the address that the proxy listens on.
     upstream_host: str = setting(
-        "auto",
-        "API dialect of base_url; auto: by its host name, else by its answers",
-        choices=HOSTS,
+        "auto", "API dialect of base_url; auto: by its host name, else by its answers", choices=HOSTS
     )
     upstream_model: str = setting(
         "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"

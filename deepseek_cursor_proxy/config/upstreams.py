@@ -1,7 +1,6 @@
 """The tables [upstreams.NAME]: servers that generations are sent to in place of `base_url`.
 
-This file parses them and says which of them serve a model; `check` refuses tables that cannot work together. Which one
-a request goes to is decided in `exchange/upstreams.py`.
+This file parses them and says which of them serve a model; `exchange/upstreams.py` decides where a request goes to.
 """
 
 import re
@@ -11,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from deepseek_cursor_proxy.config.declaration import EntryParser, quote, refusal, refuse_unknown_keys, to_toml_key
-from deepseek_cursor_proxy.config.values import base_url, is_private, is_variable, raw_field
+from deepseek_cursor_proxy.config.values import base_url, is_variable, raw_field
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import hide_texts
 
@@ -104,31 +103,6 @@ def upstream_table(key: str, value: Any, origin: str) -> UpstreamTable:
     if "base_url" not in value:
         raise StartupError(f"config: {key} has no base_url ({origin})")
     return UpstreamTable(**{each: _PARSERS[each](f"{key}.{each}", given, origin) for each, given in value.items()})
-
-
-def check(
-    tables: Mapping[str, UpstreamTable],
-    origin: str,
-    *,
-    has_options: bool,
-    has_access_keys: bool,
-    allows_plain_http: bool,
-) -> None:
-    """StartupError for tables that cannot work together, or that beside other settings would do nothing."""
-    if not tables:
-        return
-    if not has_access_keys and all(table.key_env for table in tables.values()):
-        why = "every [upstreams] table has a key_env, and without access_keys no client may spend these keys"
-        raise StartupError(f"config: {why}; name the keys of your clients in access_keys ({origin})")
-    if has_options:
-        raise StartupError(f"config: [host_options] is for base_url; write [upstreams.NAME.options] ({origin})")
-    seen: dict[str, str] = {}
-    for name, table in tables.items():
-        if (other := seen.setdefault(name.lower(), name)) != name:
-            raise StartupError(f"config: [upstreams.{other}] and [upstreams.{name}] have the same name ({origin})")
-        if not (is_private(table.base_url) or allows_plain_http):
-            why = "would send a key in clear over the network; use https, or set allow_plain_http_upstream = true"
-            raise refusal(f"upstreams.{to_toml_key(name)}.base_url", table.base_url, why, origin)
 
 
 def _host(key: str, value: Any, origin: str) -> str:

@@ -21,7 +21,7 @@ REFUSED = (
     (PART + "retries = 1", "unknown key upstreams.a.retries"),
     ('[upstreams.a]\nbase_url = "x.example"', 'upstreams.a.base_url = "x.example" is not an http(s) address'),
     ('[upstreams.a]\nbase_url = "https://me:pw@x"', "is not an http(s) address"),
-    ('[upstreams.a]\nbase_url = "http://x.example"', "would send a key in clear over the network"),
+    ('[upstreams.a]\nbase_url = "http://x.example"', "would send your key in clear over the network"),
     (PART + 'host = "openruter"', f'upstreams.a.host = "openruter" is not one of {", ".join(HOSTS)}'),
     (PART + 'key_env = "sk-secret-key"', "upstreams.a.key_env is not the name of an environment variable"),
     (PART + 'key_env = ["A", "sk-secret-key"]', "upstreams.a.key_env is not the name of an environment variable"),
