@@ -17,11 +17,11 @@ from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.admin import metrics, requests, sessions, stats
+from deepseek_cursor_proxy.admin import metrics, requests, sessions, stats, usage
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
-from deepseek_cursor_proxy.admin.state import ReadinessProbe
+from deepseek_cursor_proxy.admin.state import why_not_ready
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
@@ -66,7 +66,6 @@ class AdminApp:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
         self._files = StaticFiles()
-        self._readiness = ReadinessProbe()
         self._secret = InstallationSecret(context.config.reasoning_content_path)
         self._feeds = Feeds(context)
         self._access = AdminAccess(context)
@@ -75,7 +74,7 @@ class AdminApp:
             "/readyz": self._ready,
             "/api/stats": lambda _: _json(stats.stats(context)),
             "/api/requests": lambda parameters: _json(requests.page(context, parameters)),
-            "/api/usage": lambda parameters: _json(context.usage.report(context.services(), parameters)),
+            "/api/usage": lambda parameters: _json(usage.report(context, parameters)),
             "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
             "/api/events": lambda _: HttpReply.events(self._feeds.open()),
             "/api/config": lambda _: _json(stats.settings(context.loaded, context.config_path)),
@@ -131,7 +130,7 @@ class AdminApp:
 
     def _ready(self, _: Parameters) -> HttpReply:
         reasons = ["the proxy is stopping"] if self._context.is_stopping else []
-        reasons += self._readiness.reasons(self._context.services())
+        reasons += why_not_ready(self._context.services(), self._context.probes)
         if reasons:
             return _json({"status": "not ready", "reasons": reasons}, 503)
         return _json({"status": "ready"})

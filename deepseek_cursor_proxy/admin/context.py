@@ -2,21 +2,48 @@
 
 import threading
 import time
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.admin import key_files
-from deepseek_cursor_proxy.admin.state import StoreStates
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
+from deepseek_cursor_proxy.storage.sqlite.database import StoreSize
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.statistics import Statistics
-    from deepseek_cursor_proxy.admin.usage import UsageReader
     from deepseek_cursor_proxy.exchange.services import Services
+
+
+# A report serves all pages that ask for it; monitors cannot make the proxy knock at the upstream all the time; counting
+# the rows of a large store takes a while.
+_REPORT_SECONDS = 5.0
+_PROBE_SECONDS = 10.0
+_COUNT_SECONDS = 60.0
+_MOST_RECENT = 16
+
+
+class Recent:
+    """Values that take long to compute, each used for some seconds. The lock protects them; one thread computes."""
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._values: dict[object, tuple[float, Any]] = {}
+
+    def read(self, key: object, compute: Callable[[], Any]) -> Any:
+        with self._lock:
+            computed_at, value = self._values.get(key, (float("-inf"), None))
+            if value is None or self.now() - computed_at >= self._seconds:
+                value = compute()
+                while len(self._values) >= _MOST_RECENT:
+                    del self._values[next(iter(self._values))]
+                self._values[key] = self.now(), value
+            return value
 
 
 class AdminContext:
@@ -34,7 +61,11 @@ class AdminContext:
         self.url = ""
         # The key in admin.key; None if the settings have one, of which we know the digest only.
         self.own_key = _own_key(loaded.config)
-        self.store_states = StoreStates()
+        self.reports = Recent(_REPORT_SECONDS)
+        self.probes = Recent(_PROBE_SECONDS)
+        self.counts = Recent(_COUNT_SECONDS)
+        # As of the last count that worked.
+        self.store_size = StoreSize({}, 0)
         # Protects `_statistics`, which is made once.
         self._lock = threading.Lock()
         self._statistics: Statistics | None = None
@@ -69,13 +100,6 @@ class AdminContext:
                 self._statistics = Statistics()
                 services.request_log.subscribe(self._statistics.add)
             return self._statistics
-
-    @cached_property
-    def usage(self) -> "UsageReader":
-        """Made for the first who asks; if two do at once, each has one."""
-        from deepseek_cursor_proxy.admin.usage import UsageReader
-
-        return UsageReader()
 
     def reload(self, loaded: LoadedConfig) -> bool:
         """Take new settings; whether the key is another one now."""

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.admin.prometheus import (
     render,
     wants_openmetrics,
 )
-from deepseek_cursor_proxy.admin.state import measure_process
+from deepseek_cursor_proxy.admin.state import measure_process, store_size
 from deepseek_cursor_proxy.admin.statistics import OTHER
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
 from deepseek_cursor_proxy.exchange.services import Services
@@ -57,13 +57,14 @@ def _current(context: AdminContext, services: Services) -> Iterator[Metric]:
         waiting.add(limit.queued_calls, name if name in names else OTHER)
     yield waiting
     yield _metric("dcp_connections", "Connections of clients.", len(context.server.connections))
-    store = context.store_states.read(services.reasoning_store.database)
+    database = services.reasoning_store.database
+    size = store_size(context, database)
     rows = Metric("dcp_store_rows", "gauge", "Rows in the store, counted at most every minute.", "table")
-    for table, number in store.size.rows.items():
+    for table, number in size.rows.items():
         rows.add(number, table)
     yield rows
-    yield _metric("dcp_store_bytes", "Size of the store's file.", store.size.bytes)
-    yield _metric("dcp_store_faults_total", "Times that the store could not be used.", store.fault_count, "counter")
+    yield _metric("dcp_store_bytes", "Size of the store's file.", size.bytes)
+    yield _metric("dcp_store_faults_total", "Times that the store could not be used.", database.fault_count, "counter")
 
 
 def _limit_names(context: AdminContext) -> set[str]:

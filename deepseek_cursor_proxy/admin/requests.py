@@ -27,6 +27,7 @@ from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.usage.prices import Cost
 
 _PAGE, _LARGEST_PAGE = 50, 500
+_TOKENS = ("hit", "miss", "output", "thinking")
 _FILTERS = ("model", "key", "outcome")
 _TRACING_HINT = "Bodies are kept only while tracing is on: set trace_dir to a directory and send SIGHUP, or restart."
 _MISSING_HINT = "There is no trace of this request: it began before tracing was on, or its file was deleted."
@@ -131,7 +132,7 @@ def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:
         "outcome": record.result.value,
         "status": record.status,
         "message": record.message,
-        "tokens": _tokens(tokens) if tokens is not None else None,
+        "tokens": dict(zip(_TOKENS, tokens, strict=False)) if tokens is not None else None,
         "searches": tokens.searches if tokens is not None else 0,
         "cost": cost,
         "saved": saved,
@@ -155,24 +156,11 @@ def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:
     }
 
 
-def _tokens(tokens: Tokens) -> dict[str, int]:
-    return {"hit": tokens.hit, "miss": tokens.miss, "output": tokens.output, "thinking": tokens.thinking}
-
-
 def _to_record(found: UsageRow) -> RequestRecord:
     """The request that a row of the ledger was made of; of some things the ledger knows less."""
     facts = RequestFacts(
-        number=found.number,
-        started_at=found.ended_at - found.seconds,
-        api=found.api,
-        key=found.key,
-        requested_model=found.requested_model,
-        model=found.model,
-        stream=bool(found.stream),
-        messages=found.messages,
-        tools=found.tools,
-        body_bytes=found.body_bytes,
-        session=found.session,
+        *(found.number, found.ended_at - found.seconds, found.api, found.key, found.requested_model, found.model),
+        *(bool(found.stream), found.messages, found.tools, found.body_bytes, found.session),
     )
     tokens = cost = None
     if found.hit is not None and found.miss is not None and found.output is not None:

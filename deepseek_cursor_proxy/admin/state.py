@@ -8,12 +8,11 @@ for a minute. What a system does not tell is None.
 
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from deepseek_cursor_proxy.admin.context import AdminContext, Recent
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite.database import Database, StoreSize
@@ -23,39 +22,19 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
 
 _FRESH_SECONDS = 60.0
-_PROBE_VALID_SECONDS = 10.0
 
 
-class ReadinessProbe:
-    """Called by connection threads. The lock protects the last probe, and lets one thread probe at a time."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._lock = threading.Lock()
-        self._probed_at = float("-inf")
-        self._probe_failure: str | None = None
-
-    def reasons(self, services: "Services") -> list[str]:
-        """Why the proxy is not ready; nothing if it is."""
-        found = []
-        if (fault := services.reasoning_store.database.fault) is not None:
-            found.append(f"the store cannot be used: {fault}")
-        if (failure := self._upstream_failure(services)) is not None:
-            found.append(failure)
-        return found
-
-    def _upstream_failure(self, services: "Services") -> str | None:
-        if self._now() - services.upstream.reached_at < _FRESH_SECONDS:
-            return None
-        with self._lock:
-            if self._now() - self._probed_at >= _PROBE_VALID_SECONDS:
-                self._probe_failure = _probe(services)
-                self._probed_at = self._now()
-            return self._probe_failure
+def why_not_ready(services: "Services", probes: Recent) -> list[str]:
+    """The reasons; none if it is ready."""
+    fault = services.reasoning_store.database.fault
+    reasons = [f"the store cannot be used: {fault}"] if fault is not None else []
+    if probes.now() - services.upstream.reached_at >= _FRESH_SECONDS:
+        reasons += filter(None, [probes.read("", lambda: _probe(services))])
+    return reasons
 
 
-def _probe(services: "Services") -> str | None:
-    """Why no upstream can be reached; None if one can."""
+def _probe(services: "Services") -> str:
+    """Why no upstream can be reached; empty if one can."""
     failures = []
     for upstream in services.upstreams.all:
         try:
@@ -63,7 +42,7 @@ def _probe(services: "Services") -> str | None:
         except ProxyError as error:
             failures.append(error.message)
         else:
-            return None
+            return ""
     return " ".join(failures)
 
 
@@ -113,34 +92,16 @@ def _most_files() -> int | None:
 
 # The store …
 
-_COUNT_VALID_SECONDS = 60.0
 
+def store_size(context: AdminContext, database: Database) -> StoreSize:
+    """The rows and bytes of the store, as of the last count that worked."""
 
-class StoreState(NamedTuple):
-    path: str
-    # As of the last count that worked.
-    size: StoreSize
-    # Why it cannot be used; None if it can.
-    fault: str | None
-    fault_count: int
+    def count() -> bool:
+        # If it cannot be counted now, `fault` says why; the next count comes in a minute.
+        with suppress(Unusable):
+            context.store_size = database.size()
+        return True
 
-
-class StoreStates:
-    """Called by the threads of the listener. The lock protects the last count, and lets one thread count."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._lock = threading.Lock()
-        self._counted_at = float("-inf")
-        self._size = StoreSize({}, 0)
-
-    def read(self, database: Database) -> StoreState:
-        with self._lock:
-            if database.fault is None and self._now() - self._counted_at >= _COUNT_VALID_SECONDS:
-                self._counted_at = self._now()
-                # If it cannot be counted now, `fault` says why; the next count comes in a minute.
-                with suppress(Unusable):
-                    self._size = database.size()
-            size = self._size
-        fault = database.fault
-        return StoreState(database.path, size, str(fault) if fault is not None else None, database.fault_count)
+    if database.fault is None:
+        context.counts.read("", count)
+    return context.store_size

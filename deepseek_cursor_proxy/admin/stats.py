@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.admin import requests
+from deepseek_cursor_proxy.admin import requests, usage
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.state import measure_process
+from deepseek_cursor_proxy.admin.state import measure_process, store_size
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded
@@ -48,7 +48,7 @@ def summary(context: AdminContext) -> dict[str, Any]:
         "connections": len(context.server.connections),
         "last_minutes": _last_minutes(context),
         **_last_hour(services.request_log.ended(limit=sys.maxsize), now),
-        "today": _today(context, services),
+        "today": _today(context),
         "store": _store(context, services),
         "cache": _cache(services),
         "process": _process(),
@@ -68,10 +68,10 @@ def _upstream(upstream: Upstream, limits: Mapping[str, CallLimit]) -> dict[str, 
     }
 
 
-def _today(context: AdminContext, services: Services) -> dict[str, Any] | None:
+def _today(context: AdminContext) -> dict[str, Any] | None:
     """The sums of today; null while the store cannot be read."""
     try:
-        return context.usage.today(services)
+        return usage.today(context)
     except Overloaded:
         return None
 
@@ -108,13 +108,14 @@ def _tokens_per_second(records: Sequence[RequestRecord]) -> float | None:
 
 
 def _store(context: AdminContext, services: Services) -> dict[str, Any]:
-    state = context.store_states.read(services.reasoning_store.database)
+    database = services.reasoning_store.database
+    size, fault = store_size(context, database), database.fault
     return {
-        "path": state.path,
-        "rows": state.size.rows,
-        "bytes": state.size.bytes,
-        "state": state.fault or "usable",
-        "faults": state.fault_count,
+        "path": database.path,
+        "rows": size.rows,
+        "bytes": size.bytes,
+        "state": str(fault) if fault is not None else "usable",
+        "faults": database.fault_count,
     }
 
 

@@ -4,68 +4,46 @@ The ledger may have hundreds of thousands of rows, so it is read over a connecti
 for it. One thread reads at a time, and a report serves for some seconds, however many pages ask for it.
 """
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.errors import BadRequest, Overloaded
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.database import Database, open_read_only
 from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_day
 
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.services import Services
-
-_VALID_SECONDS = 5.0
-_MOST_REPORTS = 16
 _DEFAULT_DAYS = 30
 
 
-class UsageReader:
-    """Called by the threads of the listener. The lock protects the recent answers, and lets one thread read."""
+def report(context: AdminContext, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """The sums that a query asks for; BadRequest for one that makes no sense, Overloaded for a store that fails."""
+    period, by = _period(parameters), parameters.get("by", "day")
+    if by not in GROUPS:
+        raise BadRequest(f"The parameter by is none of {', '.join(GROUPS)}.", param="by")
+    return _read(
+        context, (period, by), lambda connection, currency: make_report(connection, period, by, currency).as_json()
+    )
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._lock = threading.Lock()
-        self._recent: dict[object, tuple[float, dict[str, Any]]] = {}
 
-    def report(self, services: "Services", parameters: Mapping[str, str]) -> dict[str, Any]:
-        """The sums that a query asks for; BadRequest for one that makes no sense, Overloaded for a store that fails."""
-        period, by, currency = _period(parameters), parameters.get("by", "day"), services.config.currency
-        if by not in GROUPS:
-            raise BadRequest(f"The parameter by is none of {', '.join(GROUPS)}.", param="by")
-        return self._read(
-            (period, by, currency),
-            services.reasoning_store.database,
-            lambda connection: make_report(connection, period, by, currency).as_json(),
-        )
+def today(context: AdminContext) -> dict[str, Any]:
+    day = date.today()
+    return _read(context, day, lambda connection, currency: sum_day(connection, day, currency).sums_json())
 
-    def today(self, services: "Services") -> dict[str, Any]:
-        day, currency = date.today(), services.config.currency
-        return self._read(
-            (day, currency),
-            services.reasoning_store.database,
-            lambda connection: sum_day(connection, day, currency).sums_json(),
-        )
 
-    def _read(
-        self, key: object, database: Database, read: Callable[[usage_rows.Reader], dict[str, Any]]
-    ) -> dict[str, Any]:
-        with self._lock:
-            found = self._recent.get(key)
-            if found is not None and self._now() - found[0] < _VALID_SECONDS:
-                return found[1]
-            with ledger_connection(database) as connection:
-                value = read(connection)
-            while len(self._recent) >= _MOST_REPORTS:
-                del self._recent[next(iter(self._recent))]
-            self._recent[key] = self._now(), value
-            return value
+def _read(context: AdminContext, key: object, read: Callable[[usage_rows.Reader, str], Any]) -> dict[str, Any]:
+    services = context.services()
+
+    def compute() -> Any:
+        with ledger_connection(services.reasoning_store.database) as connection:
+            return read(connection, services.config.currency)
+
+    value: dict[str, Any] = context.reports.read((key, services.config.currency), compute)
+    return value
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.admin import state
-from deepseek_cursor_proxy.admin.state import ReadinessProbe
+from deepseek_cursor_proxy.admin.context import Recent
 from deepseek_cursor_proxy.errors import UpstreamDropped
 
 
@@ -35,10 +35,10 @@ class ReadinessTest(unittest.TestCase):
             upstream=self.upstream,
             reasoning_store=SimpleNamespace(database=self.database),
         )
-        self.readiness = ReadinessProbe(lambda: self.now)
+        self.probes = Recent(10.0, lambda: self.now)
 
     def reasons(self) -> list[str]:
-        return self.readiness.reasons(self.services)
+        return state.why_not_ready(self.services, self.probes)
 
     def test_a_call_of_the_last_minute_makes_a_probe_needless(self) -> None:
         self.upstream.reached_at = self.now - 59
