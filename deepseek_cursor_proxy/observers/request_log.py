@@ -8,13 +8,10 @@ Of callers that `access` does not know, which are those without a `key`, the las
 there are, they push no others out.
 """
 
-import heapq
-import itertools
 import logging
 import secrets
 import threading
 from array import array
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -121,10 +118,10 @@ class RequestLog:
         self.run = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._running: dict[int, Callable[[], events.Progress]] = {}
-        # Numbered in the order in which they ended; those of known callers, and the others.
-        self._order = itertools.count()
-        self._ended: deque[tuple[int, RequestRecord]] = deque(maxlen=most_records)
-        self._unknown: deque[tuple[int, RequestRecord]] = deque(maxlen=_MOST_OF_UNKNOWN)
+        # By number, in the order in which they ended; and the numbers of those whose callers are not known.
+        self._ended: dict[int, RequestRecord] = {}
+        self._unknown: dict[int, None] = {}
+        self._most_records = most_records
         self._end_listeners: tuple[EndListener, ...] = ()
         self._begin_listeners: tuple[BeginListener, ...] = ()
 
@@ -143,11 +140,18 @@ class RequestLog:
                 _notify(end, record)
 
     def _keep(self, record: RequestRecord) -> None:
-        (self._ended if record.facts.key else self._unknown).append((next(self._order), record))
-        if len(self._ended) == self._ended.maxlen:
-            # Older records are in the ledger, which has none of unknown callers.
-            while self._unknown and self._unknown[0][0] < self._ended[0][0]:
-                self._unknown.popleft()
+        self._ended[record.number] = record
+        if not record.facts.key:
+            self._unknown[record.number] = None
+            if len(self._unknown) > _MOST_OF_UNKNOWN:
+                self._forget(next(iter(self._unknown)))
+        # Older records are in the ledger, which has none of unknown callers.
+        while len(self._ended) - len(self._unknown) > self._most_records:
+            self._forget(next(iter(self._ended)))
+
+    def _forget(self, number: int) -> None:
+        del self._ended[number]
+        self._unknown.pop(number, None)
 
     # Read …
 
@@ -164,21 +168,17 @@ class RequestLog:
     def ended(self, before: int | None = None, limit: int = 50) -> list[RequestRecord]:
         """The last requests that ended, newest first; those that ended before request number `before`."""
         with self._lock:
-            records = [record for _, record in heapq.merge(self._ended, self._unknown)]
-        records.reverse()
+            records = list(reversed(self._ended.values()))
         if before is not None:
             at = next((index for index, record in enumerate(records) if record.number == before), None)
             records = records[at + 1 :] if at is not None else [each for each in records if each.number < before]
         return records[:limit]
 
     def find(self, number: int) -> RequestRecord | None:
-        with self._lock:
-            records = itertools.chain(self._ended, self._unknown)
-            return next((record for _, record in records if record.number == number), None)
+        return self._ended.get(number)
 
     def find_running(self, number: int) -> events.Progress | None:
-        with self._lock:
-            progress = self._running.get(number)
+        progress = self._running.get(number)
         return _with_safe_facts(progress()) if progress is not None else None
 
     def subscribe(self, on_end: EndListener, on_begin: BeginListener | None = None) -> Callable[[], None]:

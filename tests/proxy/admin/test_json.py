@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,7 +231,7 @@ class LedgerTest(AdminCase):
     def test_requests_that_left_the_memory_are_found_once_in_the_ledger(self) -> None:
         proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
         log = proxy.server.services().request_log
-        log._ended = deque(maxlen=3)
+        log._most_records = 3
         for _ in range(8):
             self.round_trip(proxy, chat_body())
         proxy.server.services().ledger.flush()
