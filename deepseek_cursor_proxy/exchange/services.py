@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.exchange.response_cache import ResponseCache
 from deepseek_cursor_proxy.exchange.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.observers.events import Event, Finished, Observer, Observers, PictureDescribed
+from deepseek_cursor_proxy.observers.events import Finished, Handlers, Observers, PictureDescribed
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
@@ -173,13 +173,12 @@ def _warn_of_pictures(config: ProxyConfig) -> None:
 def _build_observers(
     config: ProxyConfig, request_log: RequestLog, ledger: UsageLedger, sessions: SessionService
 ) -> Observers:
-    observers: list[Observer] = [Console(verbose=config.verbose, colour=has_colours())]
+    console = Console(verbose=config.verbose, colour=has_colours())
+    tables: list[Handlers] = [console.handlers, request_log.handlers]
+    tables += [{Finished: sessions.emit, PictureDescribed: ledger.add_picture}]
     if config.trace_dir is not None:
         # Only here: most proxies write no trace, and are smaller without the module.
         from deepseek_cursor_proxy.observers.trace import Trace
 
-        observers.append(Trace(config.trace_dir, request_log.run))
-    by_type: dict[type[Event], list[Observer]] = {kind: [request_log] for kind in RequestLog.EVENTS}
-    by_type[Finished].append(sessions)
-    by_type[PictureDescribed] = [ledger]
-    return Observers(observers, by_type)
+        tables.append(Trace(config.trace_dir, request_log.run).handlers)
+    return Observers(*tables)

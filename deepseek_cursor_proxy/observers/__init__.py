@@ -6,7 +6,7 @@
     trace               one JSON file per request; `explain` reads it
     standard_streams    stdout, stderr and a log that never block or stop the program
 
-A new observer is a class with `emit(event)`, added in `exchange/services` (see its field `observers`); one that needs
-only how requests ended subscribes to the RequestLog.
+A new observer is a class with a table `handlers`, added in `exchange/services` (see its field `observers`); one that
+needs only how requests ended subscribes to the RequestLog.
 Other folders import `events` to emit; `exchange/services` and `cli` import the others.
 """

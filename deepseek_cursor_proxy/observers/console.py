@@ -49,8 +49,7 @@ class Console:
         self._reported_fields: set[str] = set()
         # By number, the lines of requests in flight whose callers are not known yet.
         self._held: dict[int, list[_Line]] = {}
-        # By type: a match statement tries one class after the other.
-        self._reports: dict[type[events.Event], Callable[[Any], None]] = {
+        self.handlers: events.Handlers = {
             events.Received: self._report_received,
             events.Restored: self._report_restored,
             events.Sent: self._report_sent,
@@ -61,9 +60,6 @@ class Console:
             events.Rerouted: self._report_rerouted,
             events.UpstreamChanged: _report_upstream,
         }
-
-    def emit(self, event: events.Event) -> None:
-        self._reports[type(event)](event)
 
     def _report_received(self, event: events.Received) -> None:
         request = event.request

@@ -12,7 +12,7 @@ exceptions are logged here and go no further.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -295,17 +295,22 @@ class Observer(Protocol):
     def emit(self, event: Event) -> None: ...
 
 
+Handlers = Mapping[type[Event], Callable[[Any], None]]
+
+
 class Observers:
-    def __init__(
-        self, observers: Sequence[Observer] = (), by_type: Mapping[type[Event], Sequence[Observer]] | None = None
-    ) -> None:
-        """`by_type` has observers that handle a few types of events, and get no others."""
-        self._observers = tuple(observers)
-        self._by_type = {kind: (*self._observers, *more) for kind, more in (by_type or {}).items()}
+    """Passes every event to the functions that handle its type."""
+
+    def __init__(self, *observers: Handlers) -> None:
+        self._handlers: dict[type[Event], list[Callable[[Any], None]]] = {}
+        for handlers in observers:
+            for kind, handle in handlers.items():
+                self._handlers.setdefault(kind, []).append(handle)
 
     def emit(self, event: Event) -> None:
-        for observer in self._by_type.get(type(event), self._observers):
+        for handle in self._handlers.get(type(event), ()):
             try:
-                observer.emit(event)
+                handle(event)
             except Exception as error:
-                _log.warning("%s failed: %s: %s", type(observer).__name__, type(error).__name__, error)
+                name = getattr(handle, "__qualname__", handle)
+                _log.warning("%s failed: %s: %s", name, type(error).__name__, error)

@@ -110,9 +110,6 @@ BeginListener = Callable[[int], None]
 class RequestLog:
     """An observer, called by handler threads and read by any. The lock protects all fields."""
 
-    # The only events that it needs.
-    EVENTS = (events.Received, events.Finished, events.Refused, events.PassedThrough)
-
     def __init__(self, most_records: int = _MOST_RECORDS) -> None:
         # Numbers of requests begin anew with every start; this tells one run from all others.
         self.run = secrets.token_hex(4)
@@ -124,20 +121,24 @@ class RequestLog:
         self._most_records = most_records
         self._end_listeners: tuple[EndListener, ...] = ()
         self._begin_listeners: tuple[BeginListener, ...] = ()
+        self.handlers: events.Handlers = {
+            events.Received: self.begin,
+            **dict.fromkeys((events.Finished, events.Refused, events.PassedThrough), self.end),
+        }
 
-    def emit(self, event: events.Event) -> None:
-        if isinstance(event, events.Received):
-            with self._lock:
-                self._running[event.number] = event.progress
-            for begin in self._begin_listeners:
-                _notify(begin, event.number)
-        elif isinstance(event, events.Terminal):
-            record = make_record(event)
-            with self._lock:
-                self._running.pop(record.facts.number, None)
-                self._keep(record)
-            for end in self._end_listeners:
-                _notify(end, record)
+    def begin(self, event: events.Received) -> None:
+        with self._lock:
+            self._running[event.number] = event.progress
+        for listener in self._begin_listeners:
+            _notify(listener, event.number)
+
+    def end(self, event: events.Terminal) -> None:
+        record = make_record(event)
+        with self._lock:
+            self._running.pop(record.facts.number, None)
+            self._keep(record)
+        for listener in self._end_listeners:
+            _notify(listener, record)
 
     def _keep(self, record: RequestRecord) -> None:
         self._ended[record.number] = record

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.usage import read_usage
@@ -43,35 +43,16 @@ class Trace:
         self._now = now
         # By number, the unfinished traces with the requests of their clients.
         self._open: dict[int, tuple[dict[str, Any], ChatRequest]] = {}
+        self.handlers: events.Handlers = {
+            events.Received: self._begin,
+            events.Restored: self._add_attempt,
+            events.Sent: self._add_time,
+            events.Rerouted: self._add_reroute,
+            events.Finished: self._finish,
+        }
 
-    def emit(self, event: events.Event) -> None:
-        match event:
-            case events.Received():
-                self._open[event.number] = self._new_trace(event), event.request
-            case events.Restored():
-                # A second one follows a refusal. Both are kept, also when DeepSeek is never reached.
-                trace, request = self._open[event.number]
-                trace.setdefault("restored", []).append(_restored_fields(event, request))
-                trace["upstream_request"] = event.upstream_api.payload(event.prepared.request)
-            case events.Sent():
-                self._open[event.number][0]["timing"]["accepted_seconds"] = event.seconds
-            case events.Finished():
-                opened = self._open.pop(event.facts.number, None)
-                if opened is not None and event.facts.key:
-                    self._write({**opened[0], **_finished_fields(event, opened[0]["timing"])})
-            case events.Rerouted():
-                trace, _ = self._open[event.number]
-                words = {"failed": event.failed, "reason": event.reason, "upstream": event.upstream}
-                # How many times it had been restored by then.
-                trace.setdefault("rerouted", []).append({**words, "after": len(trace.get("restored", ()))})
-            case events.PictureDescribed() | events.Refused() | events.PassedThrough() | events.UpstreamChanged():
-                # No exchange, so nothing was restored.
-                pass
-            case _:
-                assert_never(event)
-
-    def _new_trace(self, event: events.Received) -> dict[str, Any]:
-        return {
+    def _begin(self, event: events.Received) -> None:
+        trace = {
             "format": FORMAT,
             "number": event.number,
             "received_at": datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
@@ -80,6 +61,27 @@ class Trace:
             "dropped_fields": event.request.dropped,
             "timing": {},
         }
+        self._open[event.number] = trace, event.request
+
+    def _add_attempt(self, event: events.Restored) -> None:
+        """A second one follows a refusal. Both are kept, also when DeepSeek is never reached."""
+        trace, request = self._open[event.number]
+        trace.setdefault("restored", []).append(_restored_fields(event, request))
+        trace["upstream_request"] = event.upstream_api.payload(event.prepared.request)
+
+    def _add_time(self, event: events.Sent) -> None:
+        self._open[event.number][0]["timing"]["accepted_seconds"] = event.seconds
+
+    def _add_reroute(self, event: events.Rerouted) -> None:
+        trace, _ = self._open[event.number]
+        words = {"failed": event.failed, "reason": event.reason, "upstream": event.upstream}
+        # How many times it had been restored by then.
+        trace.setdefault("rerouted", []).append({**words, "after": len(trace.get("restored", ()))})
+
+    def _finish(self, event: events.Finished) -> None:
+        opened = self._open.pop(event.facts.number, None)
+        if opened is not None and event.facts.key:
+            self._write({**opened[0], **_finished_fields(event, opened[0]["timing"])})
 
     def _write(self, trace: dict[str, Any]) -> None:
         stamp = trace["received_at"].replace(":", "").replace("-", "").partition("+")[0]

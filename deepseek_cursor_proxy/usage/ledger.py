@@ -15,7 +15,7 @@ from typing import Unpack
 
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.net.threads import BackgroundTask
-from deepseek_cursor_proxy.observers.events import Event, PictureDescribed, RequestFacts, Result, Timing
+from deepseek_cursor_proxy.observers.events import PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, Kind, UsageRow
@@ -71,10 +71,9 @@ class UsageLedger(Table[RequestRecord]):
                 self._earlier_keys = self.rows.answered_keys()
         return self._earlier_keys is not None and key in self._earlier_keys
 
-    def emit(self, event: Event) -> None:
+    def add_picture(self, event: PictureDescribed) -> None:
         """Have a call written that is no request of a client."""
-        if isinstance(event, PictureDescribed):
-            self.add(_picture_record(event))
+        self.add(_picture_record(event))
 
     def close(self) -> None:
         """Write what waits, if it can be written now; idempotent. The database is its owner's to close."""

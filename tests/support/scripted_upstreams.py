@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.targets import Retries
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.http1.lull import Lull
-from deepseek_cursor_proxy.observers.events import Event, Observers, Rerouted, UpstreamChanged
+from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.breaker import Breaker
@@ -240,7 +240,7 @@ class World:
         self._stack.callback(services.close)
         services.upstream.close()
         self.call_limits = _Limits(self)
-        self.services = replace(services, upstream=self, observers=Observers([self]))  # type: ignore[arg-type]
+        self.services = replace(services, upstream=self, observers=self)  # type: ignore[arg-type]
         if case.is_home:
             self.ask(())
 

@@ -87,7 +87,7 @@ class FeedTest(AdminCase):
         def emit() -> None:
             for number in itertools.count(1000):
                 facts = RequestFacts(number, time.time(), "other")
-                log.emit(Refused(facts, "route", End(Result.REFUSED, 404, "absent"), 0.0))
+                log.end(Refused(facts, "route", End(Result.REFUSED, 404, "absent"), 0.0))
                 if number % 10 == 0 and is_over.wait(0.01):
                     last.append(number)
                     return

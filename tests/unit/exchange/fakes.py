@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.exchange import targets
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.lull import Lull
-from deepseek_cursor_proxy.observers.events import Event, Observers
+from deepseek_cursor_proxy.observers.events import Event
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
@@ -97,7 +97,7 @@ class ExchangeTestCase(TestCase):
         self.upstream = FakeUpstream(*answers)
         services = Services.build(ProxyConfig(**{"retry_budget": 0, **settings}), self.store)
         self.addCleanup(services.close)
-        return replace(services, upstream=self.upstream, observers=Observers([self]))  # type: ignore[arg-type]
+        return replace(services, upstream=self.upstream, observers=self)  # type: ignore[arg-type]
 
     def context(self, services: Services, **fields: Any) -> CallContext:
         return CallContext(ME, "sk-0123456789", services.open_report("chat"), **fields)

@@ -72,7 +72,7 @@ def finished(outcome: str = "completed", status: int = 200, **details: Any) -> F
 
 class TestConsole(unittest.TestCase):
     def lines(self, *events: Event, **settings: bool) -> list[str]:
-        console = Console(**settings)
+        console = Observers(Console(**settings).handlers)
         with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
             for event in events:
                 console.emit(event)
@@ -267,13 +267,13 @@ class TestConsole(unittest.TestCase):
 
 class TestEvents(unittest.TestCase):
     def test_every_event_has_its_report(self) -> None:
-        self.assertEqual({*get_args(Event)}, {*Console()._reports})
+        self.assertEqual({*get_args(Event)}, {*Console().handlers})
 
 
 class TestObservers(unittest.TestCase):
     def test_an_observer_that_raises_stops_no_other(self) -> None:
-        broken, works = mock.Mock(**{"emit.side_effect": RuntimeError("broken")}), mock.Mock()
+        broken, works = mock.Mock(side_effect=RuntimeError("broken")), mock.Mock()
         with self.assertLogs("deepseek_cursor_proxy.observers.events", logging.WARNING) as logged:
-            Observers([broken, works]).emit(finished())
-        works.emit.assert_called_once_with(finished())
-        self.assertIn("Mock failed", logged.output[0])
+            Observers({Finished: broken}, {Finished: works}).emit(finished())
+        works.assert_called_once_with(finished())
+        self.assertIn("Mock id", logged.output[0])

@@ -55,7 +55,7 @@ def _state(progress: Progress) -> tuple[str, float, int]:
 class TestRequestLog(unittest.TestCase):
     def test_a_request_runs_from_its_first_event_to_its_last(self) -> None:
         log, so_far = RequestLog(), [Progress(facts(), 0.1)]
-        log.emit(Received(1, REQUEST, {}, 10, "key", lambda: so_far[0]))
+        log.begin(Received(1, REQUEST, {}, 10, "key", lambda: so_far[0]))
         self.assertEqual(("queued", 0.1, 0), _state(log.running()[0]))
         so_far[0] = Progress(facts(stream=True), 0.2, is_sent=True)
         self.assertEqual(("sent", 1), (log.running()[0].phase, log.count_streams()))
@@ -64,7 +64,7 @@ class TestRequestLog(unittest.TestCase):
         assert running is not None
         self.assertEqual(("streaming", 0.4, 100), _state(running))
         self.assertEqual(0.3, running.first_delta_seconds)
-        log.emit(finished())
+        log.end(finished())
         self.assertEqual(([], None), (log.running(), log.find_running(1)))
         record = log.find(1)
         assert record is not None
@@ -74,7 +74,7 @@ class TestRequestLog(unittest.TestCase):
         log = RequestLog(most_records=10)
         # Request 12 is overtaken by 13.
         for number in (*range(1, 12), 13, 12):
-            log.emit(finished(number))
+            log.end(finished(number))
         first = [each.number for each in log.ended(limit=4)]
         self.assertEqual([12, 13, 11, 10], first)
         self.assertEqual([9, 8, 7, 6, 5, 4], [each.number for each in log.ended(before=first[-1])])
@@ -83,19 +83,19 @@ class TestRequestLog(unittest.TestCase):
 
     def test_callers_that_are_not_known_push_no_request_out(self) -> None:
         log = RequestLog(most_records=10)
-        log.emit(finished(1))
+        log.end(finished(1))
         for number in range(2, 1000):
-            log.emit(Refused(facts(number)._replace(key=""), "chat", End(Result.REFUSED, 401, "no"), 0.1))
-        log.emit(finished(1000))
+            log.end(Refused(facts(number)._replace(key=""), "chat", End(Result.REFUSED, 401, "no"), 0.1))
+        log.end(finished(1000))
         numbers = [each.number for each in log.ended(limit=1000)]
         self.assertEqual([1000, *range(999, 979, -1), 1], numbers)
         self.assertEqual([True, True, False], [log.find(number) is not None for number in (1, 999, 900)])
 
     def test_a_request_that_only_the_memory_has_goes_with_older_ones_of_the_ledger(self) -> None:
         log = RequestLog(most_records=3)
-        log.emit(Refused(facts(1)._replace(key=""), "chat", End(Result.REFUSED, 401, "no"), 0.1))
+        log.end(Refused(facts(1)._replace(key=""), "chat", End(Result.REFUSED, 401, "no"), 0.1))
         for number in range(2, 7):
-            log.emit(finished(number))
+            log.end(finished(number))
         self.assertEqual([6, 5, 4], [each.number for each in log.ended()])
 
     def test_listeners_are_called_until_they_unsubscribe_and_their_failures_stay_theirs(self) -> None:
@@ -109,10 +109,10 @@ class TestRequestLog(unittest.TestCase):
         log.subscribe(fail)
         unsubscribe = log.subscribe(ended.append, begun.append)
         with self.assertLogs("deepseek_cursor_proxy.observers.request_log", logging.WARNING) as logs:
-            log.emit(Received(7, REQUEST, {}, 10, "key", lambda: Progress(facts(7), 0.0)))
-            log.emit(finished(7))
+            log.begin(Received(7, REQUEST, {}, 10, "key", lambda: Progress(facts(7), 0.0)))
+            log.end(finished(7))
             unsubscribe()
-            log.emit(finished(8))
+            log.end(finished(8))
         self.assertEqual(([7], [7]), (begun, [each.number for each in ended]))
         self.assertIn("fail failed: KeyError", logs.output[0])
 
@@ -174,6 +174,6 @@ class TestRecord(unittest.TestCase):
                 counts = ("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens")
                 asked = facts(number, session=f"{number:012x}")._replace(requested_model=f"model-{number}" * 20)
                 ended = finished(prepared=long, usage=dict.fromkeys(counts, 100_000 + number))
-                log.emit(ended._replace(facts=asked))
+                log.end(ended._replace(facts=asked))
             self.assertLess(memory.held(), 500_000)
         self.assertEqual(100, len(log.ended(limit=2000)))

@@ -216,7 +216,7 @@ class TestBounds(LedgerTestCase):
     def test_a_description_of_a_picture_is_booked_on_the_day_it_was_made(self) -> None:
         opened = self.ledger()
         with mock.patch.object(ledger.time, "time", return_value=NOON):
-            opened.emit(PictureDescribed("0123456789ab", "digest", "deepseek-flash", "described", 200, 2.0))
+            opened.add_picture(PictureDescribed("0123456789ab", "digest", "deepseek-flash", "described", 200, 2.0))
         opened.flush()
         self.assertEqual([("picture", NOON, 2.0)], [(row.api, row.ended_at, row.seconds) for row in self.rows()])
 
