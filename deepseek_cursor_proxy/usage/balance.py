@@ -29,14 +29,11 @@ class Account(NamedTuple):
 
 def read_account(body: Mapping[str, Any]) -> Account:
     """Raises UpstreamFailed for an answer that is none of DeepSeek's."""
-    infos = [as_object(each) for each in as_list(body.get("balance_infos"))][:_MOST_CURRENCIES]
+    infos = [as_object(info) for info in as_list(body.get("balance_infos"))][:_MOST_CURRENCIES]
     if not isinstance(body.get("is_available"), bool) or "balance_infos" not in body:
         raise UpstreamFailed(
             "The answer has no balance_infos; only DeepSeek's own API has a balance. Check --base-url."
         )
-    return Account(body["is_available"], tuple(map(_balance, infos)))
-
-
-def _balance(info: Mapping[str, Any]) -> Balance:
     names = ("currency", "total_balance", "granted_balance", "topped_up_balance")
-    return Balance(*(safe_text(info.get(name, "?"), 30) for name in names))
+    balances = [Balance(*(safe_text(info.get(name, "?"), 30) for name in names)) for info in infos]
+    return Account(body["is_available"], tuple(balances))

@@ -112,21 +112,22 @@ class UsageLedger(Table[RequestRecord]):
 
 
 def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
-    found: dict[tuple[str, str, str, str, str], list[UsageRow]] = {}
+    groups: dict[DayGroup, list[UsageRow]] = {}
     for row in rows:
-        found.setdefault((day_of(row.ended_at), row.model, row.key, row.api, row.currency), []).append(row)
-    return {DayGroup(*group): _add_up(each) for group, each in found.items()}
+        group = DayGroup(day_of(row.ended_at), row.model, row.key, row.api, row.currency)
+        groups.setdefault(group, []).append(row)
+    return {group: _add_up(members) for group, members in groups.items()}
 
 
 def _add_up(rows: Sequence[UsageRow]) -> DaySums:
     """The sums of these rows, column by column; what is not known counts as nothing."""
     columns = dict(zip(UsageRow._fields, zip(*rows, strict=True), strict=True))
-    failed = sum([outcome in _FAILURES for outcome in columns["outcome"]])
+    failed = sum([outcome in FAILURES for outcome in columns["outcome"]])
     added = [sum(filter(None, columns[name]), zero) for name, zero in _ADDED.items()]
     return DaySums(len(rows), failed, sum(columns["is_cost_unknown"]), *added)
 
 
-_FAILURES = (Result.FAILED.value, Result.REFUSED.value)
+FAILURES = (Result.FAILED.value, Result.REFUSED.value)
 # The sums that have the name of their column, and what they begin with.
 _ADDED = {name: DaySums._field_defaults[name] for name in DaySums._fields if name in UsageRow._fields}
 
@@ -146,8 +147,7 @@ def _picture_record(event: PictureDescribed) -> RequestRecord:
     )
     result = Result.COMPLETED if event.status == 200 else Result.FAILED
     tokens = read_usage(event.usage) if event.usage is not None else None
-    record = RequestRecord(facts, result, event.status, None, Timing(event.seconds))
-    return record._replace(tokens=tokens, cost=event.cost)
+    return RequestRecord(facts, result, event.status, None, Timing(event.seconds), tokens=tokens, cost=event.cost)
 
 
 def _row(record: RequestRecord) -> UsageRow:

@@ -155,7 +155,7 @@ class PriceList:
 
         `lost_tokens` were in the last request of the chat, and would have been cached had the chat not diverged.
         """
-        price = self.price(model, at, is_deepseek=is_deepseek)
+        price = self._price_of_hour(model, at // 3600, is_deepseek)
         if price is None:
             return None
         (hit_rate, miss_rate, output_rate), search, version = price
@@ -164,9 +164,6 @@ class PriceList:
         # What a token costs more if it is not cached.
         surcharge = miss_rate - hit_rate
         return Cost(amount, hit * surcharge / _MILLION, lost_tokens * surcharge / _MILLION, self.currency, version)
-
-    def price(self, model: str, at: float, *, is_deepseek: bool = True) -> Price | None:
-        return self._price_of_hour(model, at // 3600, is_deepseek)
 
     def _find_price(self, model: str, hour: float, is_deepseek: bool) -> Price | None:
         """The price in an hour, counted since 1970."""

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, add_sums
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
-from deepseek_cursor_proxy.usage.ledger import day_of
+from deepseek_cursor_proxy.usage.ledger import FAILURES, day_of
 
 GROUPS = ("day", "model", "key", "api", "session")
 # What a group without a name is called: a request that came not so far, or a key that was refused.
 NAMELESS = "-"
 _Name = TypeVar("_Name", bound=Hashable)
-_FAILURES = (Result.FAILED.value, Result.REFUSED.value)
 
 
 class Period(NamedTuple):
@@ -114,7 +113,7 @@ def make_report(connection: usage_rows.Reader, period: Period, by: str, currency
         return UsageReport(period, by, currency, (), UsageGroup("", DaySums()), {})
     days = _read_days(connection, period, currency)
     if by == "session":
-        sessions = usage_rows.sum_sessions(connection, *period.moments, _FAILURES)
+        sessions = usage_rows.sum_sessions(connection, *period.moments, FAILURES)
         sums = _sum_by((name or NAMELESS, _in_currency(part, kept, currency)) for name, kept, part in sessions)
     else:
         sums = _sum_by((getattr(group, by) or NAMELESS, part) for group, part in days)
