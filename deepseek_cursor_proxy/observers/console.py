@@ -36,6 +36,8 @@ _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[
 _MAX_REPORTED = 1000
 # A chat with less of its prompt in the cache than this has little to lose.
 _LEAST_SHARE = 0.2
+# More than is printed, so that a longer name still ends in dots.
+_MOST_OF_NAME = 100
 
 
 class Console:
@@ -72,7 +74,8 @@ class Console:
                 if self._is_first(text := safe_text(name, 60)):
                     _log.info("not forwarded to DeepSeek: %s (said once)", text)
         counts = len(request.messages), len(request.tools) + len(request.server_tools)
-        models = request.requested_model, request.model
+        # A stranger may send a name of megabytes.
+        models = request.requested_model[:_MOST_OF_NAME], request.model[:_MOST_OF_NAME]
         self._print("┌", event.number, _format_received, models, request.stream, counts, event.body_bytes)
         if self._verbose:
             _print_body("client sent", event.body)
@@ -99,7 +102,10 @@ class Console:
             self._release(number)
         elif self._held.pop(number, None) is not None:
             edge = "─"
-        self._print(edge, number, _format_finished, event.without_texts(), edge == "─")
+        name = safe_text(event.facts.requested_model, 60) if edge == "─" else ""
+        last = event.last_prompt
+        is_same_cache = last is not None and (last.upstream, last.model) == (event.upstream, event.facts.model)
+        self._print(edge, number, _format_finished, event.without_texts(), is_same_cache, name)
         for message in filter(None, (event.message, *event.other_messages)) if self._verbose else ():
             _print_body("DeepSeek said", {"reasoning": message.reasoning, "content": message.content})
 
@@ -107,12 +113,12 @@ class Console:
         self._held.pop(event.number, None)
         if not event.is_quiet:
             line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
-            self._write(safe_text, line, 1000)
+            self._write(str, safe_text(line, 1000))
 
     def _report_passed(self, event: events.PassedThrough) -> None:
         model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
         line = f"─ #{event.number} {model} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
-        self._write(safe_text, line, 1000)
+        self._write(str, safe_text(line, 1000))
 
     def _report_rerouted(self, event: events.Rerouted) -> None:
         self._print("├", event.number, _format_rerouted, event)
@@ -122,12 +128,12 @@ class Console:
         if event.status == 200:
             tokens = [format_tokens(read_usage(event.usage))] if event.usage else []
             parts = [f"picture described by {model}", *tokens, f"{event.seconds:.1f} s"]
-            self._write(safe_text, f"─ {' · '.join(parts)}", 1000)
+            self._write(str, safe_text(f"─ {' · '.join(parts)}", 1000))
         # Unknown callers share one line; otherwise they would use up the names.
         elif self._is_first(f"picture {event.caller} {event.picture if event.caller else ''}"):
             why = f"{model}: {safe_text(event.outcome)} ({event.status})"
             then = "named in the request, and tried again with the next one (said once)"
-            self._write(safe_text, f"─ picture not described by {why} · {then}", 1000)
+            self._write(str, safe_text(f"─ picture not described by {why} · {then}", 1000))
 
     def _is_first(self, name: str) -> bool:
         """Whether to report what is said once; names come from the network, so the number remembered is limited."""
@@ -223,8 +229,8 @@ def _retries(count: int) -> list[str]:
     return [f"{count} {'retry' if count == 1 else 'retries'}"] if count else []
 
 
-def _format_finished(event: events.Finished, is_alone: bool) -> tuple[str, str]:
-    """The last line; the only one of a caller that no upstream has accepted names the model."""
+def _format_finished(event: events.Finished, is_same_cache: bool, name: str) -> tuple[str, str]:
+    """The last line; the only one of a caller that no upstream has accepted begins with the name of the model."""
     last, is_good = event.last_prompt, event.end is events.COMPLETED
     has_lost_cache = _has_lost_cache(event)
     before = f", was {int(100 * last.share)} %" if has_lost_cache and last is not None else ""
@@ -232,8 +238,8 @@ def _format_finished(event: events.Finished, is_alone: bool) -> tuple[str, str]:
     if event.divergence is not None:
         parts.append(f"diverged at {event.divergence.words()}")
     elif has_lost_cache and last is not None:
-        is_same = (last.upstream, last.model) == (event.upstream, event.facts.model)
-        parts.append("the chat is unchanged: DeepSeek forgot it" if is_same else "another model has its own cache")
+        forgot, other = "the chat is unchanged: DeepSeek forgot it", "another model has its own cache"
+        parts.append(forgot if is_same_cache else other)
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
     if event.is_cached:
@@ -246,8 +252,7 @@ def _format_finished(event: events.Finished, is_alone: bool) -> tuple[str, str]:
     elif event.tokens is not None:
         parts.append("cost unknown")
     text = f"{'completed' if is_good else 'ended':<10} {' · '.join(parts)}"
-    name = f"{safe_text(event.facts.requested_model, 60)} " if is_alone else ""
-    return name + text, _RED if not is_good else _YELLOW if has_lost_cache else _GREEN
+    return f"{name} {text}" if name else text, _RED if not is_good else _YELLOW if has_lost_cache else _GREEN
 
 
 def _format_end(end: events.End) -> str:

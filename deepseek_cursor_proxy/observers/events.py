@@ -212,8 +212,9 @@ class Finished(NamedTuple):
         return self.facts.number
 
     def without_texts(self) -> "Finished":
-        """The event for an observer that keeps it."""
-        return self._replace(message=None, usage=None, prepared=None, other_messages=(), logprobs=None)
+        """The event for an observer that keeps it: its figures, and no text of client or model."""
+        facts = RequestFacts(self.number, self.facts.started_at, self.facts.api)
+        return self._replace(facts=facts, message=None, usage=None, prepared=None, other_messages=(), logprobs=None)
 
 
 class PictureDescribed(NamedTuple):

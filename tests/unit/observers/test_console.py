@@ -249,6 +249,23 @@ class TestConsole(unittest.TestCase):
         self.assertNotIn("\x1b", "".join(lines))
         self.assertNotIn("\n", "".join(lines))
 
+    def test_a_line_that_waits_for_the_log_holds_no_text_of_the_request(self) -> None:
+        long = "x" * 1_000_000
+        console = Console()
+        waiting: list[Any] = []
+        console._write = lambda *line: waiting.append(line)
+        ended = finished(prepared=restored().prepared)
+        for event in (
+            received(requested_model=long, model=long),
+            restored(REQUEST._replace(model=long)),
+            ended._replace(facts=FACTS._replace(requested_model=long)),
+            Refused(FACTS, "chat", End(Result.REFUSED, 404, long), 0.1),
+        ):
+            console.handlers[type(event)](event)
+        self.assertEqual(4, len(waiting))
+        self.assertLess(len(repr(waiting)), 10_000)
+        self.assertNotIn("secret", repr(waiting))
+
     def test_the_console_names_a_dropped_field_once(self) -> None:
         lines = self.lines(received(dropped=("store",)), received(dropped=("store", "metadata")))
         self.assertEqual(4, len(lines))
