@@ -185,8 +185,8 @@ def _report_upstream(event: events.UpstreamChanged) -> None:
 
 
 def _format_received(models: tuple[str, str], stream: bool, counts: tuple[int, int], size: int) -> tuple[str, str]:
-    model, served = (safe_text(name, 60) for name in models)
-    name = model if models[0] == models[1] else f"{model} → {served}"
+    model = safe_text(models[0], 60)
+    name = model if models[0] == models[1] else f"{model} → {safe_text(models[1], 60)}"
     messages, tools = _count(counts[0], "message"), _count(counts[1], "tool")
     return f"{name} · {'stream' if stream else 'plain'} · {messages} · {tools} · {_size(size)}", _PLAIN
 
@@ -231,13 +231,17 @@ def _retries(count: int) -> list[str]:
 
 def _format_finished(event: events.Finished, is_same_cache: bool, name: str) -> tuple[str, str]:
     """The last line; the only one of a caller that no upstream has accepted begins with the name of the model."""
-    last, is_good = event.last_prompt, event.end is events.COMPLETED
-    has_lost_cache = _has_lost_cache(event)
-    before = f", was {int(100 * last.share)} %" if has_lost_cache and last is not None else ""
-    parts = [format_tokens(event.tokens, before)] if event.tokens is not None else []
+    last, tokens, is_good = event.last_prompt, event.tokens, event.end is events.COMPLETED
+    before, has_lost_cache = "", False
+    # A prompt that is shorter than the cached part of the last one is a different one.
+    if last is not None and tokens is not None and last.share >= _LEAST_SHARE and tokens.prompt >= last.cached:
+        # The cached share of the chat fell by more than half.
+        has_lost_cache = tokens.hit < tokens.prompt * last.share / 2
+        before = f", was {int(100 * last.share)} %" if has_lost_cache else ""
+    parts = [format_tokens(tokens, before)] if tokens is not None else []
     if event.divergence is not None:
         parts.append(f"diverged at {event.divergence.words()}")
-    elif has_lost_cache and last is not None:
+    elif has_lost_cache:
         forgot, other = "the chat is unchanged: DeepSeek forgot it", "another model has its own cache"
         parts.append(forgot if is_same_cache else other)
     if event.finish_reason:
@@ -249,7 +253,7 @@ def _format_finished(event: events.Finished, is_same_cache: bool, name: str) -> 
     parts.append(f"{event.timing.total:.1f} s")
     if event.cost is not None:
         parts.append(format_amount(event.cost.amount, event.cost.currency))
-    elif event.tokens is not None:
+    elif tokens is not None:
         parts.append("cost unknown")
     text = f"{'completed' if is_good else 'ended':<10} {' · '.join(parts)}"
     return f"{name} {text}" if name else text, _RED if not is_good else _YELLOW if has_lost_cache else _GREEN
@@ -264,16 +268,6 @@ def _format_end(end: events.End) -> str:
 def format_repairs(counts: Mapping[str, int]) -> str:
     """The repairs of the tool history: `1 cancelled, 2 moved`."""
     return ", ".join(f"{count} {safe_text(name, 40)}" for name, count in counts.items())
-
-
-def _has_lost_cache(event: events.Finished) -> bool:
-    """Whether the cached share of the chat fell by more than half."""
-    last, tokens = event.last_prompt, event.tokens
-    if last is None or tokens is None:
-        return False
-    share, prompt = last.share, tokens.prompt
-    # A prompt that is shorter than the cached part is a different one.
-    return share >= _LEAST_SHARE and prompt >= last.cached and tokens.hit < prompt * share / 2
 
 
 def format_tokens(tokens: Tokens, before: str = "") -> str:

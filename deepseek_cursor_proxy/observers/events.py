@@ -213,7 +213,7 @@ class Finished(NamedTuple):
 
     def without_texts(self) -> "Finished":
         """The event for an observer that keeps it: its figures, and no text of client or model."""
-        facts = RequestFacts(self.number, self.facts.started_at, self.facts.api)
+        facts = RequestFacts(self.facts.number, self.facts.started_at, self.facts.api)
         return self._replace(facts=facts, message=None, usage=None, prepared=None, other_messages=(), logprobs=None)
 
 

@@ -134,21 +134,19 @@ class RequestLog:
 
     def end(self, event: events.Terminal) -> None:
         record = make_record(event)
+        number = record.facts.number
         with self._lock:
-            self._running.pop(record.facts.number, None)
-            self._keep(record)
+            self._running.pop(number, None)
+            self._ended[number] = record
+            if not record.facts.key:
+                self._unknown[number] = None
+                if len(self._unknown) > _MOST_OF_UNKNOWN:
+                    self._forget(next(iter(self._unknown)))
+            # Older records are in the ledger, which has none of unknown callers.
+            while len(self._ended) - len(self._unknown) > self._most_records:
+                self._forget(next(iter(self._ended)))
         for listener in self._end_listeners:
             _notify(listener, record)
-
-    def _keep(self, record: RequestRecord) -> None:
-        self._ended[record.number] = record
-        if not record.facts.key:
-            self._unknown[record.number] = None
-            if len(self._unknown) > _MOST_OF_UNKNOWN:
-                self._forget(next(iter(self._unknown)))
-        # Older records are in the ledger, which has none of unknown callers.
-        while len(self._ended) - len(self._unknown) > self._most_records:
-            self._forget(next(iter(self._ended)))
 
     def _forget(self, number: int) -> None:
         del self._ended[number]
