@@ -204,8 +204,19 @@ class Jobs:
 
     def submit(self, job: Job, run: Run) -> None:
         """Have a worker, or the thread that cancels it first, call `run(job)`; else raise a ProxyError and close it."""
+        task = _Task(job, run)
         try:
-            self._enqueue(_Task(job, run))
+            with self._changed:
+                self.check(job.unaccepted_bytes)
+                if self._idle <= len(self._queue) and len(self._threads) < self._max_workers:
+                    thread = start_thread(self._work, "job")
+                    if thread is not None:
+                        self._threads.add(thread)
+                    elif not self._threads:
+                        raise Overloaded("There are no threads left. Try again in a moment.", retry_after=1)
+                self._queue.append(task)
+                self._tasks[task.key] = task
+                self._changed.notify_all()
         except ProxyError:
             job.close()
             raise
@@ -248,19 +259,6 @@ class Jobs:
             thread.join(max(0.0, deadline.left))
 
     # Workers …
-
-    def _enqueue(self, task: _Task) -> None:
-        with self._changed:
-            self.check(task.job.unaccepted_bytes)
-            if self._idle <= len(self._queue) and len(self._threads) < self._max_workers:
-                thread = start_thread(self._work, "job")
-                if thread is not None:
-                    self._threads.add(thread)
-                elif not self._threads:
-                    raise Overloaded("There are no threads left. Try again in a moment.", retry_after=1)
-            self._queue.append(task)
-            self._tasks[task.key] = task
-            self._changed.notify_all()
 
     def _work(self) -> None:
         while (task := self._next_task()) is not None:

@@ -79,10 +79,15 @@ class ChoicesExchange:
     @classmethod
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
-        _check_size(generation, services.config.max_request_body_bytes)
+        # Every choice sends a body, and holds it three times over.
+        count, size, most = generation.request.choices, generation.body_bytes, services.config.max_request_body_bytes
+        if count * size > most:
+            raise TooLarge(
+                f"{count} choices of a request of {size} bytes: at most {most} bytes together. Ask for fewer."
+            )
         outcome = _Outcome(context.report)
         limit = first_limit(context, generation, services)
-        slots = limit.acquire(context.peer, generation.request.choices)
+        slots = limit.acquire(context.peer, count)
         outcome.queue_seconds = outcome.report.seconds
         try:
             exchange = cls(context.peer, outcome)
@@ -292,16 +297,6 @@ def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | Non
         return ProxyStopping
     is_failure = isinstance(error, ProxyError)
     return (lambda: UpstreamFailed("Another choice of the same request failed.")) if is_failure else None
-
-
-def _check_size(generation: GenerationRequest, most: int) -> None:
-    """TooLarge when the bodies of all calls together are: every choice sends one, and holds it three times over."""
-    count = generation.request.choices
-    if count * generation.body_bytes > most:
-        raise TooLarge(
-            f"{count} choices of a request of {generation.body_bytes} bytes: at most {most} bytes together. "
-            "Ask for fewer."
-        )
 
 
 def _overload_error() -> Overloaded:

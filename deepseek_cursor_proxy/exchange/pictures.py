@@ -10,6 +10,7 @@ for its caller, and shared by requests that want it at the same time (`shared_ca
 asked, and where the text goes.
 """
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -74,18 +75,29 @@ class PictureTexts:
         self._calls: dict[bytes, SharedCall] = {}
         self._deadline = Deadline.after(_MAX_SECONDS)
         # Notified when a call is over; None when there is nothing to wait for.
-        self._wakeup = _open_wakeup() if self._queue else None
+        self._wakeup: Wakeup | None = None
+        if self._queue:
+            # If no descriptors are left, the pictures are named.
+            with contextlib.suppress(OSError):
+                self._wakeup = Wakeup()
 
     def wait(self, seconds: float) -> bool:
         """Whether every call is over, or given up, within that time; raises as any wait for a client does."""
         deadline = Deadline.after(seconds)
         while self._wakeup is not None:
-            self._take_results()
-            self._begin_calls(self._wakeup)
+            for digest, call in [*self._calls.items()]:
+                if call.is_over:
+                    del self._calls[digest]
+                    if call.result is not None:
+                        self._texts[digest] = call.result
+            while self._queue and len(self._calls) < _MOST_AT_ONCE:
+                digest = self._queue.popleft()
+                if (begun := self._describer.begin(digest, self._pictures[digest], self._wakeup)) is not None:
+                    self._calls[digest] = begun
             if not self._calls:
                 break
             if self._deadline.is_over:
-                self._leave(_timeout)
+                self._leave(lambda: UpstreamTimeout(f"There was no description within {_MAX_SECONDS:.0f} seconds."))
                 break
             if deadline.is_over:
                 return False
@@ -110,38 +122,12 @@ class PictureTexts:
             self._wakeup.close()
             self._wakeup = None
 
-    def _take_results(self) -> None:
-        for digest, call in [*self._calls.items()]:
-            if call.is_over:
-                del self._calls[digest]
-                if call.result is not None:
-                    self._texts[digest] = call.result
-
-    def _begin_calls(self, wakeup: Wakeup) -> None:
-        while self._queue and len(self._calls) < _MOST_AT_ONCE:
-            digest = self._queue.popleft()
-            call = self._describer.begin(digest, self._pictures[digest], wakeup)
-            if call is not None:
-                self._calls[digest] = call
-
     def _leave(self, reason: Callable[[], ProxyError] | None = None) -> None:
         self._queue.clear()
         if self._wakeup is not None:
             for call in self._calls.values():
                 self._describer.services.shared_calls.leave(call, self._wakeup, reason)
         self._calls.clear()
-
-
-def _open_wakeup() -> Wakeup | None:
-    try:
-        return Wakeup()
-    except OSError:
-        # No descriptors are left: the pictures are named.
-        return None
-
-
-def _timeout() -> UpstreamTimeout:
-    return UpstreamTimeout(f"There was no description within {_MAX_SECONDS:.0f} seconds.")
 
 
 class PictureDescriber(NamedTuple):

@@ -84,7 +84,10 @@ class Connector:
     def _try(self, origin: Origin, attempt: ConnectAttempt) -> Connection:
         if origin.scheme != "https":
             return Connection(origin, self._connect(origin.host, origin.port, attempt))
-        proxy = self._proxy_for(origin)
+        try:
+            proxy = https_proxy.for_host(origin.host, origin.port, self._environment)
+        except StartupError as error:
+            raise UpstreamFailed(f"{error}.") from None
         if proxy is None:
             sock = self._connect(origin.host, origin.port, attempt)
         else:
@@ -99,12 +102,6 @@ class Connector:
             if context.cert_store_stats()["x509_ca"] == 0:
                 raise UpstreamFailed(_no_authorities(origin.host)) from None
             raise
-
-    def _proxy_for(self, origin: Origin) -> OutboundProxy | None:
-        try:
-            return https_proxy.for_host(origin.host, origin.port, self._environment)
-        except StartupError as error:
-            raise UpstreamFailed(f"{error}.") from None
 
     def _connect(self, host: str, port: int, attempt: ConnectAttempt) -> socket.socket:
         addresses = self._resolver.resolve(host, port, attempt)
