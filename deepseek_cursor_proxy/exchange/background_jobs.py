@@ -228,7 +228,7 @@ class Jobs:
         return None if task is None else task.job
 
     def cancel(self, job: Job) -> bool:
-        """Have a job end, one that waits at once; `job.wait` waits for one that runs. False if it was ended before."""
+        """End a queued job at once, have a running one end; `job.wait` waits for that. False if it ended before."""
         with self._changed:
             task = next((queued for queued in self._queue if queued.job is job), None)
             if task is not None:

@@ -217,7 +217,7 @@ class ChoicesExchange:
             self._put(choice, error)
 
     def _put(self, choice: int, item: Batch | BaseException | _Signal) -> bool:
-        """Hand on an item, waiting for space in the queue; False when the exchange is closed meanwhile."""
+        """Hand on an item, waiting for space in the queue; False if the exchange closes first."""
         while not self._is_closing.is_set():
             try:
                 self._outputs.put(_Output(choice, item), timeout=_CHECK_SECONDS)
@@ -250,7 +250,7 @@ class _Outcome:
         )
 
     def _merge(self, error: BaseException | None) -> Finished:
-        """The end of the choice that decided: the one with this error, else one that was not completed, else any."""
+        """The end of the request: that of the choice with this error, else of an incomplete choice, else of any."""
         end = End.of(error) if error is not None else None
         decided = max(self.finished, key=lambda finished: (finished.end == end, finished.end is not COMPLETED))
         if end is not None and decided.end in (COMPLETED, CLIENT_LEFT):

@@ -93,7 +93,7 @@ class HostChoice:
     def learn(self, reply: Reply, *, has_thinking: bool = True, was_transcript: bool = False) -> None:
         """Learn the form of the reasoning in an answer with thinking or without; no effect if the host is known.
 
-        An answer to a transcript follows a refusal for want of `reasoning_content`, DeepSeek's own form.
+        An answer to a transcript means that the upstream insists on `reasoning_content`, DeepSeek's own form.
         """
         if not self._host.is_learning:
             return
@@ -144,8 +144,8 @@ def _refusal(api: UpstreamApi, request: ChatRequest, caller: bytes) -> _Refusal:
 def _with_form(host: Host, form: ReasoningForm) -> Host:
     """The host with a form; only DeepSeek's own makes an upstream of unknown kind as strict and able as DeepSeek.
 
-    One that has shown no reasoning gets no fillers; one that has shown it in the field of DeepSeek and sends none has
-    none.
+    An upstream that has never sent reasoning gets no fillers. If it has sent `reasoning_content` before, its absence
+    means no reasoning.
     """
     if form is ReasoningForm.NONE:
         return replace(host, requires_reasoning=False)

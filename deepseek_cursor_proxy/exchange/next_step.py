@@ -7,10 +7,10 @@
     any                                  client has a delta (of one upstream: a heartbeat)      GIVE_UP
     connection dropped, 429, 500-504     only upstream, or the chat's own (once); budget left   RETRY
     server tools refused                                                                        WITHOUT_TOOLS
-    one that `cause_of` does not name    or there is no other upstream                          GIVE_UP
+    `cause_of` gives None                or there is no other upstream                          GIVE_UP
     429, 402, 401                        another key of the owner is ready there                OTHER_KEY
     any                                  an upstream was not asked yet                          OTHER_UPSTREAM
-    any                                  one that was asked may recover; budget left            NEW_ROUND
+    any                                  an asked upstream may recover; budget left             NEW_ROUND
     any                                                                                         GIVE_UP
 
 `cause_of` says what a failure means for the upstream, where there are several:
@@ -129,7 +129,7 @@ def next_step(error: ProxyError, situation: Situation) -> Next:
 
 
 def is_reasoning_refusal(error: ProxyError) -> bool:
-    """Whether a history was refused for want of reasoning; some gateways say so in an answer of status 200."""
+    """Whether the upstream refused the history because reasoning is missing; some gateways do so with status 200."""
     status = error.status if isinstance(error, UpstreamRefused) else 400
     return rules.is_reasoning_refusal(status, error.message)
 
@@ -167,7 +167,7 @@ REASONING_REFUSED = "reasoning_refused"
 
 
 def name_refusal(error: ProxyError) -> ProxyError:
-    """The error; one of its own for a history that is refused for want of reasoning, and no transcript follows."""
+    """The error for the client: a refusal for missing reasoning that no transcript follows has its own code."""
     if not is_reasoning_refusal(error):
         return error
     return UpstreamFailed(

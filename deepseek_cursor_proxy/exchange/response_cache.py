@@ -36,7 +36,7 @@ from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.usage.prices import Cost
 
-# After so many calls that failed, those who waited no longer wait for each other: each gets an error of its own.
+# After this many failed calls the waiting requests no longer wait for each other: each gets its own error.
 _MOST_FAILURES = 2
 # Some fifty chunks: so few writes that a long answer takes milliseconds, so small that the first text comes at once.
 _BYTES_PER_PIECE = 16 * 1024
@@ -176,7 +176,7 @@ class CacheLookup:
         self._leave(answer)
 
     def end(self, *, has_failed: bool = False) -> None:
-        """The exchange is over, or asks something else; those who wait for it get no answer. Idempotent."""
+        """The exchange is over, or asks something else; requests that wait for it get no answer. Idempotent."""
         self._recorder = None
         self._leave(has_failed=has_failed)
 
@@ -208,7 +208,7 @@ class Flight:
 
 
 class Seat(NamedTuple):
-    """A place in a flight: the leader's, or that of one who waits, with what wakes it."""
+    """The part of one request in a flight: its leader, or a waiter with its wake-up."""
 
     flight: Flight
     wakeup: Wakeup | None = None
@@ -253,7 +253,7 @@ class Flights:
             else:
                 del self._flights[flight.key]
                 flight.answer, flight.has_failed, flight.is_over = answer, has_failed, True
-                # Under the lock: one that leaves closes its wake-up.
+                # Under the lock: a waiter that leaves closes its wake-up.
                 for waiter in flight.waiters:
                     waiter.notify()
         if wakeup is not None:

@@ -140,7 +140,7 @@ class Services:
         return RequestReport(self.observers, self.numbers, api, path_session)
 
     def accept(self, caller: bytes) -> None:
-        """Write what a caller has made before an upstream accepted its key (see `access`)."""
+        """Write what was held for a caller until an upstream accepted its key (see `access`)."""
         self.sessions.accept(caller)
         self.responses.accept(caller)
 

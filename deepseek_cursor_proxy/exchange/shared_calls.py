@@ -57,7 +57,7 @@ class SharedCalls:
             call.waiters.discard(waiter)
             if call.waiters or call.is_over:
                 return
-            # The next one who wants the result begins anew.
+            # The next request for the result begins a new call.
             self._forget(call)
         call.peer.set(reason)
 
@@ -83,7 +83,7 @@ class SharedCalls:
             with self._lock:
                 self._forget(call)
                 call.is_over = True
-                # Under the lock: one that has left may have closed its wake-up.
+                # Under the lock: a waiter that has left may have closed its wake-up.
                 for waiter in call.waiters:
                     waiter.notify()
             call.peer.close()

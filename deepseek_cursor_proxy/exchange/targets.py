@@ -32,9 +32,9 @@ from deepseek_cursor_proxy.redaction import redact_keys, safe_text
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 from deepseek_cursor_proxy.upstream.key_pool import KeyLease
 
-# A key or account that is put right meanwhile is found again soon.
+# A key or account that its owner repairs is used again soon.
 _REFUSED_SECONDS = 600.0
-# A busy account without a Retry-After of its own, and the longest that one may ask for: it may be for one model only.
+# For a busy account without Retry-After, and the longest Retry-After that counts: it may concern one model only.
 _BUSY_SECONDS = 5.0
 _LONGEST_BUSY_SECONDS = 60.0
 # For clients; without a number some give up at once.
@@ -302,7 +302,7 @@ class Retries:
         return Pause(seconds, failure.reason) if self._now() + seconds <= self._deadline else None
 
     def wait(self, pause: Pause | None, peer: Peer | None) -> None:
-        """Wait, and count the retry that follows; ClientGone when the peer leaves meanwhile."""
+        """Wait, and count the retry that follows; ClientGone if the peer leaves."""
         assert pause is not None
         self._pause(pause.seconds, peer)
         self.reasons.append(pause.reason)

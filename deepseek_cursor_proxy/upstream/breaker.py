@@ -1,6 +1,6 @@
 """Breaker: whether an upstream is worth asking, by what became of the calls to it.
 
-    closed       calls go there; failures of several chats in a row, or one that is sure, open it
+    closed       calls go there; failures of several chats in a row, or one sure failure, open it
     open         calls go elsewhere if they can, for a time that doubles with every probe that fails
     half-open    that time is over: one call is the probe; if the upstream accepts it, the breaker is closed again
 

@@ -1,8 +1,8 @@
 """The limit of calls at once: further ones wait in a queue, first come first served, for a bounded time.
 
 A call acquires its slot before it takes a connection and releases it when its response is closed, so it holds the slot
-for exactly as long as it costs money upstream. A queued call watches its client: one that leaves is out of the queue at
-once. Every model has a limit of its own, because DeepSeek counts the calls to each.
+for exactly as long as it costs money upstream. If the client of a queued call leaves, the call
+leaves the queue at once. Every model has a limit of its own, because DeepSeek counts the calls to each.
 """
 
 import contextlib

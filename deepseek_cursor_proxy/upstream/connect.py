@@ -1,7 +1,7 @@
 """Opens connections: resolve the name, connect, pass through an HTTPS proxy if there is one, shake hands (TLS).
 
-All steps together have one deadline, `connect_timeout`, and every wait watches the client as well: one that leaves
-before the call has begun costs nothing. Certificates are always verified. Failures of the network are raised as they
+All steps together have one deadline, `connect_timeout`, and every wait watches the client as well: if it leaves before
+the call has begun, the call costs nothing. Certificates are always verified. Failures of the network are raised as they
 are, for `client` to translate; those of a proxy name the proxy.
 """
 
@@ -78,7 +78,7 @@ class Connector:
             later = attempt.deadline.allow_for_stop(self._timeout)
             if later == attempt.deadline:
                 raise
-            # This process was stopped meanwhile, and nothing has been sent.
+            # This process was stopped during the attempt, and nothing has been sent.
             return self._try(origin, ConnectAttempt(later, peer))
 
     def _try(self, origin: Origin, attempt: ConnectAttempt) -> Connection:

@@ -173,7 +173,7 @@ class ConnectionPool:
         self._is_closed = False
 
     def take(self, origin: Origin, peer: Peer | None = None, *, is_new: bool = False) -> Connection:
-        """A connection to the origin: a kept one that is alive, or a new one. ClientGone if `peer` leaves meanwhile."""
+        """A connection to the origin: a kept one that is alive, or a new one. ClientGone if `peer` leaves."""
         while not is_new and (idle := self._take_idle(origin)):
             if not idle.is_stale:
                 idle.is_reused = True

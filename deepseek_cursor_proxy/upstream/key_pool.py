@@ -89,8 +89,8 @@ class KeyPool:
     def take(self, kind: RequestKind, digest: str | None = None) -> KeyLease:
         """The key of this digest if it is ready, else the ready one with the fewest calls, the longest unused of these.
 
-        Without a ready key the one that is set aside for the shortest time: its account may have been topped up
-        meanwhile. There must be keys.
+        If none is ready, the key that is set aside for the shortest time: its account may have been topped up since.
+        There must be keys.
         """
         with self._lock:
             now = self._now()
