@@ -86,7 +86,13 @@ class _ChoiceDisplay:
             self._notice = ""
         self._has_text = self._has_text or bool(delta.text)
         self._has_calls = self._has_calls or bool(delta.calls)
-        after = self._end_notice(delta.finish_reason) if delta.finish_reason and self._with_end_notices else ""
+        after = ""
+        if delta.finish_reason and self._with_end_notices:
+            after = thinking_blocks.early_end_notice(delta.finish_reason)
+            after = after if self._has_text else after.lstrip("\n")
+            is_silent = self._has_block and not (self._has_text or self._has_calls)
+            if is_silent and delta.finish_reason == "stop":
+                after = thinking_blocks.NO_ANSWER
         text = before + (delta.text or "") + after if before or after else delta.text
         reasoning = None if self._has_block else delta.reasoning
         if text is delta.text and reasoning is delta.reasoning:
@@ -115,9 +121,3 @@ class _ChoiceDisplay:
             return ""
         writer, self._writer = self._writer, None
         return writer.end() + self._form.closing
-
-    def _end_notice(self, finish_reason: str) -> str:
-        if early := thinking_blocks.early_end_notice(finish_reason):
-            return early if self._has_text else early.lstrip("\n")
-        is_silent = self._has_block and not (self._has_text or self._has_calls)
-        return thinking_blocks.NO_ANSWER if is_silent and finish_reason == "stop" else ""

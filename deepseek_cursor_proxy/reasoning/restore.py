@@ -266,8 +266,8 @@ def prepare(
     if lost and strategy == "reject":
         raise _missing_reasoning(len(lost))
     if lost and strategy == "recover":
-        return _prepare_transcript(request, history, restoration, lost[-1])
-    return _prepare_native(request, history, restoration)
+        return _prepare(request, history, restoration, lost[-1])
+    return _prepare(request, history, restoration)
 
 
 def prepare_second_attempt(
@@ -280,22 +280,21 @@ def prepare_second_attempt(
     lost = [turn for turn in native if turn.is_empty or turn.source is Source.MISSING] or native
     if strategy == "reject":
         raise _missing_reasoning(len(lost))
-    return _prepare_transcript(request, history, restoration, lost[-1]) if lost else refused
+    return _prepare(request, history, restoration, lost[-1]) if lost else refused
 
 
-def _prepare_native(request: ChatRequest, history: History, restoration: Restoration) -> PreparedRequest:
-    repaired = restoration.repaired
+def _prepare(
+    request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn | None = None
+) -> PreparedRequest:
+    """The restored request; with a transcript up to the last lost turn, if there is one."""
+    repaired, turns, aliases = restoration
     if repaired.messages != request.messages:
         request = request._replace(messages=repaired.messages)
-    return PreparedRequest(request, history, restoration.turns, restoration.aliases, repaired.repairs)
-
-
-def _prepare_transcript(
-    request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn
-) -> PreparedRequest:
-    native = _prepare_native(request, history, restoration)
+    native = PreparedRequest(request, history, turns, aliases, repaired.repairs)
+    if last_lost is None:
+        return native
     last = restoration.positions()[last_lost.index]
-    transcription = transcript.transcribe(native.request.messages, last, with_pictures=can_see_images(request.model))
+    transcription = transcript.transcribe(request.messages, last, with_pictures=can_see_images(request.model))
     if transcription is None:
         # Without a user message there is nothing to answer; the fillers are already in place.
         return native

@@ -35,7 +35,13 @@ _tools: Memo[bytes, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: len(key)
 
 
 def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
-    return _move_schema_to_prompt(frame(request, messages(request, host), all_tools(request), host))
+    history = messages(request, host)
+    body = frame(request, history, all_tools(request), host)
+    if (instruction := schema_instruction(body.get("response_format"))) is not None:
+        # After the system prompt: this API has JSON mode, but no schemas.
+        history.insert(count_prompts(history), {"role": "system", "content": instruction})
+        body["response_format"] = {"type": "json_object"}
+    return body
 
 
 def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DEEPSEEK) -> bytes:
@@ -238,18 +244,6 @@ def schema_instruction(form: object) -> str | None:
         return None
     schema = json.dumps(form.get("json_schema"), ensure_ascii=False, separators=(",", ":"))
     return f"Answer with one JSON object that fits this JSON schema:\n{schema}"
-
-
-def _move_schema_to_prompt(body: dict[str, Any]) -> dict[str, Any]:
-    """Put a JSON schema after the system prompt: this API has JSON mode, but no schemas."""
-    instruction = schema_instruction(body.get("response_format"))
-    if instruction is None:
-        return body
-    messages = body["messages"]
-    prompt_count = count_prompts(messages)
-    added = {"role": "system", "content": instruction}
-    messages = [*messages[:prompt_count], added, *messages[prompt_count:]]
-    return {**body, "messages": messages, "response_format": {"type": "json_object"}}
 
 
 def count_prompts(messages: Sequence[Mapping[str, Any]]) -> int:
