@@ -554,4 +554,4 @@ def _choose(texts: Sequence[str], shown: Block | None) -> str | None:
 
 
 def _contradicts(shown: Block, texts: Iterable[str]) -> bool:
-    return bool(shown.reasoning) and not all(thinking_blocks.fits(text, shown) for text in texts)
+    return bool(shown.reasoning) and not all(map(shown.fits, texts))

@@ -162,12 +162,10 @@ class Block:
         return self.readings[0]
 
     def fits(self, reasoning: str) -> bool:
-        """Whether it shows this reasoning, or the beginning of it if it is open."""
-        if reasoning in self.readings:
+        """Whether it shows this reasoning, or how it begins: the rest came after the answer began."""
+        if any(_is_beginning(reading, reasoning, self) for reading in self.readings):
             return True
-        if not self.is_open:
-            return False
-        return any(map(reasoning.startswith, self.readings)) or self.form.shows(self.body, reasoning)
+        return self.is_open and self.form.shows(self.body, reasoning)
 
 
 def undo_client_escapes(text: str) -> str:
@@ -238,7 +236,7 @@ def own_blocks(blocks: Sequence[Block], *reasonings: str | None) -> Sequence[Blo
             return blocks
         if reasoning in map("\n\n".join, _spans(blocks)):
             return blocks
-        if is_first and fits(reasoning, blocks[0]):
+        if is_first and blocks[0].fits(reasoning):
             return blocks[:1]
     return ()
 
@@ -257,11 +255,6 @@ def _is_beginning(shown: str, reasoning: str, last: Block) -> bool:
 def is_single(blocks: Sequence[Block]) -> bool:
     """Whether exactly one block is at the very start; blocks quoted further on are text."""
     return bool(blocks) and blocks[0].start == 0 and (len(blocks) == 1 or blocks[1].start > blocks[0].end)
-
-
-def fits(reasoning: str, block: Block) -> bool:
-    """Whether a block shows this reasoning, or how it begins: the rest came after the answer began."""
-    return block.fits(reasoning) or any(_is_beginning(reading, reasoning, block) for reading in block.readings)
 
 
 def join_split_text(parts: Sequence[str]) -> str | None:
