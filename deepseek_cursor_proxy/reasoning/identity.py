@@ -88,9 +88,9 @@ class TurnKeys:
     _own: bytes
     _calls: tuple[ToolCall, ...]
     _result_ids: tuple[str, ...]
-    # The chains of the dialogue and of the round up to it.
+    # The chain of the dialogue up to it.
     _dialogue: bytes
-    _round: bytes | None
+    round: tuple[bytes, ...]
     # For recording only: the dialogue and round keys without the client's name for the chat.
     unnamed: tuple[bytes, ...] = ()
 
@@ -117,10 +117,6 @@ class TurnKeys:
     @functools.cached_property
     def dialogue(self) -> bytes:
         return digest(self._dialogue, b"talk key")
-
-    @property
-    def round(self) -> tuple[bytes, ...]:
-        return () if self._round is None else (self._round,)
 
     def weaker_keys(self) -> tuple[bytes, ...]:
         return (self.alias, *self.call, *self.result, self.dialogue, *self.round)
@@ -311,10 +307,12 @@ class _HashChains:
         result_ids, self._result_ids = tuple(self._result_ids), []
         if role != "assistant":
             return None
-        round_ = self._round if self._round_bytes >= _FEWEST_ROUND_BYTES else None
+        round_keys = (self._round,) if self._round and self._round_bytes >= _FEWEST_ROUND_BYTES else ()
         self._round_bytes += own.size
         self._last_answer = own
-        return TurnKeys(self.exact, self._namespace, own.digest, message.tool_calls, result_ids, self._dialogue, round_)
+        return TurnKeys(
+            self.exact, self._namespace, own.digest, message.tool_calls, result_ids, self._dialogue, round_keys
+        )
 
 
 def is_unique_id(call_id: str) -> bool:
