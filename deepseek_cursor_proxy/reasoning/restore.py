@@ -210,13 +210,16 @@ class FoundTurns(NamedTuple):
 def look_up(request: ChatRequest, history: History, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
     """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs.
 
-    The chat memory knows the texts of turns that were sent before.
+    The chat memory knows the texts of turns that were sent before. They count while the store has the newest turn: else
+    it may have been cleared.
     """
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
     before = memory.look_up(_RESTORE, history.keys).result
     known = before.sent if before is not None and before.uses < _MOST_USES else {}
-    new_keys = [key for key in history.sent_keys if key is not None and key not in known]
-    stored = known | find([*new_keys, *(keys.exact for _, keys in turns[-1:])])
+    sent_keys = [key for key in history.sent_keys if key is not None]
+    stored = find([*(key for key in sent_keys if key not in known), *(keys.exact for _, keys in turns[-1:])])
+    if known:
+        stored = known | stored if stored else find(sent_keys)
     others = []
     for at, keys in turns:
         # Confirmed: the store has the reasoning that was sent for the turn, and the client does not contradict it.

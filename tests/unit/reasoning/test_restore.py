@@ -420,14 +420,28 @@ class TestGrownHistory(unittest.TestCase):
             sizes.append(len(keys))
             return {key: list(self.memory.found[key]) for key in keys if key in self.memory.found}
 
-        request, chats = _request(self.chat, True, True), self.memory.chats
+        messages = self.chat[:-2]
+        request, chats = _request(messages, True, True), self.memory.chats
         for _ in range(3 * 101):
             found = find_turns(ME, request, find, chats)
             prepared = prepare(found.request, found.history, found.stored, "placeholder", chats)
             self.memory.record_aliases(prepared)
-        sent_keys = sum(message.role == "assistant" for message in self.chat)
+        sent_keys = sum(message.role == "assistant" for message in messages)
         # The exact key of the last turn is always looked up.
         self.assertEqual({1: 200, sent_keys + 1: 2}, Counter(sizes[-202:]))
+
+    def test_a_cleared_store_is_cleared_for_chats_in_memory_too(self) -> None:
+        request, chats, known = _request(self.chat[:-2], True, True), self.memory.chats, self.memory.found
+
+        def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
+            return {key: list(known[key]) for key in keys if key in known}
+
+        for _ in range(3):
+            found = find_turns(ME, request, find, chats)
+            self.memory.record_aliases(prepare(found.request, found.history, found.stored, "placeholder", chats))
+        self.assertTrue(found.stored)
+        known.clear()
+        self.assertEqual({}, find_turns(ME, request, find, chats).stored)
 
     def test_restored_messages_that_did_not_change_are_the_same_objects(self) -> None:
         """Encoded bytes are kept by these objects: 200 turns took 1.6 times as long when each last turn was new."""
