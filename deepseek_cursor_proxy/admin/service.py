@@ -28,10 +28,10 @@ from deepseek_cursor_proxy.errors import Overloaded, StartupError
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.server.acceptor import Acceptor
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, encode_refusal
-from deepseek_cursor_proxy.server.connections import Connections, StopStage
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage, encode_refusal
+from deepseek_cursor_proxy.server.connections import Connections
+from deepseek_cursor_proxy.server.event_loop import EventLoop
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
-from deepseek_cursor_proxy.server.stream_loop import StreamLoop
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.app import AdminApp
@@ -101,7 +101,7 @@ class AdminService:
 
 
 class AdminServer:
-    """The listener, started and stopped by the main thread. Each connection has a thread, and the acceptor one."""
+    """The listener, started and stopped by the main thread; it has an event loop and workers of its own."""
 
     def __init__(self, listener: socket.socket, config: ProxyConfig, load_app: Callable[[], App]) -> None:
         """`load_app` is called for every request; OSError means that no descriptors are left. Raises StartupError."""
@@ -109,13 +109,12 @@ class AdminServer:
         # For a browser on this machine.
         self.url = local_url(host, port)
         self.config = replace(config, max_request_body_bytes=_MOST_BODY_BYTES, write_timeout=_WRITE_SECONDS)
-        self.stream_loop = StreamLoop()
         self._load_app = load_app
         self._listener = listener
-        self._connections = Connections()
-        self.stop_wakeup = self._connections.stop_wakeup
-        self._acceptor = Acceptor(listener, self._accept, _TOO_MANY_REPLY)
-        thread = start_thread(self._acceptor.run, "admin-accept")
+        loop = EventLoop()
+        self._acceptor = Acceptor(loop, self._accept, _TOO_MANY_REPLY)
+        self._connections = Connections(loop, "admin-worker", self._acceptor.reject)
+        thread = start_thread(partial(self._acceptor.run, listener), "admin-accept")
         if thread is None:
             listener.close()
             self._connections.close()
@@ -135,26 +134,14 @@ class AdminServer:
         self._thread.join()
         self._listener.close()
         for stage in (StopStage.END_RESPONSES, StopStage.ABORT):
-            self._connections.stop(stage)
-            self._connections.wait_until_empty(_STOP_SECONDS)
+            self._connections.stop(stage, _STOP_SECONDS)
         self._connections.close()
-        self.stream_loop.close()
 
     def _accept(self, sock: socket.socket, _: object) -> None:
-        if not self._connections.try_acquire(MOST_CONNECTIONS):
+        if len(self._connections) < MOST_CONNECTIONS:
+            self._connections.add(ClientConnection(sock, self))
+        else:
             self._acceptor.reject(sock)
-        elif start_thread(partial(self._serve, sock), "admin-connection") is None:
-            self._connections.release()
-            self._acceptor.reject(sock)
-
-    def _serve(self, sock: socket.socket) -> None:
-        try:
-            with sock:
-                self._connections.serve(ClientConnection(sock, self))
-        except Exception as error:
-            _log.error("unexpected %s on a connection to the dashboard", type(error).__name__)
-        finally:
-            self._connections.release()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -23,8 +23,7 @@ class WaitHandle(Protocol):
 class Lull:
     """A stream has nothing to hand on yet. Its consumer waits for `handle`, then asks for the next item.
 
-    Without a handle the next item may take a step that blocks (the disk, another call), so a thread that must not
-    block leaves it to one that may; that one can ignore the lull.
+    No handle: the next step may block (the disk, another call); the event loop leaves it to a worker, which goes on.
     """
 
     handle: WaitHandle | None = None

@@ -57,9 +57,11 @@ class ReadWaiter:
         ready = self._poll.poll(seconds * 1000 if seconds > 0 else 0)
         if len(ready) == 1 and ready[0][0] == self._fileno:
             return True
-        if not ready and seconds <= 0:
-            return False
-        return wait_readable(self._sock, Deadline(until).allow_for_stop(seconds).left, self.peer)
+        if ready:
+            return wait_readable(self._sock, until - time.monotonic(), self.peer)
+        # Nothing came in time, unless this process was stopped meanwhile.
+        allowed = Deadline(until).allow_for_stop(seconds) if seconds > 0 else until
+        return allowed > until and wait_readable(self._sock, allowed - time.monotonic(), self.peer)
 
 
 def pause(seconds: float, peer: Peer | None) -> None:

@@ -1,15 +1,14 @@
 """Accepts clients, and rejects those beyond the limits with a reply they can read.
 
-One thread runs the loop and never waits for a single client. A rejected client is sent a reply, and what it sends is
+It runs in the event loop and never waits for a single client. A rejected client is sent a reply, and what it sends is
 read for a moment, because closing a socket with unread bytes resets the connection, and the reply is lost. When no
-descriptor is left, one held in reserve serves to reply. The loop goes on whatever happens, and without spinning.
+descriptor is left, one held in reserve serves to reply. Accepting goes on whatever happens, and without spinning.
 """
 
 import contextlib
 import errno
 import logging
 import os
-import selectors
 import socket
 import threading
 import time
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.server.event_loop import READ, EventLoop
 
 _log = logging.getLogger(__name__)
 
@@ -35,66 +34,55 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Acceptor:
-    """`run` runs once, on one thread, and calls `on_accept`, which may call `reject`; any thread may call `stop`."""
+    """`run` runs once, on one thread, which alone calls the rest but for `stop`: any thread may call that."""
 
-    def __init__(self, listener: socket.socket, on_accept: OnAccept, rejection: bytes) -> None:
-        self._listener = listener
+    _listener: socket.socket
+
+    def __init__(self, loop: EventLoop, on_accept: OnAccept, rejection: bytes) -> None:
+        self._loop = loop
         self._on_accept = on_accept
         self._rejection = rejection
         self._is_stopping = threading.Event()
-        self._is_running = False
-        # Protects `_wakeup` and `_is_running`; notified when `run` is over.
+        # Protects `_is_running`; notified when `run` is over.
         self._changed = threading.Condition()
-        self._wakeup: Wakeup | None = None
+        self._is_running = False
         self._reserve: int | None = None
-        self._lingering_clients: dict[socket.socket, Deadline] = {}
+        self._lingering_clients: dict[socket.socket, _LingeringClient] = {}
         self._warned_at = float("-inf")
 
-    def run(self) -> None:
-        with contextlib.ExitStack() as stack:
-            selector = stack.enter_context(selectors.DefaultSelector())
-            wakeup = stack.enter_context(contextlib.closing(Wakeup()))
-            stack.callback(self._end)
-            with self._changed:
-                if self._is_stopping.is_set():
-                    # Stopped before it started; the listener may be closed by now.
-                    return
-                self._wakeup, self._is_running = wakeup, True
+    def run(self, listener: socket.socket) -> None:
+        """Run the loop, and accept clients, until `stop`."""
+        with self._changed:
+            if self._is_stopping.is_set():
+                # Stopped before it started; the listener may be closed by now.
+                return
+            self._is_running = True
+        try:
             self._reserve = _descriptor()
-            self._listener.setblocking(False)
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(wakeup, selectors.EVENT_READ)
-            self._selector = selector
-            while not self._is_stopping.is_set():
-                self._poll_once()
+            self._listener = listener
+            listener.setblocking(False)
+            self._loop.selector.register(listener, READ, self._accept)
+            self._loop.run_until(self._is_stopping.is_set)
+        finally:
+            self._end()
 
     def stop(self) -> None:
         """Returns when no client is accepted any more; before `run`, none will be."""
         with self._changed:
             self._is_stopping.set()
-            if self._wakeup is not None:
-                self._wakeup.set()
+            self._loop.post(lambda: None)
             self._changed.wait_for(lambda: not self._is_running)
 
     def reject(self, sock: socket.socket) -> None:
         """Send the rejection, and close once the client has had the time to read it."""
         if self._send_rejection(sock):
-            self._lingering_clients[sock] = Deadline.after(_LINGER_SECONDS)
-            self._selector.register(sock, selectors.EVENT_READ)
+            self._lingering_clients[sock] = client = _LingeringClient(self, sock)
+            self._loop.selector.register(sock, READ, client.on_input)
+            self._loop.add_timed(client)
             if len(self._lingering_clients) > _MOST_LINGERING:
-                self._drop(next(iter(self._lingering_clients)))
+                self.drop(next(iter(self._lingering_clients)))
 
-    def _poll_once(self) -> None:
-        timeout = max(0.0, min(self._lingering_clients.values()).left) if self._lingering_clients else None
-        for key, _ in self._selector.select(timeout):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj in self._lingering_clients:
-                self._discard_input(key.fileobj)
-        for sock in [sock for sock, deadline in self._lingering_clients.items() if deadline.is_over]:
-            self._drop(sock)
-
-    def _accept(self) -> None:
+    def _accept(self, events: int) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
                 sock, address = self._listener.accept()
@@ -121,7 +109,7 @@ class Acceptor:
         """Free the descriptors of lingering clients, and use the reserve to reply to one client."""
         self._warn(error)
         for sock in list(self._lingering_clients):
-            self._drop(sock)
+            self.drop(sock)
         if self._reserve is not None:
             os.close(self._reserve)
             with contextlib.suppress(OSError):
@@ -152,28 +140,42 @@ class Acceptor:
             sock.close()
             return False
 
-    def _discard_input(self, sock: socket.socket) -> None:
-        with contextlib.suppress(BlockingIOError):
-            try:
-                if sock.recv(65536):
-                    return
-            except ConnectionError:
-                pass
-            self._drop(sock)
-
-    def _drop(self, sock: socket.socket) -> None:
-        del self._lingering_clients[sock]
-        self._selector.unregister(sock)
-        sock.close()
+    def drop(self, sock: socket.socket) -> None:
+        if (client := self._lingering_clients.pop(sock, None)) is not None:
+            self._loop.timed.discard(client)
+            self._loop.selector.unregister(sock)
+            sock.close()
 
     def _end(self) -> None:
+        self._loop.selector.unregister(self._listener)
         for sock in list(self._lingering_clients):
-            self._drop(sock)
+            self.drop(sock)
         if self._reserve is not None:
             os.close(self._reserve)
         with self._changed:
-            self._wakeup, self._is_running = None, False
+            self._is_running = False
             self._changed.notify_all()
+
+
+class _LingeringClient:
+    """A rejected client that may still send: reading that keeps its connection from being reset."""
+
+    def __init__(self, acceptor: Acceptor, sock: socket.socket) -> None:
+        self._acceptor = acceptor
+        self._sock = sock
+        self.until = Deadline.after(_LINGER_SECONDS)
+
+    def on_due(self) -> None:
+        self._acceptor.drop(self._sock)
+
+    def on_input(self, events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                if self._sock.recv(65536):
+                    return
+            except ConnectionError:
+                pass
+            self._acceptor.drop(self._sock)
 
 
 def _descriptor() -> int | None:

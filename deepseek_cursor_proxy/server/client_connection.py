@@ -1,8 +1,11 @@
 """One client connection: reads requests strictly, calls the app, writes its replies, until one side ends it.
 
+It is a generator that yields wherever it would have to wait for its client or, in a stream, for DeepSeek; `connections`
+waits, and resumes it. Only the app blocks, and a body that the app reads.
+
 A client that closes, even half of its connection, counts as gone, as it does for nginx: what runs for it stops. That
-is seen wherever the proxy waits (`net/wait`, for a shared stream `stream_loop`) and raised as ClientGone; closing the
-body (`api/reply`) closes the exchange, which closes the upstream response and thereby its connection.
+is seen wherever the proxy waits (`net/wait`, `connections`) and raised as ClientGone; closing the body (`api/reply`)
+closes the exchange, which closes the upstream response and thereby its connection.
 When the proxy stops, connections without a request end at once and the others after their response; a response that
 takes too long for that ends where it is, with an error for the client.
 """
@@ -10,9 +13,9 @@ takes too long for that ends where it is, with an error for the client.
 import contextlib
 import logging
 import socket
-import threading
-from collections.abc import Callable
-from functools import cached_property
+import time
+from collections.abc import Callable, Generator
+from enum import Enum, IntEnum
 from typing import Protocol
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -24,18 +27,18 @@ from deepseek_cursor_proxy.errors import (
     ProxyStopping,
     RequestTimeout,
 )
-from deepseek_cursor_proxy.http1 import heads
+from deepseek_cursor_proxy.http1 import bodies, heads
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, WaitHandle
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import ReadWaiter, can_write
-from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.server.request_body import RequestBody
-from deepseek_cursor_proxy.server.stream_loop import StreamLoop
-from deepseek_cursor_proxy.server.stream_sender import StreamSender
 
 _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 65536
+# What is kept of requests that a client sends before it has the answer to the one before.
+_MOST_EARLY_BYTES = 32 * 1024
 # What the system buffers for a client that reads slowly. By default Linux grows it to 4 MB, all of which is generated
 # and paid for before we notice that the client does not read.
 _SEND_BUFFER_BYTES = 128 * 1024
@@ -43,8 +46,8 @@ _SEND_BUFFER_BYTES = 128 * 1024
 # still sends gets more time than a silent one.
 _LINGER_SECONDS = 10.0
 _LINGER_SILENCE_SECONDS = 2.0
-# How often a client that does not read is checked: it may have closed, which a blocked write does not show.
-_RECHECK_SECONDS = 0.25
+# A stream that never pauses is left to a worker after so many pieces, so that it does not keep the others waiting.
+_MOST_PIECES = 8
 
 
 class ServerContext(Protocol):
@@ -56,75 +59,114 @@ class ServerContext(Protocol):
     @property
     def config(self) -> ProxyConfig: ...
 
-    @property
-    def stream_loop(self) -> StreamLoop: ...
 
-    # Ends the waits of connections without a request when the server stops.
-    @property
-    def stop_wakeup(self) -> Wakeup: ...
+class StopStage(IntEnum):
+    """How far the stop of the server has come."""
+
+    SERVING = 0
+    # No request is read any more; connections end after the response they send.
+    FINISH_RESPONSES = 1
+    # Responses end where they are, with an error for the client.
+    END_RESPONSES = 2
+    ABORT = 3
+
+
+class Wait(Enum):
+    """What a connection waits for, until its `deadline`."""
+
+    # The client sends something, or closes.
+    READABLE = "readable"
+    # The client reads.
+    WRITABLE = "writable"
+
+
+# Why a connection does not go on. A Lull with a handle: the stream waits for that. BLOCKING: only a worker may go on.
+Pause = Wait | Lull
+Steps = Generator[Pause, None, None]
 
 
 class ClientConnection:
-    """Used by its own thread; `stop_after_response`, `end_response` and `abort` may be called by any."""
+    """Used by one thread at a time: a worker, or the event loop's, which also calls `stop` at any moment."""
 
     def __init__(self, sock: socket.socket, server: ServerContext) -> None:
         # With a timeout, Python would look at the socket and at the clock before every call.
         sock.setblocking(False)
-        self._sock = sock
+        self.sock = self._sock = sock
         self._waiter = ReadWaiter(sock)
         self._server = server
         self._address = _peer_address(sock)
+        # What has arrived and was not read yet.
         self._rest = b""
         # Whether the request that is read begins as HEAD does: no reply to it has a body, a refusal included.
         self._is_head = False
-        self._is_stopping = False
+        self._stage = StopStage.SERVING
         self._is_ending = False
-        # Protects `_is_idle`: closing an idle connection must not hit one that just became busy.
-        self._lock = threading.Lock()
-        self._is_idle = False
+        # Whether a wait for the client has to end.
+        self._is_interrupted = False
+        # The end of a wait for the client; see Wait.
+        self.deadline = Deadline(0.0)
+        # Of the stream that was last waited for.
+        self._stream_waiter = self._waiter
+        self._stream_handle: WaitHandle | None = None
+        self._steps = self._serve()
+        self.pause: Pause | None = BLOCKING
 
-    def serve(self) -> None:
-        """Answer requests until the connection ends."""
-        with contextlib.suppress(OSError, ClientGone):
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-            try:
-                self._serve_all()
-            except ProxyError as error:
-                self._refuse(error)
+    # By who waits for it …
 
-    def _serve_all(self) -> None:
-        is_open = True
-        while is_open and not self._is_stopping:
-            is_open = self._serve_one()
-        if is_open and self._rest:
-            # The client sent it in advance, after our reply kept the connection open.
-            self._is_head = _begins_as_head(self._rest)
-            raise ProxyStopping
+    def resume(self) -> Pause | None:
+        """Go on until there is something to wait for, which `pause` has from then on: None when it has ended."""
+        self.pause = next(self._steps, None)
+        return self.pause
 
-    def _refuse(self, error: ProxyError) -> None:
-        """Send what is wrong and end the connection, leaving the client the time to read it."""
-        self.send(encode_refusal(error, with_body=not self._is_head))
-        self._linger()
+    @property
+    def handle(self) -> WaitHandle | None:
+        """What a stream waits for."""
+        return self.pause.handle if isinstance(self.pause, Lull) else None
 
-    # Stopping, from other threads …
+    def wait(self, seconds: float) -> bool:
+        """Whether it can go on within that time."""
+        handle = self.handle
+        if handle is None:
+            return can_write(self._sock, seconds) if self.pause is Wait.WRITABLE else self._waiter.wait(seconds)
+        if self._stream_handle is not handle:
+            self._stream_handle, self._stream_waiter = handle, ReadWaiter(handle, self)
+        try:
+            return self._stream_waiter.wait(min(seconds, handle.until - time.monotonic()))
+        except (ClientGone, ProxyError) as error:
+            self.interrupt(error)
+            return True
 
-    def stop_after_response(self) -> None:
-        with self._lock:
-            self._is_stopping = True
-            if self._is_idle:
-                self._shut(socket.SHUT_RD)
+    def interrupt(self, error: Exception | None = None) -> None:
+        """Have the wait end with this error, or because the client left or the proxy stops.
 
-    def end_response(self) -> None:
-        """End the response now: `close_reason` interrupts its waits."""
-        with self._lock:
-            self._is_stopping = self._is_ending = True
-        self._shut(socket.SHUT_RD)
+        A stream raises it itself, because it has to store what it has.
+        """
+        if (handle := self.handle) is not None:
+            handle.interrupt(error or self.close_reason or ClientGone())
+        else:
+            self._is_interrupted = True
 
-    def abort(self) -> None:
-        """End the connection now: waits see a client that has left, and writes to it fail."""
-        self._is_stopping = True
-        self._shut(socket.SHUT_RDWR)
+    @property
+    def can_receive(self) -> bool:
+        """Whether `receive_early` may be called."""
+        return self._stage < StopStage.END_RESPONSES and len(self._rest) < _MOST_EARLY_BYTES
+
+    def receive_early(self) -> bool:
+        """Keep what a client sends before it has its answer; False when it has left."""
+        data = self._receive_now()
+        self._rest += data or b""
+        return data != b""
+
+    def stop(self, stage: StopStage) -> None:
+        self._stage = stage
+        self._is_ending = self._is_ending or stage is StopStage.END_RESPONSES
+        if stage >= StopStage.END_RESPONSES:
+            # Wakes a worker that waits for the client or for DeepSeek: to that, the client has left.
+            self._shut(socket.SHUT_RDWR if stage is StopStage.ABORT else socket.SHUT_RD)
+
+    def close(self) -> None:
+        self._shut(socket.SHUT_WR)
+        self._sock.close()
 
     def _shut(self, how: int) -> None:
         with contextlib.suppress(OSError):
@@ -147,11 +189,34 @@ class ClientConnection:
         except OSError:
             return True
 
+    # All requests …
+
+    def _serve(self) -> Steps:
+        """Answer requests until the connection ends."""
+        try:
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            try:
+                while (yield from self._serve_one()):
+                    pass
+            except ProxyError as error:
+                yield from self._refuse(error)
+        except (OSError, ClientGone):
+            pass
+        except Exception as error:
+            details = _log.isEnabledFor(logging.DEBUG)
+            _log.error("unexpected %s on a connection", type(error).__name__, exc_info=details)
+
+    def _refuse(self, error: ProxyError) -> Steps:
+        """Send what is wrong and end the connection, leaving the client the time to read it."""
+        yield from self._send(encode_refusal(error, with_body=not self._is_head))
+        yield from self._linger()
+
     # One request …
 
-    def _serve_one(self) -> bool:
+    def _serve_one(self) -> Generator[Pause, None, bool]:
         """Whether the connection goes on after this request."""
-        head = self._read_head()
+        head = yield from self._read_head()
         if head is None:
             return False
         body = RequestBody(self, head, self._server.config)
@@ -159,16 +224,17 @@ class ClientConnection:
         authority = heads.target_authority(head.target)
         request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._address, authority)
         reply = self._call_app(request)
-        is_persistent = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._is_stopping
+        is_persistent = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._stage
         if isinstance(reply.body, bytes):
-            self.send(_encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=not self._is_head))
+            data = _encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=not self._is_head)
+            yield from self._send(data)
         else:
             # HTTP/1.0 has no chunks: there the end of the connection is the end of the body.
             is_chunked = head.version >= (1, 1)
             is_persistent = is_persistent and is_chunked
-            self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
+            yield from self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
         if not body.is_read:
-            self._linger()
+            yield from self._linger()
         return is_persistent
 
     def _call_app(self, request: HttpRequest) -> HttpReply:
@@ -184,78 +250,82 @@ class ClientConnection:
 
     # Reading …
 
-    def _read_head(self) -> heads.RequestHead | None:
+    def _read_head(self) -> Generator[Pause, None, heads.RequestHead | None]:
         """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
-        self._begin_idle()
-        try:
-            return self._await_head()
-        finally:
-            self._end_idle()
-
-    def _begin_idle(self) -> None:
-        with self._lock:
-            self._is_idle = True
-            if self._is_stopping:
-                self._shut(socket.SHUT_RD)
-
-    def _end_idle(self) -> None:
-        with self._lock:
-            self._is_idle = False
-
-    def _await_head(self) -> heads.RequestHead | None:
         config = self._server.config
-        first = self._rest or self.receive(Deadline.after(config.idle_timeout))
-        if not first:
-            return None
-        self._is_head = _begins_as_head(first)
-        deadline: Deadline | None = None
-
-        def receive() -> bytes | None:
-            nonlocal deadline
-            # After its first bytes the whole head has one deadline: a byte now and then does not extend it.
-            deadline = deadline or Deadline.after(config.header_timeout)
-            data = self.receive(deadline)
-            deadline = deadline.allow_for_stop(config.header_timeout)
-            return data
-
-        try:
-            head, self._rest = heads.read_request_head(receive, first)
-        except heads.IncompleteHead as error:
-            if error.is_empty:
+        data, self._rest = self._rest, b""
+        if data:
+            self._is_head = _begins_as_head(data)
+            if self._stage:
+                # The client sent it in advance, after our reply kept the connection open.
+                raise ProxyStopping
+            # The loop may have sent the end of the response before.
+            yield BLOCKING
+        else:
+            data = (yield from self._receive(Deadline.after(config.idle_timeout), config.idle_timeout)) or b""
+            if not data:
                 return None
-            raise self._incomplete_head(is_late=error.is_late) from None
+            self._is_head = _begins_as_head(data)
+        received = heads.parse_whole_head(data, heads.parse_request_head)
+        if received is None:
+            received = yield from self._read_long_head(data, config.header_timeout)
+        if received is None:
+            return None
+        head, self._rest = received
         self._is_head = head.method == "HEAD"
         return head
 
-    def _incomplete_head(self, *, is_late: bool) -> ProxyError:
-        if self._is_stopping:
-            return ProxyStopping()
-        if is_late:
-            return RequestTimeout("The request did not arrive in time.")
-        return ProtocolError("The request ends in the middle of its head.")
+    def _read_long_head(
+        self, data: bytes | None, timeout: float
+    ) -> Generator[Pause, None, heads.ReceivedHead[heads.RequestHead] | None]:
+        """A head that did not arrive at once, or is to be refused; None when nothing but blank lines came."""
+        buffer = heads.HeadBuffer()
+        # After its first bytes the whole head has one deadline: a byte now and then does not extend it.
+        deadline = Deadline.after(timeout)
+        while data:
+            if (raw := buffer.feed(data)) is not None:
+                return heads.ReceivedHead(heads.parse_request_head(raw), buffer.take_rest())
+            data = yield from self._receive(deadline, timeout)
+            deadline = self.deadline
+        if buffer.is_empty:
+            return None
+        if self._stage:
+            raise ProxyStopping
+        if data is None:
+            raise RequestTimeout("The request did not arrive in time.")
+        raise ProtocolError("The request ends in the middle of its head.")
+
+    def _receive(self, deadline: Deadline, timeout: float) -> Generator[Pause, None, bytes | None]:
+        """What arrives, b"" when the client closed or the proxy stops, None when the deadline came first."""
+        self.deadline = deadline
+        while True:
+            yield Wait.READABLE
+            # Once more after the deadline, and when the proxy stops: something may have arrived by then.
+            data = self._receive_now()
+            if data is not None:
+                return data
+            if self._is_interrupted or self._stage:
+                return b""
+            self.deadline = self.deadline.allow_for_stop(timeout)
+            if self.deadline.is_over:
+                return None
+
+    def _receive_now(self) -> bytes | None:
+        """What has arrived, b"" when the client closed, None when there is nothing."""
+        try:
+            return self._sock.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
 
     def receive(self, deadline: Deadline) -> bytes | None:
-        """What arrives, b"" when the client closed, None when the deadline came first."""
-        waiter = self._idle_waiter if self._is_idle else self._waiter
-        try:
-            while waiter.wait(deadline.left):
-                try:
-                    return self._sock.recv(_RECEIVE_BYTES)
-                except BlockingIOError:
-                    # A spurious event.
-                    continue
-            return None
-        except ConnectionError:
-            return b""
-        except ClientGone:
-            # The server stops: what has arrived by now is the last that is read.
-            with contextlib.suppress(OSError):
-                return self._sock.recv(_RECEIVE_BYTES)
-            return b""
-
-    @cached_property
-    def _idle_waiter(self) -> ReadWaiter:
-        return ReadWaiter(self._sock, self._server.stop_wakeup)
+        """What arrives, b"" when the client closed, None when the deadline came first. For a body: this blocks."""
+        while self._waiter.wait(deadline.left):
+            # None: a spurious event.
+            if (data := self._receive_now()) is not None:
+                return data
+        return None
 
     def take_rest(self) -> bytes:
         rest, self._rest = self._rest, b""
@@ -267,56 +337,90 @@ class ClientConnection:
     # Writing …
 
     def send(self, data: bytes) -> None:
-        """Send everything. If the client does not read: ClientGone once it has closed, else TimeoutError."""
-        sent = self.send_now(data)
-        view = memoryview(data)[sent:] if sent < len(data) else b""
-        while view:
-            try:
-                view = view[self._sock.send(view) :]
-            except BlockingIOError:
-                self._await_reader()
+        """Send a few bytes before the reply; a client that lets no more in does not read."""
+        if self.send_now(data) < len(data):
+            raise ClientGone
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: bytes | memoryview) -> int:
         """Send what can be sent without waiting; how many bytes that was."""
         try:
             return self._sock.send(data)
         except BlockingIOError:
             return 0
 
-    def _await_reader(self) -> None:
-        timeout = self._server.config.write_timeout
-        left, deadline = timeout, Deadline.after(timeout)
-        while not can_write(self._sock, min(_RECHECK_SECONDS, left)):
-            if left <= 0:
-                raise TimeoutError
-            deadline = deadline.allow_for_stop(timeout)
-            left = deadline.left
-            # When we shut down reading ourselves it looks the same, and the client may still read.
-            if self.has_left() and not self._is_stopping:
-                raise ClientGone
+    def _send(self, data: bytes) -> Steps:
+        """Send everything. If the client does not read: ClientGone once it has closed, else TimeoutError."""
+        if (sent := self.send_now(data)) < len(data):
+            yield from self._send_rest(data, sent)
 
-    def _stream(self, reply: HttpReply, body: Body, *, is_persistent: bool, is_chunked: bool) -> None:
+    def _send_rest(self, data: bytes, sent: int) -> Steps:
+        view = memoryview(data)[sent:]
+        timeout = self._server.config.write_timeout
+        self.deadline = Deadline.after(timeout)
+        while view:
+            yield Wait.WRITABLE
+            if sent := self.send_now(view):
+                view, self.deadline = view[sent:], Deadline.after(timeout)
+            elif self._is_interrupted:
+                raise ClientGone
+            else:
+                self.deadline = self.deadline.allow_for_stop(timeout)
+                if self.deadline.is_over:
+                    raise TimeoutError
+
+    def _stream(self, reply: HttpReply, body: Body, *, is_persistent: bool, is_chunked: bool) -> Steps:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
             head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(is_persistent))
             if self._is_head:
                 # The head alone, as it is for GET (RFC 9112, 6.1); nothing of the body is computed.
-                self.send(head)
+                yield from self._send(head)
             else:
-                StreamSender(self, body, head, is_chunked=is_chunked).run(self._server.stream_loop)
+                yield from self._send_pieces(body, head, is_chunked=is_chunked)
+            if not body.is_finished:
+                # Closing it may block.
+                yield BLOCKING
+        except Exception:
+            yield BLOCKING
+            raise
         finally:
             body.close()
 
-    def _linger(self) -> None:
+    def _send_pieces(self, body: Body, head: bytes, *, is_chunked: bool) -> Steps:
+        """Send every piece as one write, the head with the first and the end with the last."""
+        frame: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
+        pieces = iter(body)
+        unsent, count = head, 0
+        for piece in pieces:
+            if isinstance(piece, Lull):
+                if unsent:
+                    yield from self._send(unsent)
+                    unsent = b""
+                count = 0
+                yield piece
+            elif body.is_finished:
+                rest = [each for each in pieces if not isinstance(each, Lull)]
+                unsent += frame(b"".join([piece, *rest]))
+            else:
+                data = unsent + frame(piece) if unsent else frame(piece)
+                unsent = b""
+                if (sent := self.send_now(data)) < len(data):
+                    yield from self._send_rest(data, sent)
+                count += 1
+                if count % _MOST_PIECES == 0:
+                    yield BLOCKING
+        unsent += bodies.LAST_CHUNK if is_chunked else b""
+        if unsent:
+            yield from self._send(unsent)
+
+    def _linger(self) -> Steps:
         """Discard what the client still sends, until it has read our reply; an early close would lose that."""
         self._shut(socket.SHUT_WR)
         deadline = Deadline.after(_LINGER_SECONDS)
-        self._begin_idle()
-        try:
-            while self.receive(min(deadline, Deadline.after(_LINGER_SILENCE_SECONDS))) and not deadline.is_over:
-                pass
-        finally:
-            self._end_idle()
+        while not deadline.is_over:
+            silence = min(deadline, Deadline.after(_LINGER_SILENCE_SECONDS))
+            if not (yield from self._receive(silence, _LINGER_SILENCE_SECONDS)):
+                return
 
 
 def encode_refusal(error: ProxyError, *, with_body: bool = True) -> bytes:

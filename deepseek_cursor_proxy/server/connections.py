@@ -1,92 +1,215 @@
-"""The open client connections: how many there are, and the stages in which the server stops them."""
+"""The open client connections: each is run by a worker or waits in the event loop, and all are stopped in stages.
 
+A connection that is idle, whose stream has nothing to send, or whose client does not read, is *parked*: the loop waits
+for it, and no thread does. A worker runs it when there is something to do. Only a stream that goes on without blocking
+is resumed by the loop itself, because handing a chunk to another thread takes longer than sending it. While few workers
+are busy, one waits a moment for its connection before it parks it: the next request of a busy client comes by then.
+"""
+
+import socket
 import threading
-from enum import IntEnum
+from collections.abc import Callable
+from functools import partial
 
+from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.http1.lull import BLOCKING, WaitHandle
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.server.client_connection import ClientConnection
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage, Wait
+from deepseek_cursor_proxy.server.event_loop import READ, WRITE, EventLoop
+from deepseek_cursor_proxy.server.workers import Workers
 
-
-class StopStage(IntEnum):
-    """How far the stop of the server has come."""
-
-    SERVING = 0
-    # No request is read any more; connections end after the response they send.
-    FINISH_RESPONSES = 1
-    # Responses end where they are, with an error for the client.
-    END_RESPONSES = 2
-    ABORT = 3
+_LINGER_SECONDS = 0.01
+# The stage that ends a wait for the client; a stream's wait for DeepSeek ends with END_RESPONSES.
+_ENDED_BY = {Wait.READABLE: StopStage.FINISH_RESPONSES, Wait.WRITABLE: StopStage.ABORT}
 
 
 class Connections:
-    """Called by the accepting thread, handler threads and the thread that stops the server."""
+    """Called by the loop's thread, but for `_run` and `_forget`, which workers call, `len` and `wait_until_empty`."""
 
-    def __init__(self) -> None:
-        # Protects all below; notified when a connection ends.
+    def __init__(self, loop: EventLoop, name: str, reject: Callable[[socket.socket], None]) -> None:
+        """`reject` gets a client with a request for which there is no thread."""
+        self._loop = loop
+        self._workers = Workers(self._run, self._refuse, name)
+        loop.add_timed(self._workers)
+        self._reject = reject
+        # Protects `_open`; notified when a connection ends.
         self._changed = threading.Condition()
-        # Counted from `try_acquire` on, because a thread may take its time to start.
-        self._count = 0
         self._open: set[ClientConnection] = set()
+        self.parked: set[_ParkedConnection] = set()
         self._stage = StopStage.SERVING
-        self.stop_wakeup = Wakeup()
 
     def __len__(self) -> int:
-        return self._count
-
-    def try_acquire(self, limit: int) -> bool:
-        """Whether one more connection is within the limit; it is then counted until `release`."""
-        with self._changed:
-            has_space = self._count < limit
-            self._count += has_space
-        return has_space
-
-    def release(self) -> None:
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
-
-    def serve(self, connection: ClientConnection) -> None:
-        """Serve a connection to its end; `stop` reaches it meanwhile."""
-        with self._changed:
-            self._open.add(connection)
-            stage = self._stage
-        _stop(connection, stage)
-        try:
-            connection.serve()
-        finally:
-            with self._changed:
-                self._open.discard(connection)
-
-    def stop(self, stage: StopStage) -> None:
-        """Bring all connections to this stage, also those whose threads are about to start."""
-        with self._changed:
-            self._stage = stage
-            connections = list(self._open)
-        for each in connections:
-            _stop(each, stage)
-        self.stop_wakeup.set()
-
-    def close(self) -> None:
-        """After the last stage; a thread that still waits for `stop_wakeup` keeps its descriptors."""
-        with self._changed:
-            if not self._count:
-                self.stop_wakeup.close()
+        return len(self._open)
 
     def wait_until_empty(self, seconds: float) -> None:
-        deadline = Deadline.after(seconds)
         with self._changed:
-            while self._count and (left := deadline.left) > 0:
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: not self._open, seconds)
+
+    def add(self, connection: ClientConnection) -> None:
+        """Serve a client that was accepted."""
+        with self._changed:
+            self._open.add(connection)
+        connection.resume()
+        self.go_on(connection)
+
+    def go_on(self, connection: ClientConnection) -> None:
+        """Do what its pause asks for: park the connection, leave it to a worker, or end it."""
+        pause = connection.pause
+        if pause is None:
+            self._forget(connection)
+        elif pause is BLOCKING:
+            self.leave_to_worker(connection)
+        elif self._stage >= (_ENDED_BY[pause] if isinstance(pause, Wait) else StopStage.END_RESPONSES):
+            connection.interrupt()
+            self.leave_to_worker(connection)
+        else:
+            parked = _ParkedConnection(self, self._loop, connection)
+            self.parked.add(parked)
+            self._loop.add_timed(parked)
+            try:
+                parked.watch()
+            except OSError:
+                # The system's limit of watched descriptors.
+                connection.interrupt(Overloaded("Too many connections at once. Try again in a moment."))
+                parked.leave_to_worker()
+
+    def leave_to_worker(self, connection: ClientConnection) -> None:
+        if self._workers.submit(connection):
+            self._loop.note_due(self._workers.until)
+        else:
+            self._refuse(connection)
+
+    def _refuse(self, connection: ClientConnection) -> None:
+        """No thread is left for this connection."""
+        if connection.pause is Wait.READABLE:
+            self._reject(connection.sock)
+            self._forget(connection, is_closed=True)
+        else:
+            # What has begun goes on, though all others wait for it.
+            self._run(connection)
+
+    def stop(self, stage: StopStage, seconds: float) -> None:
+        """Bring all connections to this stage; run the loop until all have ended, or that time is over.
+
+        Called by one thread after the loop was stopped.
+        """
+        self._stage = stage
+        with self._changed:
+            connections = list(self._open)
+        for each in connections:
+            each.stop(stage)
+        for parked in list(self.parked):
+            parked.unpark()
+            self.go_on(parked.connection)
+        self._loop.run_until(lambda: not self._open, Deadline.after(seconds))
+
+    def close(self) -> None:
+        """After the last stage."""
+        self._workers.close()
+        self._loop.close()
+
+    # By workers …
+
+    def _run(self, connection: ClientConnection) -> None:
+        if not self._workers.has_queue:
+            self._loop.flush()
+        while (pause := connection.resume()) is not None:
+            if pause is BLOCKING:
+                continue
+            if self._stage is StopStage.ABORT:
+                # The loop may be closed already.
+                connection.interrupt()
+            elif not (self._workers.are_few_busy and connection.wait(_LINGER_SECONDS)):
+                self._loop.post_later(partial(self.go_on, connection))
+                # While requests wait for a worker, the loop need not look for more: parked in batches, a request takes
+                # 5 % less. The worker that takes the last one wakes the loop; so the order of these two lines matters.
+                if pause is not Wait.READABLE or not self._workers.has_queue:
+                    self._loop.flush()
+                return
+        self._forget(connection)
+
+    def _forget(self, connection: ClientConnection, *, is_closed: bool = False) -> None:
+        """The connection has ended."""
+        if not is_closed:
+            connection.close()
+        with self._changed:
+            self._open.discard(connection)
+            self._changed.notify_all()
+        if self._stage is not StopStage.SERVING:
+            # `stop` waits for the last one.
+            self._loop.post(lambda: None)
 
 
-def _stop(connection: ClientConnection, stage: StopStage) -> None:
-    match stage:
-        case StopStage.SERVING:
+class _ParkedConnection:
+    """A connection while the loop waits for it. Used by the loop's thread."""
+
+    __slots__ = ("_client", "_connections", "_handle", "_loop", "_source", "connection")
+
+    def __init__(self, connections: Connections, loop: EventLoop, connection: ClientConnection) -> None:
+        self._connections = connections
+        self._loop = loop
+        self.connection = connection
+        self._handle: WaitHandle | None = connection.handle
+        # The descriptors that are watched; None for one that is not.
+        self._client: int | None = None
+        self._source: int | None = None
+
+    def watch(self) -> None:
+        connection = self.connection
+        events = WRITE if connection.pause is Wait.WRITABLE else 0
+        # Also to see that a client leaves.
+        events |= READ if connection.can_receive else 0
+        if events:
+            self._loop.selector.register(connection.fileno(), events, self._on_client)
+            self._client = connection.fileno()
+        if self._handle is not None:
+            self._loop.selector.register(self._handle.fileno(), READ, self._on_source)
+            self._source = self._handle.fileno()
+
+    def _unwatch(self) -> None:
+        for fileno in (self._client, self._source):
+            if fileno is not None:
+                self._loop.selector.unregister(fileno)
+        self._client = self._source = None
+
+    def unpark(self) -> None:
+        self._unwatch()
+        self._connections.parked.discard(self)
+        self._loop.timed.discard(self)
+
+    @property
+    def until(self) -> float:
+        return self._handle.until if self._handle is not None else self.connection.deadline
+
+    def on_due(self) -> None:
+        self._resume() if self._handle is not None else self.leave_to_worker()
+
+    def _on_client(self, events: int) -> None:
+        if self._client is None:
+            # Unparked by an earlier event of the same poll.
             return
-        case StopStage.FINISH_RESPONSES:
-            connection.stop_after_response()
-        case StopStage.END_RESPONSES:
-            connection.end_response()
-        case StopStage.ABORT:
-            connection.abort()
+        if self.connection.pause is Wait.READABLE or events & WRITE:
+            self.leave_to_worker()
+        elif not self.connection.receive_early():
+            self.connection.interrupt()
+            self.leave_to_worker()
+        elif not self.connection.can_receive:
+            self._unwatch()
+            self.watch()
+
+    def _on_source(self, events: int) -> None:
+        if self._source is not None:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Have a stream go on, which does not block after a Lull with a handle."""
+        pause = self.connection.pause
+        if self.connection.resume() is pause:
+            self._loop.note_due(self.until)
+        else:
+            self.unpark()
+            self._connections.go_on(self.connection)
+
+    def leave_to_worker(self) -> None:
+        self.unpark()
+        self._connections.leave_to_worker(self.connection)

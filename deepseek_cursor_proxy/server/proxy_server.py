@@ -1,4 +1,4 @@
-"""DeepSeekProxyServer, which outside code builds: it listens, runs a thread per client connection, and stops.
+"""DeepSeekProxyServer, which outside code builds: it listens, serves client connections, and stops.
 
 Every connection reads requests with our own strict reader (http1), calls the app and writes its reply. Everything a
 client does is bounded: the time for a head, a body and for reading what we write, their sizes, and the number of
@@ -23,9 +23,9 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.server.acceptor import Acceptor
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, encode_refusal
-from deepseek_cursor_proxy.server.connections import Connections, StopStage
-from deepseek_cursor_proxy.server.stream_loop import StreamLoop
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage, encode_refusal
+from deepseek_cursor_proxy.server.connections import Connections
+from deepseek_cursor_proxy.server.event_loop import EventLoop
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ _ABORT_SECONDS = 1.0
 
 
 class DeepSeekProxyHandler(socketserver.BaseRequestHandler):
-    """One client connection, on its own thread."""
+    """One client connection, given to the server's `connections`, which serve it from here on."""
 
     server: "DeepSeekProxyServer"
 
     def handle(self) -> None:
-        self.server.connections.serve(ClientConnection(self.request, self.server))
+        self.server.connections.add(ClientConnection(self.request, self.server))
 
 
 class DeepSeekProxyServer(ThreadingHTTPServer):
@@ -57,16 +57,15 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     # The default of 5 drops connects of a burst, which then wait seconds for TCP to try again.
     request_queue_size = 1024
-    daemon_threads = True
     # On Windows the option means "share the port with the program that has it".
     allow_reuse_address = os.name == "posix"
     # Python 3.14.0 shares the port by default: a second proxy would silently take half of the requests.
     allow_reuse_port = False
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
-        self.connections = Connections()
-        self.stop_wakeup = self.connections.stop_wakeup
-        self.stream_loop = StreamLoop()
+        self._loop = EventLoop()
+        self._acceptor = Acceptor(self._loop, self.process_request, _TOO_MANY_REPLY)
+        self.connections = Connections(self._loop, "worker", self._acceptor.reject)
         # Protects what is built from `config`, and `config` itself, which `reconfigure` replaces while requests run.
         self._build_lock = threading.Lock()
         self._services: Services | None = None
@@ -81,7 +80,6 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
-        self._acceptor = Acceptor(self.socket, self.process_request, _TOO_MANY_REPLY)
 
     def server_bind(self) -> None:
         # HTTPServer would also look up our name, which can take seconds and is used for nothing.
@@ -90,7 +88,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     @property
     def app(self) -> App:
-        """The app, built by the first handler thread; if two threads build one, both are the same."""
+        """The app, built by the first worker; if two threads build one, both are the same."""
         if self._app is None:
             self._app = App(self.config, self.services, self.dashboard_url, self.probe)
         return self._app
@@ -142,53 +140,37 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until shutdown(), which takes effect at once: the interval of the base class has no meaning here."""
-        self._acceptor.run()
+        self._acceptor.run(self.socket)
 
     def shutdown(self) -> None:
         self._acceptor.stop()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self.connections.try_acquire(self.config.max_connections):
+        """Give an accepted client to the handler; unlike the base class's, this needs no thread."""
+        if len(self.connections) < self.config.max_connections and self._loop.has_space:
+            self.finish_request(request, client_address)
+        else:
             self._acceptor.reject(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except (RuntimeError, MemoryError):
-            # No thread is left.
-            self.connections.release()
-            self._acceptor.reject(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log one line in place of the base class's traceback; a verbose run logs it in full."""
-        _log.error("a connection failed unexpectedly", exc_info=_log.isEnabledFor(logging.DEBUG))
 
     # Stopping …
 
     def drain(self, seconds: float) -> None:
-        """After shutdown(): let responses and jobs finish for that long, then end the rest with an error."""
+        """Accept no more clients, let responses and jobs finish for that long, then end the rest with an error."""
+        self.shutdown()
         # From here on the system refuses connections, and a new proxy can have the port already.
         self.socket.close()
         deadline = Deadline.after(seconds)
-        self.connections.stop(StopStage.FINISH_RESPONSES)
-        self.connections.wait_until_empty(seconds)
+        self.connections.stop(StopStage.FINISH_RESPONSES, seconds)
         if (services := self._built_services()) is not None:
             # Before END_RESPONSES, so that clients that follow a job receive how it ended.
             services.jobs.stop(deadline.left)
-        self.connections.stop(StopStage.END_RESPONSES)
-        self.connections.wait_until_empty(_END_SECONDS)
+        self.connections.stop(StopStage.END_RESPONSES, _END_SECONDS)
 
     def server_close(self) -> None:
+        self.shutdown()
         super().server_close()
-        self.connections.stop(StopStage.ABORT)
-        self.connections.wait_until_empty(_ABORT_SECONDS)
+        self.connections.stop(StopStage.ABORT, _ABORT_SECONDS)
         self.connections.close()
-        self.stream_loop.close()
         if (services := self._built_services()) is not None:
             services.close()
 

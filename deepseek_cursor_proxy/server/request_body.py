@@ -34,7 +34,7 @@ class BodySource(Protocol):
 
 
 class RequestBody:
-    """Used by the connection's own thread."""
+    """Used by the worker that runs the connection."""
 
     def __init__(self, source: BodySource, head: heads.RequestHead, config: ProxyConfig) -> None:
         self._source = source

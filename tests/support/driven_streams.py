@@ -1,19 +1,15 @@
-"""Tests of streams, once more with the stream loop: its one thread drives every stream, however few there are."""
+"""Tests of streams, once more with a worker that waits for nothing: the event loop resumes every stream at once."""
 
-import select
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.server import stream_loop
-
-needs_stream_loop = unittest.skipUnless(hasattr(select, "epoll"), "elsewhere every thread waits for itself")
+from deepseek_cursor_proxy.server import workers
 
 
-@needs_stream_loop
 class DrivenStreams(unittest.TestCase):
     """Stands before a test case of streams among the bases of a class."""
 
     def setUp(self) -> None:
-        self.enterContext(mock.patch.object(stream_loop, "_MAX_OWN_THREADS", 0))
-        self.enterContext(mock.patch.object(stream_loop, "_IDLE_SECONDS", 0.02))
+        # Never few: a worker parks its connection before every wait.
+        self.enterContext(mock.patch.object(workers, "_FEW", -1))
         super().setUp()

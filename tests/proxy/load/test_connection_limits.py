@@ -29,7 +29,7 @@ class TestLimits(SocketTestCase):
     def test_without_threads_clients_are_told_to_retry(self) -> None:
         proxy = self.proxy()
         with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
-            status, headers, _ = read_reply(self.connect(proxy))
+            status, headers, _ = read_reply(self.connect(proxy, HEALTH))
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
         self.assertEqual(0, len(proxy.server.connections))
         self.assertEqual(200, self.round_trip(proxy, HEALTH)[0])

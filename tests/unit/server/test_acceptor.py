@@ -1,5 +1,6 @@
 """The acceptor: every client that connects is admitted or rejected with a reply, however few descriptors are left."""
 
+import contextlib
 import errno
 import json
 import os
@@ -14,6 +15,7 @@ from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.server import acceptor as acceptors
 from deepseek_cursor_proxy.server.acceptor import Acceptor
 from deepseek_cursor_proxy.server.client_connection import encode_refusal
+from deepseek_cursor_proxy.server.event_loop import EventLoop
 from tests.support.harness import PATIENCE, read_reply
 from tests.support.polling import wait_until
 from tests.support.threads import in_background
@@ -45,8 +47,10 @@ class TestAcceptor(unittest.TestCase):
         self.has_admitted = threading.Event()
         listener = listen(*failures)
         self.addCleanup(listener.close)
-        self.acceptor = Acceptor(listener, admit or self.admit, REJECTION)
-        in_background(self, self.acceptor.run)
+        loop = EventLoop()
+        self.addCleanup(loop.close)
+        self.acceptor = Acceptor(loop, admit or self.admit, REJECTION)
+        in_background(self, self.acceptor.run, listener)
         self.addCleanup(self.acceptor.stop)
         return listener
 
@@ -72,12 +76,12 @@ class TestAcceptor(unittest.TestCase):
         self.open()
         self.acceptor.stop()
         for is_closed in (False, True):
-            with listen() as listener:
-                never_run = Acceptor(listener, self.admit, REJECTION)
+            with listen() as listener, contextlib.closing(EventLoop()) as loop:
+                never_run = Acceptor(loop, self.admit, REJECTION)
                 never_run.stop()
                 if is_closed:
                     listener.close()
-                never_run.run()
+                never_run.run(listener)
 
     def test_a_client_that_left_before_it_was_accepted_does_not_matter(self) -> None:
         self.assert_admitted(self.open(errno.ECONNABORTED, errno.EPROTO))

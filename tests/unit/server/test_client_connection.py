@@ -6,36 +6,30 @@ import socket
 import threading
 import unittest
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import ClientGone, NotFound
+from deepseek_cursor_proxy.errors import NotFound
 from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import pause
-from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.server.client_connection import ClientConnection
-from deepseek_cursor_proxy.server.stream_loop import StreamLoop
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
+from deepseek_cursor_proxy.server.connections import Connections
+from deepseek_cursor_proxy.server.event_loop import EventLoop
 from tests.support.harness import PATIENCE, read_reply, read_to_the_end
+from tests.support.polling import wait_until
 from tests.support.threads import in_background
 
 # More than the system buffers between the two.
 LARGE = 30_000_000
-# Windows takes a single piece of any size.
-PIECE = bytes(LARGE // 100)
 
 App = Callable[[HttpRequest], HttpReply]
 
 
 def get(path: str = "/", *fields: str) -> bytes:
     return "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *fields, "", ""]).encode()
-
-
-def send_large(connection: ClientConnection) -> None:
-    for _ in range(LARGE // len(PIECE)):
-        connection.send(PIECE)
 
 
 def echo(request: HttpRequest) -> HttpReply:
@@ -56,28 +50,33 @@ class StreamedText:
 
 
 class TestClientConnection(unittest.TestCase):
-    def connect(self, app: App = echo, **settings: float) -> tuple[ClientConnection, socket.socket]:
-        """A connection, not served yet, and the client's end of it."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            theirs = socket.create_connection(listener.getsockname(), PATIENCE)
-            ours, _ = listener.accept()
-        config = ProxyConfig(**settings)  # type: ignore[arg-type]
-        self.server = SimpleNamespace(app=app, config=config, stream_loop=StreamLoop(), stop_wakeup=Wakeup())
-        for each in (ours, theirs, self.server.stop_wakeup):
-            self.addCleanup(each.close)
-        return ClientConnection(ours, self.server), theirs
+    def setUp(self) -> None:
+        self.loop, self.is_over = EventLoop(), threading.Event()
+        self.connections = Connections(self.loop, "worker", socket.socket.close)
+        self.thread = in_background(self, self.loop.run_until, self.is_over.is_set)
+        self.addCleanup(self.stop, StopStage.ABORT)
 
     def serve(self, app: App = echo, **settings: float) -> tuple[ClientConnection, socket.socket]:
-        """The same, served by a thread that must end with the test."""
-        connection, client = self.connect(app, **settings)
+        """A connection that is served, and the client's end of it."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            theirs = self.enterContext(socket.create_connection(listener.getsockname(), PATIENCE))
+            ours, _ = listener.accept()
+        server = SimpleNamespace(app=app, config=ProxyConfig(**settings))  # type: ignore[arg-type]
+        connection = ClientConnection(ours, server)
+        is_added = threading.Event()
+        self.loop.post(partial(self.connections.add, connection))
+        self.loop.post(is_added.set)
+        self.assertTrue(is_added.wait(PATIENCE))
+        return connection, theirs
 
-        def serve() -> None:
-            connection.serve()
-            connection._sock.close()
-
-        in_background(self, serve)
-        self.addCleanup(client.close)
-        return connection, client
+    def stop(self, stage: StopStage) -> None:
+        """What the server does to stop; the connections have ended, or a while has passed."""
+        self.is_over.set()
+        self.loop.post(lambda: None)
+        self.thread.join()
+        self.connections.stop(stage, PATIENCE)
+        if stage is StopStage.ABORT:
+            self.connections.close()
 
     def serve_waiting(self, reply: App) -> tuple[ClientConnection, socket.socket]:
         """A connection whose app has been called and waits before it replies."""
@@ -174,11 +173,10 @@ class TestClientConnection(unittest.TestCase):
             self.assert_ended(client)
 
     def test_an_idle_connection_ends_at_once(self) -> None:
-        connection, client = self.serve()
+        _, client = self.serve()
         client.sendall(get())
         self.assertEqual("keep-alive", read_reply(client)[1]["connection"])
-        connection.stop_after_response()
-        self.server.stop_wakeup.set()
+        self.stop(StopStage.FINISH_RESPONSES)
         self.assert_ended(client)
 
     def test_a_connection_with_a_request_ends_after_its_response(self) -> None:
@@ -186,7 +184,7 @@ class TestClientConnection(unittest.TestCase):
         connection, client = self.serve_waiting(
             lambda _: HttpReply(200, b"late" if may_reply.wait(PATIENCE) else b"never")
         )
-        connection.stop_after_response()
+        connection.stop(StopStage.FINISH_RESPONSES)
         may_reply.set()
         status, headers, body = read_reply(client)
         self.assertEqual((200, "close", b"late"), (status, headers["connection"], body))
@@ -198,33 +196,51 @@ class TestClientConnection(unittest.TestCase):
             raise AssertionError("not interrupted")
 
         connection, client = self.serve_waiting(wait_for_ever)
-        connection.end_response()
+        connection.stop(StopStage.END_RESPONSES)
         status, _, body = read_reply(client)
         self.assertEqual((503, "proxy_stopping"), (status, json.loads(body)["error"]["code"]))
 
-    def test_what_has_arrived_when_the_server_stops_is_still_read(self) -> None:
-        connection, client = self.connect()
+    def test_what_has_arrived_when_the_server_stops_is_still_answered(self) -> None:
+        _, client = self.serve()
         client.sendall(get())
-        connection._begin_idle()
-        self.server.stop_wakeup.set()
-        self.assertEqual([get(), b""], [connection.receive(Deadline.after(PATIENCE)) for _ in range(2)])
+        read_reply(client)
+        wait_until(lambda: bool(self.connections.parked))
+        with mock.patch.object(self.loop.selector, "unregister", side_effect=lambda _: client.sendall(get("/last"))):
+            self.stop(StopStage.FINISH_RESPONSES)
+        reply = read_reply(client)
+        self.assertEqual((b"/last", "close"), (reply.body, reply.headers["connection"]))
+        self.assert_ended(client)
+
+    def test_a_request_that_was_sent_in_advance_is_refused_when_the_server_stops(self) -> None:
+        send_now = ClientConnection.send_now
+
+        def stop_then(connection: ClientConnection, data: bytes) -> int:
+            connection.stop(StopStage.FINISH_RESPONSES)
+            return send_now(connection, data)
+
+        with mock.patch.object(ClientConnection, "send_now", stop_then):
+            _, client = self.serve()
+            client.sendall(get("/first") + get("/second"))
+            first, second = read_to_the_end(client).split(b"HTTP/1.1 ")[1:]
+        self.assertTrue(first.endswith(b"/first") and b"keep-alive" in first, first)
+        self.assertTrue(second.startswith(b"503 ") and b"proxy_stopping" in second, second)
 
     def test_a_client_that_half_closes_and_does_not_read_has_left(self) -> None:
         """Writing to it meets nothing but a full buffer, for as long as a client may refuse to read."""
-        connection, client = self.connect(write_timeout=PATIENCE)
-        client.sendall(b"GET")
-        self.assertEqual(b"GET", connection.receive(Deadline.after(PATIENCE)))
+        _, client = self.serve(lambda _: HttpReply(200, bytes(LARGE)), write_timeout=PATIENCE)
+        client.sendall(get())
         client.shutdown(socket.SHUT_WR)
-        with self.assertRaises(ClientGone):
-            send_large(connection)
+        self.connections.wait_until_empty(PATIENCE / 2)
+        self.assertEqual(0, len(self.connections))
 
     def test_a_client_that_does_not_read_times_out(self) -> None:
-        connection, _ = self.connect(write_timeout=0.1)
-        with self.assertRaises(TimeoutError):
-            send_large(connection)
+        _, client = self.serve(lambda _: HttpReply(200, bytes(LARGE)), write_timeout=0.1)
+        client.sendall(get())
+        self.connections.wait_until_empty(PATIENCE)
+        self.assertLess(len(read_to_the_end(client)), LARGE)
 
-    def test_without_waiting_only_what_the_system_buffers_is_sent(self) -> None:
-        connection, _ = self.connect()
-        # The system takes more once the first bytes are with the client, but not without end.
-        sent = sum(iter(lambda: connection.send_now(PIECE), 0))
-        self.assertTrue(0 < sent < LARGE, sent)
+    def test_a_client_that_reads_slowly_gets_all(self) -> None:
+        _, client = self.serve(lambda _: HttpReply(200, bytes(LARGE)))
+        client.sendall(get("/", "Connection: close"))
+        wait_until(lambda: bool(self.connections.parked))
+        self.assertEqual(LARGE, len(read_reply(client).body))

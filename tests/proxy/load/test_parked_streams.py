@@ -8,7 +8,7 @@ from tests.proxy import test_walkthrough
 from tests.proxy.chats import test_chunk_by_chunk
 from tests.proxy.faults import test_client_disconnects
 from tests.proxy.load import test_load
-from tests.support.driven_streams import DrivenStreams, needs_stream_loop
+from tests.support.driven_streams import DrivenStreams
 from tests.support.systems import ROOT
 
 # A Python without these names, in a process of its own: the package looks for them when it is imported.
@@ -16,12 +16,11 @@ WITHOUT_THE_NAMES = """
 import select, sys, unittest
 for name in ("EPOLLRDHUP", "POLLRDHUP"):
     vars(select).pop(name, None)
-names = "unit.server.test_stream_loop.TestDriving unit.net.test_wait proxy.test_walkthrough.TestChat"
+names = "unit.net.test_wait proxy.test_walkthrough.TestChat"
 unittest.main(None, argv=["", *("tests." + name for name in names.split())])
 """
 
 
-@needs_stream_loop
 class TestOtherPythons(unittest.TestCase):
     def test_streams_are_driven_by_a_python_without_the_names_of_a_hang_up(self) -> None:
         """PyPy answered 500 to every chat."""
