@@ -76,13 +76,13 @@ IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess
 HARMLESS = {"urllib.parse"}
 # The most that each figure may be.
 BUDGET = {
-    "lines of code": 29_700,
-    "files": 278,
+    "lines of code": 28_500,
+    "files": 240,
     "folders at the top": 18,
     "files at the top": 9,
     "settings": 60,
-    "files of a streamed tool turn": 104,
-    "functions of a streamed tool turn": 670,
+    "files of a streamed tool turn": 92,
+    "functions of a streamed tool turn": 600,
 }
 
 
