@@ -69,7 +69,6 @@ class Connections:
             try:
                 parked.watch()
             except OSError:
-                # The system's limit of watched descriptors.
                 connection.interrupt(Overloaded("Too many connections at once. Try again in a moment."))
                 parked.leave_to_worker()
 
@@ -155,6 +154,9 @@ class _ParkedConnection:
         self._source: int | None = None
 
     def watch(self) -> None:
+        """Raises OSError when the system can watch no more descriptors."""
+        if not self._loop.has_space:
+            raise OSError
         connection = self.connection
         events = WRITE if connection.pause is Wait.WRITABLE else 0
         # Also to see that a client leaves.

@@ -24,7 +24,7 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _SECONDS_BETWEEN_LOOKS = 0.01
 # After an unexpected error, so that one that repeats itself does not use up the processor.
 _PAUSE_SECONDS = 0.05
-# Windows' select takes 512 sockets; some are left for what must not fail.
+# Windows' select takes 512 sockets: so many idle clients, or half as many streams.
 _MOST_SELECTED = 480
 
 
@@ -106,7 +106,7 @@ class EventLoop:
 
     @property
     def has_space(self) -> bool:
-        """Whether one more client can be waited for."""
+        """Whether one more connection can be waited for."""
         if not isinstance(self.selector, selectors.SelectSelector):
             return True
         return len(self.selector.get_map()) < _MOST_SELECTED

@@ -324,3 +324,17 @@ class TestSelect(HostileTestCase):
             sock.close()
         wait_until(lambda: len(proxy.server.connections) == 0)
         self.assert_serves(proxy)
+
+    def test_so_are_streams(self) -> None:
+        """Each needs two descriptors, its client's and DeepSeek's."""
+        fake = self.enterContext(FakeDeepSeek(responder=lambda _: Answer(content="some words", piece=2, stall_after=3)))
+        proxy = self.proxy(upstream_base_url=fake.url)
+        with mock.patch.object(event_loop, "_MOST_SELECTED", 20):
+            socks = self.open_crowd(proxy, 15, request_bytes(STREAM))
+            for _ in range(8):
+                fake.stalls.get(timeout=MUCH_PATIENCE)
+            fake.release.set()
+            replies = [read_reply(sock) for sock in socks]
+        whole = [reply for reply in replies if reply.text == "some words"]
+        refused = [reply for reply in replies if b"overloaded" in reply.body]
+        self.assertEqual(15, len(whole) + len(refused), [reply.body[-300:] for reply in replies])
