@@ -27,7 +27,7 @@ _ACCEPTS_AT_ONCE = 64
 # How long, and from how many rejected clients at a time, we go on reading.
 _LINGER_SECONDS = 1.0
 _MOST_LINGERING = 128
-# How long the loop sleeps when not even the reserve is left.
+# How long nobody is accepted when not even the reserve is left.
 _PAUSE_SECONDS = 0.05
 _SECONDS_BETWEEN_WARNINGS = 30.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -49,6 +49,8 @@ class Acceptor:
         self._reserve: int | None = None
         self._lingering_clients: dict[socket.socket, _LingeringClient] = {}
         self._warned_at = float("-inf")
+        # When clients are accepted again.
+        self.until = 0.0
 
     def run(self, listener: socket.socket) -> None:
         """Run the loop, and accept clients, until `stop`."""
@@ -120,7 +122,14 @@ class Acceptor:
                         sock.recv(65536)
         self._reserve = _descriptor()
         if self._reserve is None:
-            self._is_stopping.wait(_PAUSE_SECONDS)
+            self.until = Deadline.after(_PAUSE_SECONDS)
+            self._loop.selector.unregister(self._listener)
+            self._loop.add_timed(self)
+
+    def on_due(self) -> None:
+        """Accept clients again."""
+        self._loop.timed.discard(self)
+        self._loop.selector.register(self._listener, READ, self._accept)
 
     def _warn(self, error: OSError) -> None:
         now = time.monotonic()
@@ -147,7 +156,10 @@ class Acceptor:
             sock.close()
 
     def _end(self) -> None:
-        self._loop.selector.unregister(self._listener)
+        if self in self._loop.timed:
+            self._loop.timed.discard(self)
+        else:
+            self._loop.selector.unregister(self._listener)
         for sock in list(self._lingering_clients):
             self.drop(sock)
         if self._reserve is not None:

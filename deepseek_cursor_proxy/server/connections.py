@@ -81,8 +81,8 @@ class Connections:
     def _refuse(self, connection: ClientConnection) -> None:
         """No thread is left for this connection."""
         if connection.pause is Wait.READABLE:
-            self._reject(connection.sock)
             self._forget(connection, is_closed=True)
+            self._reject(connection.sock)
         else:
             # What has begun goes on, though all others wait for it.
             self._run(connection)

@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import socket
 import threading
+import time
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -27,16 +29,18 @@ class Listener(socket.socket):
     """A listening socket whose accept() fails with these numbers first."""
 
     failures: list[int]
+    failed_at: list[float]
 
     def accept(self) -> tuple[socket.socket, Any]:
         if self.failures:
+            self.failed_at.append(time.monotonic())
             raise OSError(number := self.failures.pop(0), os.strerror(number))
         return super().accept()
 
 
 def listen(*failures: int) -> Listener:
     listener = Listener(fileno=socket.create_server(("127.0.0.1", 0)).detach())
-    listener.failures = [*failures]
+    listener.failures, listener.failed_at = [*failures], []
     return listener
 
 
@@ -105,21 +109,31 @@ class TestAcceptor(unittest.TestCase):
             read_reply(self.connect(listener))
         self.assertEqual(1, len(logged.output))
 
-    def test_without_even_a_reserve_the_acceptor_waits_and_does_not_spin(self) -> None:
-        paused = threading.Semaphore(0)
+    def test_without_even_a_reserve_the_acceptor_waits_and_the_loop_goes_on(self) -> None:
         listener = self.open()
         with (
             mock.patch.object(acceptors, "_descriptor", return_value=None),
+            mock.patch.object(acceptors, "_PAUSE_SECONDS", 0.1),
             self.assertLogs(acceptors.__name__, "WARNING"),
         ):
-            # The first uses up the reserve.
-            listener.failures = [errno.EMFILE] * 7
-            with mock.patch.object(self.acceptor._is_stopping, "wait", side_effect=lambda _: paused.release()) as wait:
-                self.connect(listener)
-                for _ in range(3):
-                    self.assertTrue(paused.acquire(timeout=PATIENCE))
-                self.assertEqual(acceptors._PAUSE_SECONDS, wait.call_args.args[0])
-                self.assertTrue(self.has_admitted.wait(PATIENCE), "and goes on when there are descriptors again")
+            # The first two use up the reserve.
+            listener.failures = [errno.EMFILE] * 5
+            self.connect(listener)
+            wait_until(lambda: len(listener.failed_at) == 3)
+            has_gone_on = threading.Event()
+            self.acceptor._loop.post(has_gone_on.set)
+            self.assertTrue(has_gone_on.wait(PATIENCE))
+            self.assertTrue(self.has_admitted.wait(PATIENCE), "and goes on when there are descriptors again")
+        pauses = [later - sooner for sooner, later in itertools.pairwise(listener.failed_at[2:])]
+        self.assertGreaterEqual(min(pauses), 0.1)
+
+    def test_it_can_be_stopped_while_it_waits(self) -> None:
+        listener = self.open()
+        with mock.patch.object(acceptors, "_descriptor", return_value=None), self.assertLogs(acceptors.__name__):
+            listener.failures = [errno.EMFILE] * 3
+            self.connect(listener)
+            wait_until(lambda: len(listener.failed_at) == 3)
+            self.acceptor.stop()
 
     def test_a_bug_in_admit_costs_one_client_only(self) -> None:
         bugs = [LookupError("a bug")]
