@@ -33,19 +33,20 @@ DIRECTIONS = {
     # The protocol of each API of clients; they never import each other.
     **dict.fromkeys(CLIENT_PROTOCOLS, "deepseek http1 protocols.request reasoning"),
     "storage": "net",
-    "reasoning.chats": "reasoning storage",
+    "reasoning.chats": "deepseek reasoning storage",
     "tokens": "deepseek net storage",
     "upstream": "deepseek http1 net",
     "sessions": "deepseek net observers reasoning storage tokens",
     "usage.prices": "deepseek",
     "observers": "deepseek reasoning reasoning.chats storage usage.prices",
-    "usage": "deepseek net observers storage usage.prices",
+    "usage": "deepseek net observers reasoning.chats storage usage.prices",
     "exchange": "access deepseek http1 net observers protocols.request reasoning reasoning.chats sessions storage "
     + "tokens upstream usage usage.prices",
     "api": "access deepseek exchange http1 observers protocols.request reasoning sessions storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
-    "admin": "access deepseek exchange http1 net observers server sessions storage upstream usage usage.prices",
+    "admin": "access deepseek exchange http1 net observers reasoning.chats server sessions storage upstream usage "
+    + "usage.prices",
     "cli.tunnel": "net",
     "cli.service": "storage",
     "cli.demo": "reasoning server storage",
@@ -76,11 +77,11 @@ IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess
 HARMLESS = {"urllib.parse"}
 # The most that each figure may be.
 BUDGET = {
-    "lines of code": 28_500,
+    "lines of code": 28_900,
     "files": 240,
     "folders at the top": 18,
     "files at the top": 9,
-    "settings": 60,
+    "settings": 61,
     "files of a streamed tool turn": 92,
     "functions of a streamed tool turn": 600,
 }

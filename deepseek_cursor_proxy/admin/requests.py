@@ -94,7 +94,10 @@ def details(context: AdminContext, id: int) -> dict[str, Any]:
             "No request with this id has ended, or it is forgotten by now. It may still run.", code="unknown_request"
         )
     marks = [{"index": mark.message, "source": mark.source, "proof": PROOFS.get(mark.proof)} for mark in record.strip]
-    more = {"strip": marks, "finish_reason": record.finish_reason, "dropped": list(record.dropped)}
+    more: dict[str, Any] = {"strip": marks, "finish_reason": record.finish_reason, "dropped": list(record.dropped)}
+    if (repair := record.repair) is not None:
+        calls = [f"{call.name}({call.arguments})" for call in repair.calls]
+        more["repair"] = {"before": list(repair.markup), "after": calls}
     if old is not None:
         bodies: dict[str, Any] = {"bodies": None, "bodies_hint": _LEDGER_HINT}
     else:
@@ -148,6 +151,7 @@ def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:
         "turns": record.turns._asdict(),
         "repairs": dict(record.repairs),
         "divergence": record.divergence,
+        "repaired": record.repair.words() if record.repair is not None else None,
         "messages": facts.messages,
         "tools": facts.tools,
         "body_bytes": facts.body_bytes,

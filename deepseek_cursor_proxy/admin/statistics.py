@@ -17,14 +17,13 @@ from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.targets import REASONS
 from deepseek_cursor_proxy.observers.events import Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
+from deepseek_cursor_proxy.reasoning.chats.divergence import CAUSES
 
 _MOST_MODELS = 50
 OTHER = "other"
 _NONE = "none"
 # Where the reasoning of a turn came from, in the order of TurnCounts.
 _SOURCES = ("store", "client", "empty", "missing")
-# What a chat may change, as the words of a divergence begin.
-_PARTS = ("system", "tools", "message")
 _OUTCOMES = tuple(result.value for result in Result)
 _MINUTES = 60
 _COST_NAMES = {"USD": "dcp_cost_usd_total", "CNY": "dcp_cost_cny_total"}
@@ -90,14 +89,29 @@ class Statistics:
         self.recoveries = _counter("dcp_recoveries_total", help)
         help = "Requests that changed what the chat had sent before, by the first part that differs."
         self.divergences = _counter("dcp_divergences_total", help, "where")
+        help = "Broken turns that were repaired: calls written as text, and empty turns asked for again."
+        self.repairs = _counter("dcp_repaired_turns_total", help, "kind")
         # Present from the start: Prometheus computes no increase from a series that begins with its first event.
-        for counter, values in ((self.retries, REASONS), (self.turns, _SOURCES), (self.divergences, _PARTS)):
+        for counter, values in (
+            (self.retries, REASONS),
+            (self.turns, _SOURCES),
+            (self.divergences, CAUSES),
+            (self.repairs, ("calls", "empty")),
+        ):
             for value in values:
                 counter.add(0, value)
 
     def metrics(self) -> list[Metric]:
         first, times = [self.requests, self.tokens], [self.request_seconds, self.first_token_seconds]
-        more = [self.queue_seconds, self.reroutes, self.retries, self.turns, self.recoveries, self.divergences]
+        more = [
+            self.queue_seconds,
+            self.reroutes,
+            self.retries,
+            self.turns,
+            self.recoveries,
+            self.divergences,
+            self.repairs,
+        ]
         return [*first, *self.costs.values(), *times, *more]
 
     def add(self, record: RequestRecord) -> None:
@@ -134,6 +148,9 @@ class Statistics:
                 self.retries.add(1, reason)
             for upstream in record.rerouted:
                 self.reroutes.add(1, upstream)
+            if (repair := record.repair) is not None:
+                self.repairs.add(bool(repair.calls), "calls")
+                self.repairs.add(repair.is_repeated, "empty")
             if any(record.turns) or record.divergence is not None:
                 self._add_history(record)
         self._add_times([record.timing for record in records], model)

@@ -119,6 +119,7 @@ def _cells(group: UsageGroup, report: UsageReport) -> dict[str, str]:
         **searches,
         "cost": "unknown" if group.cost is None else format_amount(group.cost, report.currency),
         "saved": format_amount(sums.saved, report.currency),
+        **({"lost": format_amount(sums.divergence_cost, report.currency)} if report.by == "cause" else {}),
     }
 
 
@@ -137,7 +138,7 @@ def _notes(report: UsageReport) -> list[str]:
     sums, notes = report.total.sums, []
     if sums.divergence_cost:
         amount = format_amount(sums.divergence_cost, report.currency)
-        notes.append(f"Of this, {amount} was spent because chats diverged from what DeepSeek had cached.")
+        notes.append(f"Of this, {amount} was spent because chats lost their cached prefix; --by cause says why.")
     if count := sums.unknown_costs:
         requests, are = ("1 request has", "is") if count == 1 else (f"{count:,} requests have", "are")
         notes.append(

@@ -93,6 +93,11 @@ class ProxyConfig:
         "when the reasoning of a tool turn is lost: replay the turns as text, send a placeholder, or answer 409",
         choices=("recover", "placeholder", "reject"),
     )
+    repair_turns: str = setting(
+        "on",
+        "make calls of those that the model wrote as text, and ask again after an empty turn",
+        choices=("on", "off"),
+    )
     tool_order: str = setting(
         "sticky",
         "how tools go out, for DeepSeek's prefix cache: as last sent, by name, or as they come",

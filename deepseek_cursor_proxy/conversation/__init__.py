@@ -320,6 +320,11 @@ class Reply:
         return not (self._reasoning or self._text or self._calls or self._server_items)
 
     @property
+    def is_blank(self) -> bool:
+        """Whether there is no text but blanks, no call, and nothing of a tool that DeepSeek ran."""
+        return not (self._calls or self._server_items or "".join(self._text).strip())
+
+    @property
     def is_finished(self) -> bool:
         return self._finish_reason is not None
 

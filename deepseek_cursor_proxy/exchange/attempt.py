@@ -18,7 +18,6 @@ The events of a stream are handed on in an order in which no delta waits for slo
 A BLOCKING lull precedes slow work. A Heartbeat travels in a batch of its own.
 """
 
-import secrets
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
@@ -31,7 +30,7 @@ from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, with_serv
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, OwnNameReader, ParsedEvents, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
-from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek.tools import answer_calls, server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.response_cache import CacheLookup, ReplayedResponse, cache_key
@@ -112,6 +111,8 @@ class Attempt:
         self.response: UpstreamResponse | ReplayedResponse | None = None
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
+        # What makes calls of those that the model writes as text, once the answer is read.
+        self.written_calls: WrittenCalls | None = None
 
     @property
     def is_cached(self) -> bool:
@@ -267,7 +268,8 @@ class Attempt:
     def read(self, *, with_lulls: bool) -> UpstreamEvents:
         """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
         assert self.response is not None
-        request, cache, written = self.request, self._shared.cache, self._open_written_calls()
+        request, cache = self.request, self._shared.cache
+        self.written_calls = written = self._open_written_calls()
         if not with_lulls or not request.stream:
             # The first wait for DeepSeek may be long.
             self.record_sent()
@@ -293,15 +295,14 @@ class Attempt:
         request, choice = self.request, self.upstream.host_choice
         if not request.tools or request.tool_choice == "none":
             return None
-        if request.server_tools or self.api.path != CHAT.path:
-            # DeepSeek runs tools itself there, and reads what its models write.
+        wants_hermes = self._shared.context.reads_written_calls
+        if not wants_hermes and self._shared.services.config.repair_turns == "off":
             return None
-        if not self._shared.context.reads_written_calls and not choice.may_write_calls:
-            return None
-        # Only here: few upstreams have no parser for calls, and the proxy is smaller without.
+        # Only here: a proxy whose clients have no tools is smaller without.
         from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 
-        return WrittenCalls(request, lambda: f"call_{secrets.token_hex(12)}", choice.record_structured_call)
+        with_hermes, on_structured = wants_hermes or choice.may_write_calls, choice.record_structured_call
+        return WrittenCalls(request, answer_calls.new_call_id, on_structured, with_hermes=with_hermes)
 
 
 def read_stream(

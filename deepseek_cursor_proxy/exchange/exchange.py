@@ -10,14 +10,16 @@ A turn or call is stored before the batch that completes it is handed on.
 """
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.tools import answer_calls
-from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, read_usage
+from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.attempt import AttemptContext
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
@@ -33,6 +35,7 @@ from deepseek_cursor_proxy.observers.events import (
     Finished,
     Progress,
     Received,
+    Repair,
     RequestFacts,
     Timing,
 )
@@ -42,6 +45,10 @@ from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
 from deepseek_cursor_proxy.usage.prices import Cost
+
+
+class _EmptyTurn(Exception):
+    """The answer has neither text nor calls, and is asked for again."""
 
 
 class Exchange:
@@ -78,6 +85,8 @@ class Exchange:
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id, context.namespace)
         # Whether anything of a stream was handed on, if only a heartbeat.
         self._has_output = False
+        # The usage of an empty turn after which the request was sent again.
+        self._discarded: Mapping[str, Any] | None = None
         self._end = CLIENT_LEFT
         self._is_joined = generation.is_joined
         report.emit(Received(report.number, request, generation.body, report.body_bytes, report.key, self.progress))
@@ -106,6 +115,10 @@ class Exchange:
                 try:
                     yield from self._read(with_lulls)
                     break
+                except _EmptyTurn:
+                    yield BLOCKING
+                    self._discard_answer()
+                    self._send()
                 except ProxyError as error:
                     yield BLOCKING
                     # After the finish_reason nothing can break: the client has the whole answer.
@@ -133,16 +146,24 @@ class Exchange:
             self._attempt.use_cached(cache.take())
             if not self._attempt.is_cached:
                 self._send()
+        is_empty = False
         with closing(self._attempt.read(with_lulls=with_lulls)) as steps:
             for events in steps:
                 if isinstance(events, Lull):
                     yield events
                     continue
-                self._add(events)
+                self._add_up(events)
+                is_empty = is_empty or self._is_empty_turn()
+                if is_empty:
+                    # What follows it can only be its usage.
+                    continue
+                self._store(events)
                 if events.batch:
                     yield events.batch
                 if events.problem is not None:
                     events.raise_problem()
+        if is_empty:
+            raise _EmptyTurn
         if self._request.stream and not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
         if cache is not None:
@@ -179,9 +200,27 @@ class Exchange:
         """The notice before the answer; known for sure once the answer has begun."""
         return self._attempt.prepared.notice if self._attempt.prepared is not None else ""
 
-    def _add(self, events: ParsedEvents) -> None:
-        """Add up a batch, and store what it completes."""
-        reply, attempt = self._reply, self._attempt
+    def _is_empty_turn(self) -> bool:
+        """Whether the answer ended with neither text nor calls, and is worth asking for again: an agent would stop."""
+        config, reply = self._services.config, self._reply
+        if not reply.is_finished or reply.finish_reason() != "stop" or not reply.is_blank:
+            return False
+        if config.repair_turns == "off" or not config.retry_budget or self._discarded is not None:
+            return False
+        # Thinking that was handed on cannot be taken back.
+        return not self._attempt.is_cached and (not self._request.stream or self._output < Output.CONTENT)
+
+    def _discard_answer(self) -> None:
+        """Forget an empty turn before the request is sent again; its usage counts."""
+        self._attempt.close(was_complete=True)
+        self._discarded = self._reply.usage or {}
+        self._reply = reply = Reply()
+        self._recorder = TurnRecorder(
+            reply, self._services.reasoning_store, self._tool_call_id, self._shared.context.namespace
+        )
+
+    def _add_up(self, events: ParsedEvents) -> None:
+        reply = self._reply
         for item in events.batch:
             if isinstance(item, Delta):
                 reply.add(item)
@@ -193,6 +232,10 @@ class Exchange:
             raise UpstreamFailed(
                 f"DeepSeek's answer is longer than {Reply.MAX_CHARACTERS} characters. Start a new chat."
             )
+
+    def _store(self, events: ParsedEvents) -> None:
+        """Store what a batch completes."""
+        reply, attempt = self._reply, self._attempt
         if events.is_durable:
             assert attempt.response is not None
             self._recorder.record_complete(events.batch, attempt)
@@ -250,8 +293,8 @@ class Exchange:
         if is_cached:
             # It says nothing new about the upstream, and nothing about its prefix cache.
             return
-        tokens = finished.tokens
-        if tokens is not None:
+        if self._reply.usage is not None:
+            tokens = read_usage(self._reply.usage)
             prompt = PromptTokens(tokens.prompt, tokens.hit, finished.upstream, finished.facts.model)
             self._tracker.record_tokens(prompt)
         if is_complete:
@@ -264,7 +307,10 @@ class Exchange:
     def _finished_event(self) -> Finished:
         attempt, reply, report, facts = self._attempt, self._reply, self._report, self._facts()
         seconds, reasons = time.monotonic() - self._started, self._targets.retries.reasons
-        tokens = read_usage(reply.usage) if reply.usage is not None else None
+        usage = reply.usage
+        if self._discarded:
+            usage = add_usage(usage or {}, self._discarded)
+        tokens = read_usage(usage) if usage is not None else None
         # What DeepSeek has of the chat does not matter to an answer of the response cache.
         is_cached = attempt.is_cached
         connect = attempt.response.connect_seconds if attempt.response is not None else None
@@ -274,7 +320,7 @@ class Exchange:
             timing=Timing(seconds, self._first_delta, self._shared.queue_seconds, connect),
             message=None if reply.is_empty else reply.message(),
             finish_reason=reply.finish_reason(),
-            usage=reply.usage,
+            usage=usage,
             upstream="" if is_cached else attempt.upstream.name,
             is_cached=is_cached,
             prepared=attempt.prepared,
@@ -289,7 +335,14 @@ class Exchange:
             caller=report.caller,
             recorded_in=report.session,
             logprobs=self._logprobs,
+            repair=self._repair(),
         )
+
+    def _repair(self) -> Repair | None:
+        written, is_repeated = self._attempt.written_calls, self._discarded is not None
+        if written is not None and written.calls:
+            return Repair(tuple(written.calls), tuple(written.markup), is_repeated)
+        return Repair(is_repeated=True) if is_repeated else None
 
     def _cost(self, tokens: Tokens | None, at: float) -> Cost | None:
         """What the answer cost, which ended at that Unix time; None if nothing was used, or the price is not known."""

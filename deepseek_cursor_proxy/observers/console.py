@@ -240,10 +240,15 @@ def _format_finished(event: events.Finished, is_same_cache: bool, name: str) -> 
         before = f", was {int(100 * last.share)} %" if has_lost_cache else ""
     parts = [format_tokens(tokens, before)] if tokens is not None else []
     if event.divergence is not None:
-        parts.append(f"diverged at {event.divergence.words()}")
+        price = ""
+        if event.cost is not None and event.cost.divergence:
+            price = f", about {format_amount(event.cost.divergence, event.cost.currency)}"
+        parts.append(f"prefix lost: {event.divergence.words()}{price}")
     elif has_lost_cache:
-        forgot, other = "the chat is unchanged: DeepSeek forgot it", "another model has its own cache"
+        forgot, other = "the chat is unchanged: DeepSeek forgot it", "another upstream has its own cache"
         parts.append(forgot if is_same_cache else other)
+    if event.repair is not None:
+        parts.append(f"repaired: {event.repair.words()}")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))
     if event.is_cached:

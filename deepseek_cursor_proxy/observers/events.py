@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy import errors
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
 from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
@@ -170,6 +170,20 @@ class Timing(NamedTuple):
     connect: float | None = None
 
 
+class Repair(NamedTuple):
+    """What was done about a broken turn: calls made of text, with the text as it came, or a second request."""
+
+    calls: tuple[ToolCall, ...] = ()
+    markup: tuple[str, ...] = ()
+    is_repeated: bool = False
+
+    def words(self) -> str:
+        """One line for the log: `2 calls written as text, empty turn asked for again`."""
+        count = len(self.calls)
+        parts = [f"{count} call{'' if count == 1 else 's'} written as text"] if count else []
+        return ", ".join(parts + ["empty turn asked for again"] * self.is_repeated)
+
+
 class Finished(NamedTuple):
     """The exchange ended."""
 
@@ -206,6 +220,8 @@ class Finished(NamedTuple):
     recorded_in: str = ""
     # The log probabilities of the answer's tokens, if the request asked for them.
     logprobs: TokenLogprobs | None = None
+    # None if the turn was not broken.
+    repair: Repair | None = None
 
     @property
     def number(self) -> int:

@@ -35,6 +35,7 @@ _MOST_TURNS = 600
 _MESSAGE_LENGTH = 200
 _NAME_LENGTH = 60
 _MOST_NAMES = 20
+_REPAIR_LENGTH = 1000
 
 
 class TurnMark(NamedTuple):
@@ -80,6 +81,8 @@ class RequestRecord(NamedTuple):
     rerouted: tuple[str, ...] = ()
     # Whether the response cache had the answer.
     is_cached: bool = False
+    # Of a turn that was broken; the texts are short.
+    repair: events.Repair | None = None
 
     @property
     def number(self) -> int:
@@ -242,7 +245,15 @@ def make_record(event: events.Terminal) -> RequestRecord:
         event.retry_reasons,
         event.rerouted,
         event.is_cached,
+        _short_repair(event.repair) if event.repair is not None else None,
     )
+
+
+def _short_repair(repair: events.Repair) -> events.Repair:
+    """The repair with texts that the memory can hold for a thousand requests."""
+    calls = [call._replace(arguments=call.arguments[:_REPAIR_LENGTH]) for call in repair.calls[:_MOST_NAMES]]
+    markup = [text[:_REPAIR_LENGTH] for text in repair.markup[:_MOST_NAMES]]
+    return repair._replace(calls=tuple(calls), markup=tuple(markup))
 
 
 def _source(turn: Turn) -> int:

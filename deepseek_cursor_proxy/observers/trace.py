@@ -145,6 +145,7 @@ def _finished_fields(event: events.Finished, timing: Mapping[str, float]) -> dic
             "first_delta_seconds": event.timing.first_delta,
             "total_seconds": event.timing.total,
         },
+        **({"repair": {"words": event.repair.words(), **event.repair._asdict()}} if event.repair is not None else {}),
     }
 
 
@@ -198,6 +199,8 @@ def _report(trace: Mapping[str, Any]) -> Iterator[str]:
     yield _title(trace)
     if usage := as_object(trace.get("usage")):
         yield f"tokens      {format_tokens(read_usage(usage))}"
+    if repair := as_object(trace.get("repair")):
+        yield f"answer      repaired: {safe_text(repair.get('words'))}"
     tries = [entry for entry in as_list(trace.get("restored")) if isinstance(entry, dict)]
     if not tries:
         yield "The request was not prepared: it failed before that."
@@ -228,8 +231,7 @@ def _title(trace: Mapping[str, Any]) -> str:
 
 def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
     divergence = as_object(restored.get("drift"))
-    where = f"at {divergence.get('words', '?')}" if divergence else "nowhere that is known"
-    yield f"diverged    {safe_text(where)}"
+    yield f"prefix lost {safe_text(divergence.get('words', '?')) if divergence else 'no'}"
     counts = as_object(restored.get("repairs"))
     yield f"repaired    {safe_text(format_repairs(counts)) if counts else 'nothing'}"
     replayed = restored.get("transcribed")

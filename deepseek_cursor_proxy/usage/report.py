@@ -1,8 +1,8 @@
-"""Sums of the ledger over some days, by day, model, key, API or session; as values, and as JSON for the admin API.
+"""Sums of the ledger over some days, by day, model, key, API, session or cause of a lost prefix; as values and as JSON.
 
-Sums by day, model, key and API come from the sums of days, which are kept for ever; those by session, and how long
-requests took, from the rows, which are kept for some months. All amounts are in one currency: what was recorded in
-another counts as unknown. They are estimates.
+Sums by day, model, key and API come from the sums of days, which are kept for ever; those by session and by cause, and
+how long requests took, from the rows, which are kept for some months. All amounts are in one currency: what was
+recorded in another counts as unknown. They are estimates.
 """
 
 from collections import defaultdict
@@ -12,14 +12,17 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.observers.events import Result
+from deepseek_cursor_proxy.reasoning.chats.divergence import cause_of
 from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, add_sums
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.usage.ledger import FAILURES, day_of
 
-GROUPS = ("day", "model", "key", "api", "session")
+GROUPS = ("day", "model", "key", "api", "session", "cause")
 # What a group without a name is called: a request that came not so far, or a key that was refused.
 NAMELESS = "-"
 _Name = TypeVar("_Name", bound=Hashable)
+# Groups that the sums of days do not have, and the column of the rows with their names.
+_COLUMNS = {"session": "session", "cause": "divergence"}
 
 
 class Period(NamedTuple):
@@ -112,9 +115,9 @@ def make_report(connection: usage_rows.Reader, period: Period, by: str, currency
     if not usage_rows.has_tables(connection):
         return UsageReport(period, by, currency, (), UsageGroup("", DaySums()), {})
     days = _read_days(connection, period, currency)
-    if by == "session":
-        sessions = usage_rows.sum_sessions(connection, *period.moments, FAILURES)
-        sums = _sum_by((name or NAMELESS, _in_currency(part, kept, currency)) for name, kept, part in sessions)
+    if by in _COLUMNS:
+        parts = usage_rows.sum_by(connection, _COLUMNS[by], *period.moments, FAILURES)
+        sums = _sum_by((_name(by, value), _in_currency(part, kept, currency)) for value, kept, part in parts)
     else:
         sums = _sum_by((getattr(group, by) or NAMELESS, part) for group, part in days)
     times = _read_times(connection, period, by)
@@ -146,10 +149,17 @@ _Times = tuple[float, float | None]
 def _read_times(connection: usage_rows.Reader, period: Period, by: str) -> Mapping[str, list[_Times]]:
     """The times of every group. Only these columns: there may be hundreds of thousands of rows."""
     groups: dict[str, list[_Times]] = defaultdict(list)
-    column = "ended_at" if by == "day" else by
+    column = "ended_at" if by == "day" else _COLUMNS.get(by, by)
     for value, total, first in usage_rows.read_times(connection, *period.moments, column, Result.COMPLETED.value):
-        groups[day_of(value) if by == "day" else value or NAMELESS].append((total, first))
+        groups[_name(by, value)].append((total, first))
     return groups
+
+
+def _name(by: str, value: Any) -> str:
+    """The group of a row, by what its column has."""
+    if by == "day":
+        return day_of(value)
+    return (cause_of(value) if by == "cause" and value else value) or NAMELESS
 
 
 def _group(name: str, sums: DaySums, times: Sequence[_Times]) -> UsageGroup:

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import formatdate
@@ -28,7 +28,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.cli.demo.cursor import Call
 from deepseek_cursor_proxy.json_codec import encode_json
-from tests.fake_deepseek import picture_rules
+from tests.fake_deepseek import leaks, picture_rules
 from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, model_entry
 from tests.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules
 from tests.fake_deepseek.endpoints import chat_endpoint, endpoint_at, versions
@@ -82,6 +82,8 @@ class FakeDeepSeek:
         self.describe: Callable[[dict[str, Any]], Step | None] = _describe
         # If not, tools that DeepSeek runs itself are ignored, as it ignores what it does not know.
         self.runs_server_tools = True
+        # The forms in which calls are handed on as text, one after another, by a server that does not decode them.
+        self.leaks: Iterator[leaks.Form] | None = None
         # How long a connection may be unused; None for any time.
         self.idle_seconds: float | None = None
         self._rules = rules
@@ -161,6 +163,8 @@ class FakeDeepSeek:
         if refused is not None:
             step = _to_failure(refused)
         step = step or self.describe(payload) or self._take(Answer, Failure, Raw) or self._responder(payload)
+        if self.leaks is not None and isinstance(step, Answer):
+            step = leaks.leak(step, next(self.leaks))
         status = step.status if isinstance(step, Failure) else 200 if isinstance(step, Answer) else 0
         self.seen.append(ReceivedRequest(path, headers, payload, status, refused.message if refused else None, body))
         return _Reply(step, payload, endpoint.writer)

@@ -4,12 +4,14 @@ It streams from the Messages API, asks for thinking that is signed but not told,
 chats.
 """
 
+import itertools
 import re
 import subprocess
 import unittest
 from pathlib import Path
 
 from tests.fake_deepseek import Answer, Citation, Search
+from tests.fake_deepseek.leaks import FORMS
 from tests.interop import npm, sessions
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
@@ -58,6 +60,10 @@ class TaskTest(ClaudeCodeCase):
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
         self.assertEqual({payload["model"] for payload in self.fake.accepted}, {MODEL})
+
+    def test_the_task_with_a_deepseek_whose_every_call_leaks_as_text(self) -> None:
+        self.fake.leaks = itertools.cycle(FORMS)
+        self.test_the_task()
 
     def test_a_recorded_task_is_exported_as_deepseek_saw_it(self) -> None:
         session = sessions.create(self.proxy_with_a_memory())

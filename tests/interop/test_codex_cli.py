@@ -4,6 +4,7 @@ Its configuration is that of the page on clients, word for word but for the port
 `previous_response_id`: it echoes every item it was sent, reasoning included, in a task and when one is resumed.
 """
 
+import itertools
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Citation, Failure, Search
+from tests.fake_deepseek.leaks import FORMS
 from tests.interop import npm, sessions
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 from tests.support.harness import PATIENCE, RunningProxy
@@ -173,6 +175,10 @@ class CodexTest(CodexCase):
     def test_the_task(self) -> None:
         self.assert_session()
         self.assertIn("multi_agent_v1__close_agent", [call.name for call in self.said[3].calls])
+
+    def test_the_task_with_a_deepseek_whose_every_call_leaks_as_text(self) -> None:
+        self.fake.leaks = itertools.cycle(FORMS)
+        self.assert_session()
 
     def test_a_recorded_task_is_exported_as_deepseek_saw_it(self) -> None:
         self.start_proxy()

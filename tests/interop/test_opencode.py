@@ -4,10 +4,12 @@ It sends reasoning_content back, and writes the arguments of calls anew. The thi
 made it sends as text before the answer.
 """
 
+import itertools
 from pathlib import Path
 
 from deepseek_cursor_proxy.cli.setup.clients import PROVIDER, SMALL_MODEL
 from tests.fake_deepseek import Answer
+from tests.fake_deepseek.leaks import FORMS
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
 
@@ -59,6 +61,10 @@ class OpencodeTest(AgentCase):
             sent = [(one["reasoning_content"], one["content"] or "") for one in turns]
             self.assertEqual(said[:number], sent, self.output)
         self.assertEqual([], self.fake.refused)
+
+    def test_the_task_with_a_deepseek_whose_every_call_leaks_as_text(self) -> None:
+        self.fake.leaks = itertools.cycle(FORMS)
+        self.test_the_task()
 
     def test_the_task(self) -> None:
         config = self.configure()

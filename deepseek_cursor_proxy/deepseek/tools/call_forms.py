@@ -1,11 +1,8 @@
-"""The forms in which models write calls as text, and Quotes, which tells a quotation from a call.
+"""What the forms share in which models write calls as text: Block, `read_call`, and Quotes, which finds quotations.
 
-To add a form, add it to FORMS, with the class that reads its blocks:
-
-    Hermes    <tool_call>{"name": …, "arguments": {…}}</tool_call>, one call per block
-
-A block is read piece by piece and stops at the first character that rules its form out. Rule: `read_call` accepts only
-a call that the request's tools allow; everything else stays text. `written_calls` uses all of this.
+The forms are Hermes, `<tool_call>{"name": …, "arguments": {…}}</tool_call>` with one call per block, which is here, and
+those of `dsml`. A block is read piece by piece and stops at the first character that rules its form out. Rule:
+`read_call` accepts only a call that the request's tools allow; everything else stays text. `written_calls` uses all.
 """
 
 import json
@@ -28,25 +25,35 @@ class Block(Protocol):
     """What comes after an opening marker, read piece by piece."""
 
     state: State
+    # How many of the characters that were read follow the last whole call.
+    tail: int
+
+    @property
+    def unread(self) -> str:
+        """What a broken block has read and is no part of it."""
+        ...
 
     def feed(self, text: str, at: int) -> int:
-        """Read the text from there; up to where. All of it as long as the block is open."""
+        """Read the text from there; where the block ends. Unless it is closed, that is the end of the text."""
         ...
 
     def values(self) -> Sequence[object]:
-        """Of a closed block, the call in each, as {"name", "arguments"}."""
+        """The whole calls so far, each as {"name", "arguments"}."""
         ...
 
 
-class _HermesBlock:
+class HermesBlock:
     """{"name": …, "arguments": {…}}</tool_call>, with blanks around the object."""
 
+    MARKER = "<tool_call>"
     _CLOSING = "</tool_call>"
     _OUTSIDE = re.compile(r'["{}]')
     _INSIDE = re.compile(r'["\\]')
 
     def __init__(self) -> None:
         self.state = State.OPEN
+        self.tail = 0
+        self.unread = ""
         self._object: list[str] = []
         self._depth = 0
         self._is_in_string = self._is_escaped = False
@@ -61,7 +68,10 @@ class _HermesBlock:
                 at = end
             else:
                 self.state = self._read_around(text[at])
-                at += 0 if self.state is State.BROKEN else 1
+                if self.state is State.BROKEN:
+                    self.unread = text[at:]
+                    return len(text)
+                at += 1
         return at
 
     def _read_around(self, character: str) -> State:
@@ -96,18 +106,7 @@ class _HermesBlock:
         return len(text)
 
     def values(self) -> Sequence[object]:
-        return [decode("".join(self._object))]
-
-
-# By opening marker.
-FORMS: "Mapping[str, Callable[[], Block]]" = {"<tool_call>": _HermesBlock}
-OPENING = re.compile("|".join(map(re.escape, FORMS)))
-
-
-def partial_size(text: str) -> int:
-    """The length of the longest end of a text that may be the beginning of a marker."""
-    at = text.rfind("<", -max(map(len, FORMS)) + 1)
-    return len(text) - at if at >= 0 and any(marker.startswith(text[at:]) for marker in FORMS) else 0
+        return [decode("".join(self._object))] if self.state is State.CLOSED else []
 
 
 def read_call(value: object, tools: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:
@@ -122,9 +121,11 @@ def read_call(value: object, tools: Mapping[str, Mapping[str, Any]]) -> tuple[st
     if not all(required in arguments for required in as_list(schema.get("required")) if isinstance(required, str)):
         return None
     properties = as_object(schema.get("properties"))
-    if not all(_fits(each, as_object(properties.get(key)).get("type")) for key, each in arguments.items()):
+    try:
+        typed = {key: _typed(each, as_object(properties.get(key)).get("type")) for key, each in arguments.items()}
+    except ValueError:
         return None
-    return name, json.dumps(arguments, ensure_ascii=False)
+    return name, json.dumps(typed, ensure_ascii=False)
 
 
 _TYPES: Mapping[object, tuple[type, ...]] = {
@@ -138,12 +139,19 @@ _TYPES: Mapping[object, tuple[type, ...]] = {
 }
 
 
-def _fits(value: object, declared: object) -> bool:
-    """Whether a value has its declared type, where that is a simple one."""
+class RawText(str):
+    """An argument that came as text: a string, unless its tool declares other types and it is JSON of one of them."""
+
+
+def _typed(value: object, declared: object) -> object:
+    """The value in its declared type, where that is a simple one; ValueError if it has another."""
     types = declared if isinstance(declared, list) else [declared]
-    if not all(isinstance(each, str) and each in _TYPES for each in types):
-        return True
-    return any(type(value) in _TYPES[each] for each in types)
+    is_simple = all(isinstance(each, str) and each in _TYPES for each in types)
+    if isinstance(value, RawText):
+        value = decode_upstream_json(value) if is_simple and "string" not in types else str(value)
+    if is_simple and not any(type(value) in _TYPES[each] for each in types):
+        raise ValueError
+    return value
 
 
 def decode(text: str) -> object:

@@ -1,36 +1,30 @@
-"""Calls that a model wrote into its text, made calls of the answer.
+"""Calls that a model wrote as text, made calls of the answer.
 
-A server without a parser for its model's calls hands on what the model wrote, with finish_reason `stop`: an agent that
-gets such a turn stops. `call_forms` has the forms and what is no call.
+A server that does not decode its model's calls hands on what the model wrote, with finish_reason `stop`: an agent that
+gets such a turn stops. `call_forms` and `dsml` have the forms, `Quotes` what is no call.
 
     text         passes; line breaks at its end and what may yet become an opening marker wait for the next piece
-    a block      is held until it ends. It becomes a call if it is whole, names a declared tool, and its arguments have
-                 what the tool requires, in the declared simple types; anything else stays the text that it was
+    a block      is held until it ends. It becomes calls if each names a declared tool and has the arguments that it
+                 requires, in the declared simple types; else it stays the text that it was. A block that is cut keeps
+                 its whole calls, and the rest of it is text
     quotations   stay text: fences, backticks, HTML comments, <details>, and a block that the client sent since the
                  last answer
+    thinking     a block in it is a call only if nothing but blanks follows it, and no text and no call
 
 Line breaks before a block belong to it, and blanks after it if no text follows. A call that the server sent as such is
 not made twice. Each character is looked at a bounded number of times, however hostile the text is.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, ToolCall
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, ForeignReasoning, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
-from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.deepseek.tools.call_forms import (
-    FORMS,
-    OPENING,
-    Block,
-    Quotes,
-    State,
-    decode,
-    partial_size,
-    read_call,
-)
+from deepseek_cursor_proxy.deepseek.tools import dsml, server_tools
+from deepseek_cursor_proxy.deepseek.tools.call_forms import Block, HermesBlock, Quotes, State, decode, read_call
 from deepseek_cursor_proxy.json_codec import as_object
 
 # Line breaks or blanks that wait for what follows; no template writes more.
@@ -38,15 +32,52 @@ _MOST_BLANKS = 64
 # More calls than any model makes; what looks like further ones stays text.
 _MOST_BLOCKS = 128
 _BREAKS = ("\r", "\n")
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+
+
+class _Markers(NamedTuple):
+    """The opening markers of the forms that are read."""
+
+    opening: re.Pattern[str]
+    # A marker of which the end has not arrived.
+    partial: re.Pattern[str]
+
+    def partial_size(self, text: str) -> int:
+        """The length of the end of a text that may be the beginning of a marker."""
+        at = text.rfind("<", -dsml.LONGEST_MARKER)
+        return len(text) - at if at >= 0 and self.partial.fullmatch(text, at) is not None else 0
+
+
+_DSML = _Markers(re.compile(dsml.OPENING), re.compile(dsml.PARTIAL))
+_DSML_AND_HERMES = _Markers(
+    re.compile(f"{dsml.OPENING}|{HermesBlock.MARKER}"),
+    re.compile(f"{dsml.PARTIAL}|{dsml.beginnings(HermesBlock.MARKER)}"),
+)
+
+
+def _before_breaks(text: str) -> int:
+    """Where the line breaks at the end of a text begin, which belong to a block after them."""
+    start = max(0, len(text) - _MOST_BLANKS)
+    return start + len(text[start:].rstrip("\r\n"))
+
+
+def _open_block(marker: str) -> Block:
+    return HermesBlock() if marker == HermesBlock.MARKER else dsml.open_block(marker)
 
 
 class WrittenCalls:
     """Converts the deltas of one answer. Used by the thread that reads it."""
 
     def __init__(
-        self, request: ChatRequest, new_id: Callable[[], str], on_structured: Callable[[], object] = lambda: None
+        self,
+        request: ChatRequest,
+        new_id: Callable[[], str],
+        on_structured: Callable[[], object] = lambda: None,
+        *,
+        with_hermes: bool = False,
     ) -> None:
-        """`on_structured` is called with the first call that the server sent as such."""
+        """`on_structured` is called with each call that the server sent as such."""
+        self._markers = _DSML_AND_HERMES if with_hermes else _DSML
         self._tools = {_sent_name(tool, request): as_object(tool["function"]) for tool in request.tools}
         self._messages = request.messages
         # A completion has one text and a list of calls; the answers of other APIs have both in their order.
@@ -54,62 +85,96 @@ class WrittenCalls:
         self._new_id = new_id
         self._on_structured = on_structured
         self._choices: dict[int, _Choice] = {}
+        # The calls that were made of text, and the text as it came.
+        self.calls: list[ToolCall] = []
+        self.markup: list[str] = []
 
     def convert(self, delta: Delta, part: str = "delta") -> list[Delta]:
         """The deltas in place of one; `part` is where its chunk has the content, `message` for a whole answer."""
         if self.passes(delta):
             return [delta]
+        if part == "message" and "<" not in (delta.text or "") and "<" not in (delta.reasoning or ""):
+            if delta.calls:
+                self._on_structured()
+            return [delta]
         choice = self._choices.get(delta.choice)
         if choice is None:
-            choice = self._choices[delta.choice] = _Choice(self._read_block)
+            choice = self._choices[delta.choice] = _Choice(self._read_block, self._markers)
         if delta.calls:
             self._on_structured()
-        if delta.reasoning and part == "delta" and (held := choice.take_held()):
-            # What the model wrote before it thought on stays before that.
-            text = Delta(delta.choice, text=held, chunk=delta.chunk)
-            text = text._replace(chunk=_chunk(text, part, is_first=False))
-            return [text, *self.convert(delta, part)]
         is_end = part == "message" or delta.finish_reason is not None
+        before: list[Delta] = []
+        if (delta.reasoning or delta.server) and part == "delta" and (held := choice.take_held()):
+            # What the model wrote before it thought on, or before a search, stays before that.
+            before.append(_with_chunk(Delta(delta.choice, text=held, chunk=delta.chunk), part, is_first=False))
+        if delta.reasoning:
+            choice.thinking.foreign = delta.foreign and delta.foreign._replace(details=())
+            delta = _with_reasoning(delta, choice.thinking.feed(delta.reasoning), part)
+        if choice.thinking.has_held and choice.thinking.ends_before(delta):
+            released = choice.thinking.release()
+            if delta.reasoning is not None:
+                delta = _with_reasoning(delta, delta.reasoning + released, part)
+            else:
+                before.append(_thought(delta, released, choice.thinking.foreign, part))
         items = choice.feed(delta.text) if delta.text else []
         if delta.calls:
-            # The text of an answer comes before its calls, line breaks at its end too.
-            items += [*choice.take_breaks(), *choice.add_structured(delta.calls)]
+            # The text of an answer comes before its calls, line breaks and a lone < at its end too.
+            held = choice.take_held() if choice.has_no_marker else ""
+            items += [*([held] if held else []), *choice.add_structured(delta.calls)]
         if is_end:
             items += choice.end()
-        reason = "tool_calls" if delta.finish_reason == "stop" and choice.has_written else delta.finish_reason
+            if choice.thinking.has_held:
+                released = choice.thinking.release()
+                if part == "message":
+                    delta = _with_reasoning(delta, (delta.reasoning or "") + released, part)
+                else:
+                    before.append(_thought(delta, released, choice.thinking.foreign, part))
+        reason = "tool_calls" if delta.finish_reason == "stop" and choice.written_count else delta.finish_reason
         same: _Items = [*([delta.text] if delta.text else []), *delta.calls]
         is_one = (part == "message" and self._is_completion) or not items
         if is_one:
             # A call without arguments is in two pieces.
             items, same = _merge(items), _merge(same)
         if items == same and reason == delta.finish_reason:
-            return [delta]
+            return [*before, delta]
         groups = [items] if is_one else [[item] for item in items]
-        return _deltas(delta._replace(finish_reason=reason), groups, part)
+        return [*before, *_deltas(delta._replace(finish_reason=reason), groups, part)]
 
     def passes(self, delta: Delta) -> bool:
         """Whether a delta is handed on as it is: it has no part of any call, and nothing is held; counts as read."""
         if delta.calls or delta.finish_reason:
             return False
         choice = self._choices.get(delta.choice)
+        if delta.server is not None and choice is not None and (choice.has_held or choice.thinking.has_held):
+            return False
+        if delta.reasoning:
+            is_plain = not delta.text and "<" not in delta.reasoning and delta.reasoning[-1] not in _BREAKS
+            return is_plain and (choice is None or not (choice.has_held or choice.thinking.has_held))
         if not delta.text:
-            return not delta.reasoning or choice is None or not choice.has_held
-        return choice is not None and choice.passes(delta.text)
+            return True
+        return choice is not None and not choice.thinking.has_held and choice.passes(delta.text)
 
     def reader(self, reader: EventReader) -> EventReader:
         """A reader of the stream that gives the converted deltas."""
         return _ConvertedReader(reader, self)
 
     def flush(self) -> list[Delta]:
-        """The text that is held, when the answer breaks off."""
-        held = ((index, choice.end()) for index, choice in self._choices.items())
-        return [Delta(index, text=text) for index, items in held for text in items if isinstance(text, str)]
+        """What is held, when the answer breaks off."""
+        deltas = []
+        for index, choice in self._choices.items():
+            if choice.thinking.has_held:
+                deltas.append(Delta(index, reasoning=choice.thinking.release(), foreign=choice.thinking.foreign))
+            deltas += [Delta(index, text=text) for text in choice.break_off() if isinstance(text, str)]
+        return deltas
 
     def _read_block(self, block: Block, text: str) -> Sequence[ToolCall] | None:
         calls = [read_call(each, self._tools) for each in block.values()]
-        if not all(calls) or self._is_quoted(text):
+        if not calls or not all(calls) or self._is_quoted(text):
             return None
-        return [ToolCall(self._new_id(), *call) for call in calls if call is not None]
+        made = [ToolCall(self._new_id(), *call) for call in calls if call is not None]
+        self.calls += made
+        self.markup.append(text)
+        return made
 
     def _is_quoted(self, block: str) -> bool:
         """Whether a message since the last answer has the same block."""
@@ -159,13 +224,16 @@ def _is_durable(delta: Delta) -> bool:
 
 # In their order: text, and pieces of calls.
 _Items = list[str | CallPiece]
+_ReadBlock = Callable[[Block, str], Sequence[ToolCall] | None]
 
 
 class _Choice:
-    """The text of one choice. `read_block` gives the calls of a whole block; None for one that stays text."""
+    """The text of one choice. `read_block` gives the calls of a block; None for one that stays text."""
 
-    def __init__(self, read_block: Callable[[Block, str], Sequence[ToolCall] | None]) -> None:
+    def __init__(self, read_block: "_ReadBlock", markers: _Markers) -> None:
         self._read_block = read_block
+        self._markers = markers
+        self.thinking = _Thinking(markers)
         self._items: _Items = []
         # The end of the text that waits for more, and blanks after a call.
         self._held = self._blanks = ""
@@ -177,8 +245,9 @@ class _Choice:
         self._blocks_left = _MOST_BLOCKS
         self._next_index = 0
         self._written: list[ToolCall] = []
-        # Whether a block became a call, or was one that the server sent as well.
-        self.has_written = False
+        # How many calls were written as text; some of them the server sent as well.
+        self.written_count = 0
+        self._has_text = False
         # By index, the calls that the server sent as such; those after a written one wait for the end.
         self._structured: dict[int, _Structured] = {}
         self._late: dict[int, _Structured] = {}
@@ -195,6 +264,7 @@ class _Choice:
         if self._block is not None or self._held or self._is_after_call or "<" in text or text[-1] in _BREAKS:
             return False
         self._quotes.add(text)
+        self._has_text = True
         return True
 
     def feed(self, text: str) -> _Items:
@@ -202,7 +272,16 @@ class _Choice:
             return [text]
         text, self._held, at = self._held + text, "", 0
         while at < len(text):
-            at = self._read_text(text, at) if self._block is None else self._read_markup(self._block, text, at)
+            if (block := self._block) is None:
+                at = self._read_text(text, at)
+                continue
+            end = block.feed(text, at)
+            self._parts.append(text[at:end])
+            at = end
+            if block.state is not State.OPEN:
+                self._end_block(block)
+            if block.state is State.BROKEN:
+                text, at = block.unread, 0
         return self._take()
 
     @property
@@ -210,21 +289,32 @@ class _Choice:
         """Whether text is held that is part of no block."""
         return bool(self._held)
 
+    @property
+    def has_no_marker(self) -> bool:
+        """Whether hardly more than line breaks are held."""
+        return self._held.strip() in ("", "<")
+
     def take_held(self) -> str:
         held, self._held = self._held, ""
         self._quotes.add(held)
         self._put(held)
         return "".join(map(str, self._take()))
 
-    def take_breaks(self) -> _Items:
-        """The line breaks at the end of the text, unless a marker may have begun after them."""
-        held = self.take_held() if self._held.isspace() else ""
-        return [held] if held else []
-
-    def end(self) -> _Items:
-        """What was held; a block that is cut stays text."""
+    def break_off(self) -> _Items:
+        """What was held of an answer that is not whole."""
         self._put("".join(self._parts) + self._held)
         self._held, self._block, self._parts = "", None, []
+        return self._take()
+
+    def end(self) -> _Items:
+        """What was held; a block that is cut keeps its whole calls."""
+        if self._block is not None:
+            self._end_block(self._block)
+        self._put(self._held)
+        self._held = ""
+        if self.thinking.has_held and not (self._has_text or self._structured or self._late or self._written):
+            for written in self.thinking.take_calls(self._read_block):
+                self._add_written(written)
         self._items += [
             CallPiece(index, arguments=call.take()) for index, call in self._structured.items() if call.held
         ]
@@ -246,10 +336,9 @@ class _Choice:
 
     def _read_text(self, text: str, at: int) -> int:
         """Hand on the text from there to the next block, or to what is held; where to go on."""
-        opened = OPENING.search(text, at)
-        end = opened.start() if opened is not None else len(text) - partial_size(text)
-        breaks = max(at, end - _MOST_BLANKS)
-        cut = breaks + len(text[breaks:end].rstrip("\r\n"))
+        opened = self._markers.opening.search(text, at)
+        end = opened.start() if opened is not None else len(text) - self._markers.partial_size(text[at:])
+        cut = at + _before_breaks(text[at:end])
         self._put(text[at:cut])
         if opened is None:
             self._quotes.add(text[at:cut])
@@ -261,27 +350,28 @@ class _Choice:
             self._put(text[cut : opened.end()])
         else:
             self._blocks_left -= 1
-            self._block, self._parts = FORMS[opened[0]](), [text[cut : opened.end()]]
+            self._block, self._parts = _open_block(opened[0]), [text[cut : opened.end()]]
         return opened.end()
 
-    def _read_markup(self, block: Block, text: str, at: int) -> int:
-        """Feed a block from there; where it ends."""
-        end = block.feed(text, at)
-        self._parts.append(text[at:end])
-        if block.state is not State.OPEN:
-            whole, self._block, self._parts = "".join(self._parts), None, []
-            calls = self._read_block(block, whole.strip()) if block.state is State.CLOSED else None
-            if calls is None:
-                # No other block is looked for in it: nested ones would be read once per level.
-                self._quotes.add(whole)
-                self._put(whole)
-            for call in calls or ():
-                self._add_written(call)
-        return end
+    def _end_block(self, block: Block) -> None:
+        """Make calls of a block, or text; what a cut one has after its last whole call is text."""
+        whole, self._block, self._parts = "".join(self._parts), None, []
+        calls = self._read_block(block, whole.strip()) if block.state is not State.BROKEN else None
+        if calls is None:
+            # No other block is looked for in it: nested ones would be read once per level.
+            if block.state is State.BROKEN:
+                whole = whole.removesuffix(block.unread)
+            self._quotes.add(whole)
+            self._put(whole)
+            return
+        for call in calls:
+            self._add_written(call)
+        if block.state is State.OPEN and block.tail:
+            self._put(whole[-block.tail :])
 
     def _add_written(self, call: ToolCall) -> None:
         self._is_after_call, self._blanks = True, ""
-        self.has_written = True
+        self.written_count += 1
         for index, sent in self._structured.items():
             if sent.is_same(call.name, call.arguments):
                 if not sent.has_arguments:
@@ -302,28 +392,107 @@ class _Choice:
             self._blanks = text if self._is_after_call else ""
             text = "" if self._is_after_call else text
         if text:
+            self._has_text = self._has_text or not text.isspace()
             self._items.append(text)
 
 
+class _Thinking:
+    """The thinking of one choice. Blocks are held as long as nothing but blanks and further blocks follow them."""
+
+    def __init__(self, markers: _Markers) -> None:
+        self._markers = markers
+        # The field in which the host sends it.
+        self.foreign: ForeignReasoning | None = None
+        # The end that may become a marker; the open block and its text; the closed ones, with what is between them.
+        self._held = ""
+        self._block: Block | None = None
+        self._parts: list[str] = []
+        self._closed: list[tuple[Block, str]] = []
+
+    @property
+    def has_held(self) -> bool:
+        return bool(self._held or self._block or self._closed)
+
+    def ends_before(self, delta: Delta) -> bool:
+        """Whether a delta shows that what is held is no call: blanks may follow one."""
+        text = delta.text or ""
+        return bool(delta.calls or delta.server or (text.strip() if self._block or self._closed else text))
+
+    def feed(self, text: str) -> str:
+        """The thinking to hand on now."""
+        text, self._held, at, shown = self._held + text, "", 0, ""
+        while at < len(text):
+            if self._block is not None:
+                end = self._block.feed(text, at)
+                self._parts.append(text[at:end])
+                at = end
+                if self._block.state is State.CLOSED:
+                    self._closed.append((self._block, "".join(self._parts)))
+                    self._block, self._parts = None, []
+                elif self._block.state is State.BROKEN:
+                    unread = self._block.unread
+                    shown += self.release().removesuffix(unread)
+                    text, at = unread, 0
+                continue
+            opened = self._markers.opening.search(text, at)
+            end = opened.start() if opened is not None else len(text) - self._markers.partial_size(text[at:])
+            between = text[at:end]
+            if between and not (self._closed and between.isspace()):
+                cut = _before_breaks(between)
+                shown += self.release() + between[:cut]
+                between = between[cut:]
+            if opened is None:
+                at, self._held = len(text), between + text[end:]
+            else:
+                at, self._block, self._parts = opened.end(), _open_block(opened[0]), [between + opened[0]]
+        return shown
+
+    def release(self) -> str:
+        """All that is held, which is thinking."""
+        text = "".join(whole for _, whole in self._closed) + "".join(self._parts) + self._held
+        self._held, self._block, self._parts, self._closed = "", None, [], []
+        return text
+
+    def take_calls(self, read_block: "_ReadBlock") -> Sequence[ToolCall]:
+        """The calls of the held blocks; none, and all stays held, if one of them is no call."""
+        if self._block is not None or self._held.strip():
+            return ()
+        found = [read_block(block, whole.strip()) for block, whole in self._closed]
+        if None in found:
+            return ()
+        self.release()
+        return [call for calls in found for call in calls or ()]
+
+
 class _Structured:
-    """A call that the server sent as such, in pieces. Empty arguments are held: a block may have the true ones."""
+    """A call that the server sent as such, in pieces. The end of empty arguments is held: a block may have others."""
 
     def __init__(self) -> None:
         self._id = self._name = self.held = ""
+        # What was handed on.
         self._arguments: list[str] = []
         self.has_arguments = False
 
     def add(self, piece: CallPiece) -> CallPiece:
         """The piece as it is handed on."""
         self._id, self._name = self._id or piece.id, self._name or piece.name
-        self.held += piece.arguments
-        is_empty = len(self.held) < _MOST_BLANKS and "".join(self.held.split()) in ("", "{", "{}")
-        self.has_arguments = self.has_arguments or not is_empty
-        return replace(piece, arguments=self.take() if self.has_arguments else "")
+        if not self.has_arguments:
+            so_far = "".join([*self._arguments, self.held, piece.arguments])
+            if len(so_far) < _MOST_BLANKS and "".join(so_far.split()) == "{}":
+                self.held += piece.arguments
+                return replace(piece, arguments="")
+            self.has_arguments = so_far.strip() not in ("", "{")
+            if self.held:
+                piece, self.held = replace(piece, arguments=self.held + piece.arguments), ""
+        self._arguments.append(piece.arguments)
+        return piece
 
     def take(self, arguments: str | None = None) -> str:
-        """What is held, or these arguments in its place; it is handed on."""
-        taken, self.held = self.held if arguments is None else arguments, ""
+        """What is held, or the rest of these arguments in its place; it is handed on."""
+        taken, self.held = self.held, ""
+        if arguments is not None:
+            # An object, of which the brace may have been handed on.
+            taken = arguments.removeprefix("".join(self._arguments).strip())
         self._arguments.append(taken)
         self.has_arguments = True
         return taken
@@ -334,7 +503,7 @@ class _Structured:
     def is_same(self, name: str, arguments: str) -> bool:
         """Whether it is this call, or what the server left of it."""
         own = self.whole()
-        return name == own.name and decode(own.arguments.strip() or "{}") in ({}, decode(arguments))
+        return name == own.name and (not self.has_arguments or decode(own.arguments) == decode(arguments))
 
 
 def _merge(items: _Items) -> _Items:
@@ -361,8 +530,33 @@ def _deltas(delta: Delta, groups: Sequence[_Items], part: str) -> list[Delta]:
             new = new._replace(reasoning=None, foreign=None, server=None)
         if at < last:
             new = new._replace(finish_reason=None, usage=None)
-        found.append(new._replace(chunk=_chunk(new, part, is_first=at == 0)))
+        found.append(_with_chunk(new, part, is_first=at == 0))
     return found
+
+
+def _with_chunk(delta: Delta, part: str, *, is_first: bool) -> Delta:
+    return delta._replace(chunk=_chunk(delta, part, is_first=is_first))
+
+
+def _thought(delta: Delta, text: str, foreign: ForeignReasoning | None, part: str) -> Delta:
+    """A delta of thinking that goes before this one."""
+    thought = Delta(delta.choice, reasoning=text, chunk=delta.chunk, foreign=foreign)
+    if delta.chunk is not None and delta.chunk.get("choices"):
+        choice = {"index": delta.choice, part: {_REASONING_FIELDS[0]: text}, "finish_reason": None}
+        thought = thought._replace(chunk={**delta.chunk, "choices": [choice]})
+    return thought
+
+
+def _with_reasoning(delta: Delta, text: str, part: str) -> Delta:
+    """The delta with another piece of thinking in place of its own."""
+    if text == delta.reasoning:
+        return delta
+    chunk = delta.chunk
+    if chunk is not None and chunk.get("choices"):
+        fields = as_object(chunk["choices"][0].get(part))
+        replaced = {name: text for name in _REASONING_FIELDS if isinstance(fields.get(name), str)}
+        chunk = {**chunk, "choices": [{**chunk["choices"][0], part: {**fields, **replaced}}]}
+    return delta._replace(reasoning=text, chunk=chunk, run=None)
 
 
 def _chunk(delta: Delta, part: str, *, is_first: bool) -> Mapping[str, Any] | None:

@@ -10,12 +10,14 @@ leaves the process: parts that identity has not digested go through Python's own
 """
 
 import marshal
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.reasoning.identity import History, MessageOutline
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -33,6 +35,10 @@ class RequestOutline(NamedTuple):
     system: tuple[bytes, ...]
     tools: Mapping[str, int]
     messages: tuple[MessageOutline, ...]
+    # Rendered before all of them, but for the model, which has a cache of its own.
+    model: str = ""
+    effort: str = ""
+    thinking: str = "on"
 
     def with_tools(self, names: Sequence[str]) -> "RequestOutline":
         if tuple(self.tools) == tuple(names):
@@ -66,6 +72,10 @@ class RequestOutline(NamedTuple):
 class Divergence:
     """Where a request differs from the last one; `message` counts as the client does. A trace has these fields."""
 
+    # From what to what.
+    model: str = ""
+    effort: str = ""
+    thinking: str = ""
     system: bool = False
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -77,14 +87,33 @@ class Divergence:
     what: str = ""
 
     def words(self) -> str:
-        """One line for the log: `system, tools (added grep), message 12 (user content)`."""
-        parts = ["system"] if self.system else []
+        """The causes for the log, in the order of the prompt: `tools changed (added grep), system prompt changed`."""
+        parts = [f"model changed ({self.model})"] if self.model else []
+        parts += [f"effort changed ({self.effort})"] if self.effort else []
+        parts += [f"thinking switched ({self.thinking})"] if self.thinking else []
         named = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
         tools = [f"{verb} {_join_names(names)}" for verb, names in named if names]
         tools += ["reordered"] if self.reordered else []
-        parts += [f"tools ({', '.join(tools)})"] if tools else []
-        parts += [f"message {self.message} ({self.role} {self.what})"] if self.message is not None else []
+        parts += [f"tools changed ({', '.join(tools)})"] if tools else []
+        parts += ["system prompt changed"] if self.system else []
+        parts += [f"message {self.message} changed ({self.role} {self.what})"] if self.message is not None else []
         return ", ".join(parts)
+
+
+# By their first word, which is the label of the metric.
+CAUSES = {
+    "model": "model changed",
+    "effort": "effort changed",
+    "thinking": "thinking switched",
+    "tools": "tools changed",
+    "system": "system prompt changed",
+    "message": "message changed",
+}
+
+
+def cause_of(words: str) -> str:
+    """The first cause in the words of a divergence, without what differs from request to request."""
+    return CAUSES.get(re.split("[ ,]", words)[0], words)
 
 
 def outline(request: ChatRequest, history: History) -> RequestOutline:
@@ -98,7 +127,9 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
         for tool in (*request.tools, *request.server_tools)
     }
     prompts = tuple([message.digest for message in history.outlines[:leading]])
-    return RequestOutline(prompts, tools, history.outlines[leading:])
+    effort = request.effort if request.thinking else ""
+    thinking = "on" if request.thinking else "off, a tool is forced" if is_forced(request.tool_choice) else "off"
+    return RequestOutline(prompts, tools, history.outlines[leading:], request.model, effort, thinking)
 
 
 def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutline | None:
@@ -126,7 +157,8 @@ def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutl
 def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
     """Where `now` differs from `before`; None when it only adds to it."""
     old, new = before.tools, now.tools
-    if before.system == now.system and [*old.items()] == [*new.items()] and now.common(before) == len(before.messages):
+    is_same = before.system == now.system and before[3:] == now[3:] and [*old.items()] == [*new.items()]
+    if is_same and now.common(before) == len(before.messages):
         # Nearly always; the rest only describes the difference.
         return None
     common = [name for name in new if name in old]
@@ -137,6 +169,9 @@ def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
         message = len(now.system) + at
         role, what = _difference(before.messages[at:], now.messages[at:])
     divergence = Divergence(
+        model=_change(before.model, now.model),
+        effort=_change(before.effort, now.effort) if before.effort and now.effort else "",
+        thinking=_change(before.thinking, now.thinking),
         system=before.system != now.system,
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
@@ -147,6 +182,10 @@ def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
         what=what,
     )
     return divergence if divergence != Divergence() else None
+
+
+def _change(before: str, now: str) -> str:
+    return f"{safe_text(before, 40)} → {safe_text(now, 40)}" if before != now else ""
 
 
 def _difference(before: Sequence[MessageOutline], now: Sequence[MessageOutline]) -> tuple[str, str]:

@@ -73,15 +73,15 @@ def read_answered_keys(connection: Reader) -> frozenset[str]:
     return frozenset(key for (key,) in found)
 
 
-def sum_sessions(
-    connection: Reader, since: float, until: float, failures: Sequence[str]
+def sum_by(
+    connection: Reader, column: str, since: float, until: float, failures: Sequence[str]
 ) -> list[tuple[str, str, DaySums]]:
-    """Session, currency and sums of the requests that ended in this time, of which these outcomes are failures."""
+    """A column, the currency and sums of the requests that ended in this time, of which these outcomes are failures."""
     added = ("hit", "miss", "output", "thinking", "searches", "cost", "saved", "divergence_cost")
     sums = ", ".join(f"total({name})" for name in added)
     found = connection.execute(
-        f"SELECT session, currency, count(*), total(outcome IN (?, ?)), total(is_cost_unknown), {sums} FROM usage "
-        "WHERE ended_at >= ? AND ended_at < ? GROUP BY session, currency",
+        f"SELECT {column}, currency, count(*), total(outcome IN (?, ?)), total(is_cost_unknown), {sums} FROM usage "
+        f"WHERE ended_at >= ? AND ended_at < ? GROUP BY {column}, currency",
         (*failures, since, until),
     )
     return [(row[0], row[1], DaySums(*map(int, row[2:10]), *row[10:])) for row in found]

@@ -247,7 +247,7 @@ class TestOverSockets(SocketTestCase):
             for key, expected in ((KEY, "bca"), ("sk-stranger", "abc")):
                 _, seen = self.post(proxy, [user("q"), said("Hello."), user("n")], key, tools=tools)
                 self.assertEqual(expected, "".join(tool["function"]["name"] for tool in seen["tools"]))
-        told = [line for line in logged.output if "diverged" in line]
+        told = [line for line in logged.output if "prefix lost" in line]
         self.assertEqual(1, len(told), told)
 
     def test_a_forged_history_gets_no_reasoning_of_a_real_one(self) -> None:

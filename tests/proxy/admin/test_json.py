@@ -20,7 +20,7 @@ from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until,
 from tests.support.polling import wait_until
 
 ROW = """id number started_at api model requested_model key session stream ended_at outcome status message tokens
-searches cost saved divergence_cost currency seconds retries turns repairs divergence messages tools body_bytes
+searches cost saved divergence_cost currency seconds retries turns repairs divergence repaired messages tools body_bytes
 upstream cached"""
 RUNNING = """number started_at api model requested_model key session stream phase age_seconds output_tokens_estimate
 first_token_seconds"""

@@ -24,14 +24,16 @@ class TestDivergence(SocketTestCase):
     def test_the_console_tells_where_a_chat_diverged(self) -> None:
         client = self.begin()
         for text in ("hi", "more", "and more"):
-            self.assertNotIn("diverged", self.last_line(client, text))
+            self.assertNotIn("prefix lost", self.last_line(client, text))
         client.messages[3]["content"] = "edited"
         line = self.last_line(client, "again")
-        self.assertRegex(line, r"in \(\d+ % cached\) .* diverged at message 3 \(user content\)")
-        self.assertNotIn("diverged", self.last_line(client, "once more"))
+        self.assertRegex(line, r"in \(\d+ % cached\) .* prefix lost: message 3 changed \(user content\)")
+        self.assertNotIn("prefix lost", self.last_line(client, "once more"))
         client.messages[0]["content"] = "Another prompt."
         client.tools = [*client.tools, tool("grep")]
-        self.assertIn("diverged at system, tools (added grep) · ", self.last_line(client, "now"))
+        self.assertIn(
+            "prefix lost: tools changed (added grep), system prompt changed, about $", self.last_line(client, "now")
+        )
 
     def test_shuffled_tools_diverge_only_in_the_client_s_order(self) -> None:
         for order, expected in (("sticky", False), ("sorted", False), ("client", True)):
@@ -39,7 +41,7 @@ class TestDivergence(SocketTestCase):
             client.tools = [tool("a"), tool("b")]
             self.last_line(client, "hi")
             client.tools = client.tools[::-1]
-            self.assertEqual(expected, "tools (reordered)" in self.last_line(client, "more"))
+            self.assertEqual(expected, "tools changed (reordered)" in self.last_line(client, "more"))
 
     def test_interleaved_chats_with_one_opening_raise_no_false_alarm(self) -> None:
         """Every chat has answers of its own; after the same first words nothing else is the same."""
@@ -48,10 +50,10 @@ class TestDivergence(SocketTestCase):
         self.fake.answer(*(Answer(reasoning="r", content=f"answer {number}") for number in range(18)))
         for text in ("hi", "more", "and more"):
             for chat in chats:
-                self.assertNotIn("diverged", self.last_line(chat, text))
+                self.assertNotIn("prefix lost", self.last_line(chat, text))
         client.tools, client.messages = [], [{"role": "system", "content": "Make a title."}]
-        self.assertNotIn("diverged", self.last_line(client, "hi"))
-        self.assertNotIn("diverged", self.last_line(chats[0], "go on"))
+        self.assertNotIn("prefix lost", self.last_line(client, "hi"))
+        self.assertNotIn("prefix lost", self.last_line(chats[0], "go on"))
 
     def test_after_a_restart_divergence_is_found_from_the_second_request_on(self) -> None:
         path = self.folder / "store.sqlite3"
@@ -60,9 +62,9 @@ class TestDivergence(SocketTestCase):
         self.running.close()
         again = self.begin(ReasoningStore(path))
         again.messages = client.messages
-        self.assertNotIn("diverged", self.last_line(again, "more"))
+        self.assertNotIn("prefix lost", self.last_line(again, "more"))
         again.messages[1]["content"] = "ho"
         again.messages[3]["content"] = "less"
-        self.assertNotIn("diverged", self.last_line(again, "another chat, then"))
+        self.assertNotIn("prefix lost", self.last_line(again, "another chat, then"))
         again.messages[3]["content"] = "more"
-        self.assertIn("diverged at message 3", self.last_line(again, "the same"))
+        self.assertIn("prefix lost: message 3", self.last_line(again, "the same"))

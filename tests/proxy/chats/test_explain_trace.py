@@ -62,7 +62,7 @@ class TestExchanges(ExplainTestCase):
         client.ask("more")
         client.messages[3]["content"] = "less"
         client.ask("again")
-        self.assertRegex(self.last_report(), r"\ndiverged +at message 3 \(user content\)\n")
+        self.assertRegex(self.last_report(), r"\nprefix lost message 3 changed \(user content\)\n")
 
     def test_explain_reports_two_tries_and_a_failure(self) -> None:
         proxy = self.proxy(trace_dir=self.folder)

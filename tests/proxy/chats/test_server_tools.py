@@ -180,10 +180,10 @@ class TestChatCompletions(ServerToolTestCase):
         with self.assertLogs("deepseek_cursor_proxy.observers.console") as log:
             self.chat(self.running, *history, tools=TOOLS)
             self.chat(self.running, *history, tools=[SEARCH, *TOOLS])
-        lines = [line for line in log.output if "diverged" in line]
+        lines = [line for line in log.output if "prefix lost" in line]
         self.assertEqual(2, len(lines), log.output)
-        self.assertIn("tools (removed deepseek_web_search)", lines[0])
-        self.assertIn("tools (added deepseek_web_search)", lines[1])
+        self.assertIn("tools changed (removed deepseek_web_search)", lines[0])
+        self.assertIn("tools changed (added deepseek_web_search)", lines[1])
 
     def test_the_same_tools_in_another_order_are_the_same_bytes(self) -> None:
         orders = ([*TOOLS, SEARCH, READ], [READ, *reversed(TOOLS), SEARCH, READ])

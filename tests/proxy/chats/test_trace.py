@@ -58,7 +58,7 @@ class TestTrace(SocketTestCase):
         client.ask("go on")
         restored = self.traces()[-1]["restored"][0]
         self.assertEqual({"cancelled": 1}, restored["repairs"])
-        expected = {"words": "message 3 (user content)", "message": 3, "role": "user", "what": "content"}
+        expected = {"words": "message 3 changed (user content)", "message": 3, "role": "user", "what": "content"}
         self.assertLessEqual(expected.items(), restored["drift"].items())
         self.assertEqual(("Hello.", "exact"), tuple(restored["turns"][0][key] for key in ("says", "proof")))
         self.assertEqual(("nobody", "unknown"), tuple(restored["turns"][1][key] for key in ("source", "proof")))

@@ -149,13 +149,18 @@ class TestUsage(UsageTestCase):
         last = [line for line in logs.output if "└" in line]
         self.assertRegex(last[0], r" s · \$\d\.\d+$")
         self.assertNotIn("was", last[1])
-        self.assertRegex(last[2], r"\(\d+ % cached, was \d+ %\) .* diverged at system")
+        self.assertRegex(last[2], r"\(\d+ % cached, was \d+ %\) .* prefix lost: system prompt changed")
         proxy.close()
         total = json.loads(self.output("usage", "--json"))["total"]
         self.assertGreater(total["saved"], 0)
         self.assertGreater(total["divergence_cost"], 0)
         self.assertLess(total["divergence_cost"], total["cost"])
         self.assertIn("Of this, $0.00", self.output("usage").splitlines()[-1])
+        _, _, names, *lines = self.output("usage", "--by", "cause").splitlines()
+        self.assertEqual("lost", names.split()[-1])
+        [cause] = [line for line in lines if line.startswith("system prompt changed")]
+        self.assertEqual("1", cause.split()[3])
+        self.assertNotEqual("$0", cause.split()[-1])
 
     def test_several_answers_are_one_request_with_the_cost_of_all(self) -> None:
         proxy = self.with_file()

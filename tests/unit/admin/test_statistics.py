@@ -36,7 +36,8 @@ class StatisticsTest(unittest.TestCase):
     def test_what_has_known_labels_begins_at_0_so_that_the_first_event_is_an_increase(self) -> None:
         for name, label, values in (
             ("turns", "source", ("store", "client", "empty", "missing")),
-            ("divergences", "where", ("system", "tools", "message")),
+            ("divergences", "where", ("model", "effort", "thinking", "tools", "system", "message")),
+            ("repairs", "kind", ("calls", "empty")),
             ("retries", "reason", ("dropped", "http_429", "http_500", "http_502", "http_503", "http_504")),
         ):
             lines = self.lines(getattr(self.statistics, name))
@@ -106,16 +107,17 @@ class StatisticsTest(unittest.TestCase):
         self.assertEqual('x{api="chat",model="other",outcome="completed"} 150', lines[-len(Result)])
 
     def test_what_happened_to_the_history_counts(self) -> None:
-        self.add(record(turns=TurnCounts(3, 2, 1, 4, 5), divergence="tools (added grep), message 12 (x)"))
-        self.add(record(divergence="system, message 3 (user content)"))
-        self.add(record(divergence="message 3 (user content)"))
+        self.add(record(turns=TurnCounts(3, 2, 1, 4, 5), divergence="tools changed (added grep), message 12 …"))
+        self.add(record(divergence="system prompt changed, message 3 changed (user content)"))
+        self.add(record(divergence="message 3 changed (user content)"))
         sources = {"store": 3, "client": 2, "empty": 1, "missing": 4}
         self.assertEqual(
             [f'x{{source="{each}"}} {sources[each]}' for each in sources], self.lines(self.statistics.turns)
         )
         self.assertEqual(["x 1"], self.lines(self.statistics.recoveries))
-        places = ("system", "tools", "message")
-        self.assertEqual([f'x{{where="{each}"}} 1' for each in places], self.lines(self.statistics.divergences))
+        counts = {"model": 0, "effort": 0, "thinking": 0, "tools": 1, "system": 1, "message": 1}
+        expected = [f'x{{where="{cause}"}} {count}' for cause, count in counts.items()]
+        self.assertEqual(expected, self.lines(self.statistics.divergences))
 
     def test_costs_add_up_by_currency_and_model_and_unknown_ones_do_not_count_as_0(self) -> None:
         for amount, currency in ((0.5, "USD"), (0.25, "USD"), (3.0, "CNY")):

@@ -3,7 +3,7 @@ import unittest
 from typing import Any, get_args
 from unittest import mock
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.observers.console import Console
@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.observers.events import (
     Progress,
     Received,
     Refused,
+    Repair,
     RequestFacts,
     Rerouted,
     Restored,
@@ -178,9 +179,19 @@ class TestConsole(unittest.TestCase):
 
     def test_the_console_prints_divergence_next_to_cached_tokens(self) -> None:
         (line,) = self.lines(finished(divergence=Divergence(message=12, role="user", what="content")))
-        self.assertIn("(98 % cached) · 50 out (30 thinking) · diverged at message 12 (user content) · stop", line)
+        self.assertIn(
+            "(98 % cached) · 50 out (30 thinking) · prefix lost: message 12 changed (user content) · stop", line
+        )
         (evil,) = self.lines(finished(divergence=Divergence(added=("\x1b[2J\n",))))
         self.assertNotIn("\x1b", evil)
+
+    def test_the_console_says_what_was_repaired(self) -> None:
+        call = ToolCall("id", "read", "{}")
+        for repair, words in (
+            (Repair((call,)), "1 call written as text"),
+            (Repair((call, call), ("x",), True), "2 calls written as text, empty turn asked for again"),
+        ):
+            self.assertIn(f" · repaired: {words} · ", self.lines(finished(repair=repair))[-1])
 
     def test_the_last_line_ends_with_the_cost_if_something_was_used(self) -> None:
         (yuan,) = self.lines(finished(cost=COST._replace(amount=12.3, currency="CNY")))
@@ -203,12 +214,12 @@ class TestConsole(unittest.TestCase):
         ):
             tokens = Tokens(hit, 1000 - hit, 50)
             (line,) = self.lines(finished(tokens=tokens, last_prompt=last, divergence=divergence))
-            self.assertIn(f"{expected} · 50 out · diverged at message 12 (user content) · stop", line)
+            self.assertIn(f"{expected} · 50 out · prefix lost: message 12 changed (user content) · stop", line)
             (unchanged,) = self.lines(finished(tokens=tokens, last_prompt=last))
             self.assertEqual("was" in expected, "the chat is unchanged: DeepSeek forgot it" in unchanged)
             moved = last._replace(model="another") if last is not None else None
             (elsewhere,) = self.lines(finished(tokens=tokens, last_prompt=moved))
-            self.assertEqual("was" in expected, "another model has its own cache" in elsewhere)
+            self.assertEqual("was" in expected, "another upstream has its own cache" in elsewhere)
 
     def test_the_console_prints_status_and_reason_of_a_failure(self) -> None:
         failed = finished("DeepSeek went silent.", 504, usage=None, finish_reason=None)

@@ -147,7 +147,7 @@ class TestRecord(unittest.TestCase):
             record.strip,
         )
         self.assertEqual(
-            ({"moved": 2}, "message 12 (user content)", 1), (record.repairs, record.divergence, record.retries)
+            ({"moved": 2}, "message 12 changed (user content)", 1), (record.repairs, record.divergence, record.retries)
         )
 
     def test_words_of_strangers_are_short_and_safe_and_without_keys(self) -> None:

@@ -44,12 +44,13 @@ class Answer:
     """What becomes of an answer: the text and the calls in their order, and the whole as a Reply."""
 
     def __init__(self, *chunks: dict[str, Any], part: str = "delta", **request: Any) -> None:
-        numbers = count()
+        numbers, with_hermes = count(), request.pop("with_hermes", True)
         self.structured = 0
         calls = WrittenCalls(
             ChatRequest("m", "m", request.pop("messages", ()), request.pop("tools", TOOLS), **request),
             lambda: f"call_{next(numbers)}",
             self._count,
+            with_hermes=with_hermes,
         )
         read = completion_deltas if part == "message" else chunk_deltas
         self.deltas = [each for body in chunks for delta in read(body) for each in calls.convert(delta, part)]
@@ -183,14 +184,14 @@ class TestCalls(unittest.TestCase):
         self.assertEqual([("search_1", ARGUMENTS)], answer.calls)
 
     def test_a_marker_is_held_no_longer_than_needed(self) -> None:
-        calls = WrittenCalls(ChatRequest("m", "m", (), TOOLS), str)
+        calls = WrittenCalls(ChatRequest("m", "m", (), TOOLS), str, with_hermes=True)
         for piece, expected in (("a <", "a "), ("b", "<b"), ("c <tool_call", "c "), ("s", "<tool_calls"), ("x\n", "x")):
             self.assertEqual(expected, "".join(each.text or "" for each in calls.convert(Delta(text=piece))))
 
     def test_deltas_that_nothing_changes_are_the_same_objects(self) -> None:
-        calls = WrittenCalls(ChatRequest("m", "m", (), TOOLS), str)
+        calls = WrittenCalls(ChatRequest("m", "m", (), TOOLS), str, with_hermes=True)
         for delta in (
-            Delta(reasoning="<tool_call>"),
+            Delta(reasoning="a < b"),
             Delta(text="a"),
             Delta(text="b < c"),
             Delta(calls=(CallPiece(0, "i", "now", '{"a":'),)),
@@ -242,7 +243,7 @@ class TestStructuredCalls(unittest.TestCase):
 
     def test_all_of_a_text_comes_before_the_calls_of_the_server(self) -> None:
         call = self.sent('{"q":"cats"}')["choices"][0]["delta"]
-        for text in ("Rain.", "Rain.\n", "Rain.\r\n\n", "\n"):
+        for text in ("Rain.", "Rain.\n", "Rain.\r\n\n", "\n", "a <", "a\n<"):
             for chunks in (
                 [chunk(content=text), chunk(**call), chunk("tool_calls")],
                 [chunk(content=text, **call), chunk("tool_calls")],
@@ -258,6 +259,21 @@ class TestStructuredCalls(unittest.TestCase):
         for chunks in ([other, chunk(content=BLOCK)], [chunk(content=BLOCK), other]):
             answer = Answer(*chunks, chunk("stop"))
             self.assertCountEqual([("search", ARGUMENTS), ("search", {"q": "dogs"})], answer.calls)
+
+    def test_the_pieces_of_a_call_with_arguments_pass_as_they_are(self) -> None:
+        calls = WrittenCalls(ChatRequest("m", "m", (), TOOLS), str)
+        for number, text in enumerate(("", "{", " ", '"q"', ': "x"', "}")):
+            delta = Delta(calls=(CallPiece(0, "i" if not number else "", "search" if not number else "", text),))
+            self.assertIs(delta, calls.convert(delta)[0])
+
+    def test_a_call_that_began_with_a_brace_takes_the_rest_from_its_block(self) -> None:
+        for pieces in (("",), ("{",), ("{", "}"), ("{}",), (" {", "\n", "}")):
+            deltas = [
+                chunk(tool_calls=[{"index": 0, "id": "c", "function": {"name": "search", "arguments": piece}}])
+                for piece in pieces
+            ]
+            answer = Answer(*deltas, chunk(content=BLOCK), chunk("stop"))
+            self.assertEqual([("search", ARGUMENTS)], answer.calls, pieces)
 
     def test_empty_arguments_stay_where_no_block_has_others(self) -> None:
         pieces = [self.sent("", "now"), chunk(tool_calls=[{"index": 0, "function": {"arguments": "{}"}}])]
@@ -284,7 +300,7 @@ class TestStructuredCalls(unittest.TestCase):
 
 class TestStream(unittest.TestCase):
     def read(self, *bodies: dict[str, Any]) -> list[Any]:
-        reader = WrittenCalls(ChatRequest("m", "m", (), TOOLS), lambda: "id").reader(StreamReader())
+        reader = WrittenCalls(ChatRequest("m", "m", (), TOOLS), lambda: "id", with_hermes=True).reader(StreamReader())
         return [reader.read(sse.event(encode_json(body))) for body in bodies]
 
     def test_a_written_call_is_stored_before_the_client_gets_it(self) -> None:

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence, RequestOutline, diagnose, nearest, outline
+from deepseek_cursor_proxy.reasoning.chats.divergence import (
+    Divergence,
+    RequestOutline,
+    cause_of,
+    diagnose,
+    nearest,
+    outline,
+)
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.support.histories import assistant, result, system, user
 
@@ -58,42 +65,72 @@ class TestDiagnosis(unittest.TestCase):
         again = [json.loads(json.dumps(shared)), ["x" * 50, "".join(["", "é"])]]
         self.assertEqual(1, len(set(hashes({"a": [shared, shared]}, {"a": again}))))
 
+    def test_what_precedes_the_messages_is_named_in_the_order_of_the_prompt(self) -> None:
+        def at(**fields: Any) -> RequestOutline:
+            return outline(ChatRequest("m", fields.pop("model", "m"), CHAT, **fields), identify(b"me", CHAT))
+
+        for fields, words in (
+            ({"effort": "max"}, "effort changed (high → max)"),
+            ({"thinking": False}, "thinking switched (on → off)"),
+            ({"thinking": False, "tool_choice": "required"}, "thinking switched (on → off, a tool is forced)"),
+            ({"model": "n", "effort": "max"}, "model changed (m → n), effort changed (high → max)"),
+        ):
+            found = diagnose(at(), at(**fields))
+            self.assertEqual(words, found.words() if found else "")
+
+    def test_a_cause_is_named_without_what_differs_from_request_to_request(self) -> None:
+        for words, cause in (
+            ("effort changed (high → max), message 3 changed (user content)", "effort changed"),
+            ("message 12 changed (user content)", "message changed"),
+            # As earlier versions wrote them.
+            ("system, tools (added grep)", "system prompt changed"),
+            ("tools (reordered)", "tools changed"),
+            ("message 3 (tool ids)", "message changed"),
+        ):
+            self.assertEqual(cause, cause_of(words))
+
     def test_the_table_of_edits(self) -> None:
         for expected, messages in (
-            ("system", changed(0, system("another day"))),
-            ("system", changed(0, system("s"), system("a second one"))),
-            ("system", CHAT[1:]),
-            ("message 1 (user content)", changed(1, user("hi!"))),
-            ("message 2 (assistant content)", changed(2, CALL._replace(content="looked"))),
-            ("message 2 (assistant arguments)", changed(2, assistant("looking", ("call_1", "read", '{"path":"b"}')))),
-            ("message 2 (assistant arguments)", changed(2, assistant("looking", ("call_1", "write", '{"path":"a"}')))),
-            ("message 2 (assistant ids)", changed(2, assistant("looking", ("call_2", "read", '{"path":"a"}')))),
-            ("message 2 (assistant arguments and ids)", changed(2, assistant("looking"))),
-            ("message 3 (tool content)", changed(3, result("call_1", "[elided]"))),
-            ("message 3 (tool ids)", changed(3, result("call_9"))),
-            ("message 3 (user replaced)", changed(3, user("its result was ok"))),
-            ("message 4 (assistant removed)", changed(4)),
-            ("message 5 (user removed)", CHAT[:5]),
-            ("message 2 (assistant removed)", CHAT[:2] + CHAT[4:]),
-            ("message 4 (system inserted)", changed(4, system("mind the time"), CHAT[4])),
-            ("system, message 5 (user content)", (system("t"), *CHAT[1:5], user("stop"))),
+            ("system prompt changed", changed(0, system("another day"))),
+            ("system prompt changed", changed(0, system("s"), system("a second one"))),
+            ("system prompt changed", CHAT[1:]),
+            ("message 1 changed (user content)", changed(1, user("hi!"))),
+            ("message 2 changed (assistant content)", changed(2, CALL._replace(content="looked"))),
+            (
+                "message 2 changed (assistant arguments)",
+                changed(2, assistant("looking", ("call_1", "read", '{"path":"b"}'))),
+            ),
+            (
+                "message 2 changed (assistant arguments)",
+                changed(2, assistant("looking", ("call_1", "write", '{"path":"a"}'))),
+            ),
+            ("message 2 changed (assistant ids)", changed(2, assistant("looking", ("call_2", "read", '{"path":"a"}')))),
+            ("message 2 changed (assistant arguments and ids)", changed(2, assistant("looking"))),
+            ("message 3 changed (tool content)", changed(3, result("call_1", "[elided]"))),
+            ("message 3 changed (tool ids)", changed(3, result("call_9"))),
+            ("message 3 changed (user replaced)", changed(3, user("its result was ok"))),
+            ("message 4 changed (assistant removed)", changed(4)),
+            ("message 5 changed (user removed)", CHAT[:5]),
+            ("message 2 changed (assistant removed)", CHAT[:2] + CHAT[4:]),
+            ("message 4 changed (system inserted)", changed(4, system("mind the time"), CHAT[4])),
+            ("system prompt changed, message 5 changed (user content)", (system("t"), *CHAT[1:5], user("stop"))),
         ):
             with self.subTest(expected, messages=messages):
                 self.assertEqual(expected, self.words(messages))
 
     def test_the_table_of_tools(self) -> None:
         for expected, tools in (
-            ("tools (added c)", "abc"),
-            ("tools (removed a)", "b"),
-            ("tools (added c, removed b)", "ac"),
-            ("tools (reordered)", "ba"),
-            ("tools (added c, reordered)", "bca"),
-            ("tools (removed a and b)", ""),
-            ("tools (added 1, 2, 3 and 2 more)", "ab12345"),
+            ("tools changed (added c)", "abc"),
+            ("tools changed (removed a)", "b"),
+            ("tools changed (added c, removed b)", "ac"),
+            ("tools changed (reordered)", "ba"),
+            ("tools changed (added c, reordered)", "bca"),
+            ("tools changed (removed a and b)", ""),
+            ("tools changed (added 1, 2, 3 and 2 more)", "ab12345"),
         ):
             with self.subTest(expected):
                 self.assertEqual(expected, self.words(CHAT, tools))
-        self.assertEqual("tools (changed b)", self.words(CHAT, b="does other things now"))
+        self.assertEqual("tools changed (changed b)", self.words(CHAT, b="does other things now"))
 
     def test_a_chat_that_is_back_at_its_first_words_is_begun_again(self) -> None:
         self.assertEqual("", self.words(CHAT[:2]))

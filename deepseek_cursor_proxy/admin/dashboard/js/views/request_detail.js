@@ -93,6 +93,7 @@ export class RequestDetail {
       tokens(request),
       timing(request),
       turnStrip(request.strip),
+      brokenTurn(request),
       repairs(request),
       divergence(request),
       section("About this request", factList(about(request))),
@@ -131,6 +132,18 @@ function timing({ seconds, retries }) {
   return section("Time", h("p.lead", h("strong", format.seconds(total)), again), bar);
 }
 
+function brokenTurn({ repaired, repair }) {
+  if (!repaired) return null;
+  const texts = (title, lines) =>
+    lines?.length ? [h("p.quiet", title), h("pre", lines.join("\n"))] : [];
+  return section(
+    "Broken turn",
+    h("p.note-box.warn", `DeepSeek's answer was repaired: ${repaired}.`),
+    ...texts("As it came", repair?.before),
+    ...texts("As the client got it", repair?.after),
+  );
+}
+
 function repairs({ repairs: counts, turns }) {
   const lines = Object.entries(counts).map(([name, count]) => `${count} × ${name}`);
   const lost = "replayed as text, because their reasoning is lost";
@@ -149,8 +162,8 @@ function repairs({ repairs: counts, turns }) {
 function divergence({ divergence: words, divergence_cost: cost }) {
   if (!words) return null;
   const price = cost ? ` That cost about ${format.money(cost)} more.` : "";
-  const text = `The chat differs from its previous request at ${words}. What follows could not come from the cache.`;
-  return section("Divergence", h("p.note-box.warn", text + price));
+  const text = `Since the chat's previous request: ${words}. What follows in the prompt could not come from the cache.`;
+  return section("Lost prefix", h("p.note-box.warn", text + price));
 }
 
 function about(request) {

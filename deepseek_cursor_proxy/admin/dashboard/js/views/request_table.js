@@ -151,10 +151,11 @@ class Line {
   }
 }
 
-function reasoning({ turns, repairs }) {
+function reasoning({ turns, repairs, repaired }) {
   const found = turns.filled + turns.kept + turns.empty;
   const parts = [h("span", found ? format.plural(found, "turn") : "–")];
   if (turns.missing) parts.push(h("span.bad", ` · ${turns.missing} missing`));
+  else if (repaired) parts.push(h("span.warn", { title: repaired }, " · turn repaired"));
   else if (Object.keys(repairs).length) parts.push(h("span.warn", " · repaired"));
   return parts;
 }

@@ -10,7 +10,7 @@ import { empty, failure, loading } from "../states.js";
 import { UsageCharts } from "./usage_charts.js";
 
 const RANGES = { 1: "Today", 7: "7 days", 30: "30 days", 90: "90 days" };
-const GROUPS = { model: "Model", key: "Key", api: "API", session: "Session", day: "Day" };
+const GROUPS = { model: "Model", key: "Key", api: "API", session: "Session", cause: "Cause", day: "Day" };
 const REFRESH_MS = 60_000;
 const MOST_ROWS = 100;
 
@@ -23,7 +23,7 @@ export class UsageView {
     this.charts = new UsageCharts();
     this.cost = new Tile("Cost");
     this.saved = new Tile("Saved by the cache");
-    this.divergence = new Tile("Cost of divergence");
+    this.divergence = new Tile("Lost prefixes");
     this.tokens = new Tile("Tokens");
     this.requests = new Tile("Requests");
     const tiles = [this.cost, this.saved, this.divergence, this.tokens, this.requests].map((tile) => tile.element);
@@ -158,7 +158,7 @@ function figures(group) {
     "First token": format.seconds(group.first_token_seconds?.p50),
     Total: format.seconds(group.seconds?.p50),
     Saved: format.money(group.saved),
-    Divergence: format.money(group.divergence_cost),
+    "Lost prefix": format.money(group.divergence_cost),
     Cost: format.money(group.cost),
   };
 }

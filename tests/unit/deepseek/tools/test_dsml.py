@@ -1,0 +1,260 @@
+"""The markup of DeepSeek's models: what an agent gets is what a server that decodes it would have sent."""
+
+import json
+import random
+import time
+import unittest
+from typing import Any
+
+from tests.fake_deepseek.leaks import FORMS, Arguments, Markup, some_text
+from tests.support.width import width
+from tests.unit.deepseek.tools.test_written_calls import Answer, chunk, plain, streamed
+
+PROPERTIES = {
+    "path": {"type": "string"},
+    "line": {"type": "integer"},
+    "options": {"type": "object"},
+    "names": {"type": "array"},
+    "is_all": {"type": "boolean"},
+    "any": {},
+}
+READ = {"name": "read", "parameters": {"type": "object", "properties": PROPERTIES, "required": ["path"]}}
+TOOLS = ({"type": "function", "function": READ}, {"type": "function", "function": {"name": "now"}})
+CALL = ("read", {"path": "a.py"})
+V4 = FORMS[0]
+BLOCK = V4.encode([CALL])
+
+
+def some_call(rng: random.Random) -> tuple[str, Arguments]:
+    if rng.random() < 0.2:
+        return "now", {}
+    values: Arguments = {
+        "path": some_text(rng) * rng.choice((1, 1, 40)),
+        "line": rng.randrange(-5, 10**12),
+        "options": {some_text(rng): [some_text(rng), None, 1.5]},
+        "names": [some_text(rng), {"a": some_text(rng)}],
+        "is_all": rng.random() < 0.5,
+    }
+    chosen = rng.sample(sorted(values), rng.randrange(1, 5))
+    return "read", {"path": values["path"], **{key: values[key] for key in chosen}}
+
+
+class TestForms(unittest.TestCase):
+    def check(self, text: str, expected: str, calls: list[tuple[str, Arguments]], **request: Any) -> None:
+        reason = "tool_calls" if calls else "stop"
+        request = {"tools": TOOLS, **request}
+        for answer in [plain(text, **request), *[streamed(text, size, **request) for size in (1, 2, 5, 1000)]]:
+            self.assertEqual((expected, calls, reason), (answer.text, answer.calls, answer.reply.finish_reason()), text)
+
+    def test_the_calls_of_every_form_become_calls(self) -> None:
+        for form in FORMS:
+            with self.subTest(form.name):
+                self.check(form.encode([CALL]), "", [CALL])
+                self.check(f"I look.\n\n{form.encode([CALL, ('now', {})])}\n", "I look.", [CALL, ("now", {})])
+
+    def test_any_text_and_any_arguments_come_through_however_they_are_cut(self) -> None:
+        for form in FORMS:
+            rng = random.Random(form.name)
+            for number in range(width(12, 400)):
+                calls = [some_call(rng) for _ in range(rng.randrange(1, 4))]
+                before = some_text(rng).replace("`", "").replace("<details", "").rstrip("\n") + "."
+                text = before + "\n" * rng.randrange(4) + form.encode(calls) + rng.choice(("", "\n", " \n"))
+                cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randrange(8)))
+                pieces = [text[one:other] for one, other in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+                answer = Answer(*[chunk(content=piece) for piece in pieces], chunk("stop"), tools=TOOLS)
+                with self.subTest(form.name, number=number, text=text):
+                    self.assertEqual((before, calls), (answer.text, answer.calls))
+                    self.assertEqual((before, calls), ((whole := plain(text, tools=TOOLS)).text, whole.calls))
+
+    def test_every_split_position_gives_the_same_calls(self) -> None:
+        for form in FORMS:
+            text = f"Hi.\n\n{form.encode([('read', {'path': '<b>', 'line': 3}), CALL])}"
+            for cut in range(len(text)):
+                pieces = (chunk(content=text[:cut]), chunk(content=text[cut:]))
+                answer = Answer(*pieces, chunk("stop"), tools=TOOLS)
+                self.assertEqual(("Hi.", 2), (answer.text, len(answer.calls)), (form.name, cut))
+
+    def test_what_is_no_call_of_a_declared_tool_stays_text_to_the_byte(self) -> None:
+        for form in FORMS:
+            for calls in (
+                [("unknown", {"path": "a.py"})],
+                [CALL, ("unknown", {})],
+                [("read", {"line": 1})],
+                [("read", {"path": "a.py", "line": "x"})],
+                [("read", {"path": "a.py", "options": [1]})],
+            ):
+                text = f"Hi.\n{form.encode(calls)}\nbye"
+                if form.name == "no container" and len(calls) == 2:
+                    # Each is a block of its own.
+                    continue
+                with self.subTest(form.name, calls=calls):
+                    self.check(text, text, [])
+
+    def test_broken_markup_stays_text_to_the_byte(self) -> None:
+        for text in (
+            BLOCK.replace("</｜DSML｜invoke>", "</｜DSML｜invoke>and"),
+            BLOCK.replace('name="path" string="true"', 'path="a"'),
+            "<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>",
+            "<｜DSML｜tool_calls>soon",
+            BLOCK.replace('string="true">a.py', 'string="false">{'),
+            '<invoke name="read"><parameter name="path">a.py</parameter></invoke>',
+        ):
+            self.check(f"Hi.\n{text} bye", f"Hi.\n{text} bye", [])
+
+    def test_a_string_becomes_what_the_schema_asks_for(self) -> None:
+        form = Markup("", "｜DSML｜", "tool_calls", has_strings=False)
+        for value, expected in (("7", 7), ("-1", -1)):
+            self.check(
+                form.encode([("read", {"path": "7", "line": value})]), "", [("read", {"path": "7", "line": expected})]
+            )
+        self.check(
+            form.encode([("read", {"path": "[1]", "any": "[1]"})]), "", [("read", {"path": "[1]", "any": "[1]"})]
+        )
+
+    def test_a_container_that_is_cut_keeps_its_whole_calls(self) -> None:
+        text = V4.encode([CALL, ("now", {}), ("read", {"path": "b.py"})])
+        cut = text.index("b.py") + 1
+        for finish, reason in (("length", "length"), ("stop", "tool_calls")):
+            for answer in (streamed(text[:cut], 3, finish, tools=TOOLS), plain(text[:cut], finish, tools=TOOLS)):
+                self.assertEqual([CALL, ("now", {})], answer.calls)
+                self.assertEqual(text[text.rindex('\n<｜DSML｜invoke name="read">') : cut], answer.text)
+                self.assertEqual(reason, answer.reply.finish_reason())
+
+    def test_quoted_markup_is_not_a_call(self) -> None:
+        for form in FORMS:
+            block = form.encode([CALL])
+            for text in (
+                f"```\n{block}\n```\n",
+                f"~~~xml\n{block}\n~~~",
+                f"<!-- {block} -->",
+                f"<details>{block}</details>",
+            ):
+                with self.subTest(form.name, text=text):
+                    self.check(text, text, [])
+
+    def test_hermes_is_read_only_where_it_is_wanted(self) -> None:
+        text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+        self.assertEqual((text, []), ((answer := streamed(text, tools=TOOLS, with_hermes=False)).text, answer.calls))
+        self.assertEqual([("now", {})], streamed(text, tools=TOOLS).calls)
+
+
+class TestThinking(unittest.TestCase):
+    def ask(self, *pieces: str, text: str = "", **fields: Any) -> Answer:
+        deltas = [chunk(reasoning_content=piece) for piece in pieces]
+        deltas += [chunk(content=text)] if text else []
+        return Answer(*deltas, *([chunk(**fields)] if fields else []), chunk("stop"), tools=TOOLS)
+
+    def test_calls_at_the_very_end_of_the_thinking_become_calls(self) -> None:
+        for form in FORMS:
+            for size in (1, 7, 1000):
+                thinking = f"I read it.{form.encode([CALL])}\n"
+                pieces = [thinking[at : at + size] for at in range(0, len(thinking), size)]
+                answer = self.ask(*pieces)
+                message = answer.reply.message()
+                self.assertEqual(("I read it.", [CALL]), (message.reasoning, answer.calls), form.name)
+                self.assertEqual("tool_calls", answer.reply.finish_reason())
+            whole = Answer(
+                chunk("stop", "message", reasoning_content=thinking, content=""), part="message", tools=TOOLS
+            )
+            self.assertEqual(("I read it.", [CALL]), (whole.reply.message().reasoning, whole.calls))
+
+    def test_markup_that_thinking_or_text_follows_stays_thinking(self) -> None:
+        call = {"index": 0, "id": "c", "function": {"name": "now", "arguments": "{}"}}
+        for answer in (
+            self.ask(f"Say {BLOCK}", " and go on."),
+            self.ask(f"Say {BLOCK}", text="Done."),
+            self.ask(f"Say {BLOCK}", tool_calls=[call]),
+            self.ask(f"Say {BLOCK[:40]}"),
+            self.ask("a < b", " <", "｜DS"),
+        ):
+            self.assertNotIn("read", [name for name, _ in answer.calls])
+        thoughts = [
+            self.ask(f"Say {BLOCK}", " on.").reply.message().reasoning,
+            self.ask("a <", "｜DS").reply.message().reasoning,
+        ]
+        self.assertEqual([f"Say {BLOCK} on.", "a <｜DS"], thoughts)
+        text = self.ask(f"Say {BLOCK}", text="Done.")
+        self.assertEqual((f"Say {BLOCK}", "Done."), (text.reply.message().reasoning, text.text))
+        kinds = ["reasoning" if delta.reasoning else "text" for delta in text.deltas if delta.reasoning or delta.text]
+        self.assertEqual(sorted(kinds), kinds)
+
+
+class TestHostileMarkup(unittest.TestCase):
+    def test_fuzzed_markup_never_raises_and_never_loses_a_byte(self) -> None:
+        rng = random.Random(11)
+        tokens = [part for form in FORMS for part in form.encode([CALL, ("now", {})]).replace(">", ">\0").split("\0")]
+        for number in range(width(600, 60_000)):
+            text = "".join(rng.choices(tokens, k=rng.randrange(1, 14)))
+            if rng.random() < 0.3:
+                at = rng.randrange(len(text) + 1)
+                text = text[:at] + some_text(rng) + text[at:]
+            cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randrange(6)))
+            pieces = [text[one:other] for one, other in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+            answer = Answer(*[chunk(content=piece) for piece in pieces], chunk("stop"), tools=TOOLS)
+            with self.subTest(number, text=text):
+                self.assertEqual(plain(text, tools=TOOLS).reply.message(), answer.reply.message())
+                if not answer.calls:
+                    self.assertEqual(text, answer.text)
+
+    def test_a_hostile_text_takes_no_longer_per_character(self) -> None:
+        parts = [
+            "<｜DSML｜tool_calls>",
+            '<｜DSML｜tool_calls><｜DSML｜invoke name="read">',
+            '<｜DSML｜parameter name="path">',
+            "<｜DSML｜invoke",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+            BLOCK,
+            V4.encode([CALL] * 20),
+            "<",
+            " <| ",
+        ]
+        for opening in (
+            "",
+            '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="read"><｜DSML｜parameter name="path" string="true">',
+        ):
+            for part in parts:
+                times = []
+                for size in (4_000, 40_000):
+                    begin = time.process_time()
+                    plain(opening + part * (size // len(part)), tools=TOOLS)
+                    streamed(opening + part * (size // len(part)), 9, tools=TOOLS)
+                    times.append(time.process_time() - begin)
+                self.assertLess(times[1], 60 * times[0] + 0.5, (opening, part))
+
+
+ORDINARY_LINES = (
+    *(
+        "def f(x):",
+        "    return x < 3",
+        "<div>",
+        "</div>",
+        "<invoke>",
+        "- a",
+        "+ b",
+        "@@ -1 +1 @@",
+        "",
+        "a | b || c",
+        "x <| y",
+    ),
+    *("The marker is `<｜DSML｜tool_calls>`.", "<function_calls> is old.", "| --- |", "<tool_use>", "</tool_calls>"),
+    *("<｜DSML｜", "< | DSML |", "if (a<b) {}", "vector<int> v;", '<invoke name="read">', "<｜begin▁of▁sentence｜>"),
+)
+
+
+class TestOrdinaryAnswers(unittest.TestCase):
+    def test_ordinary_answers_are_not_changed_by_a_byte(self) -> None:
+        rng = random.Random(13)
+        quoted = [f"{fence}\n{form.encode([CALL])}\n{fence}\n" for form in FORMS for fence in ("```", "~~~")]
+        lines = [*quoted, *(f"{line}\n" for line in ORDINARY_LINES)]
+        for _ in range(width(400, 100_000)):
+            text = "".join(rng.choices(lines, k=rng.randrange(1, 20)))
+            size = rng.choice((3, 17, 1000))
+            answer = streamed(text, size, tools=TOOLS)
+            self.assertEqual((text, []), (answer.text, answer.calls))
+
+
+class TestArguments(unittest.TestCase):
+    def test_arguments_are_json(self) -> None:
+        for form in FORMS:
+            answer = streamed(form.encode([("read", {"path": '"\\\n', "line": 1})]), tools=TOOLS)
+            self.assertEqual({"path": '"\\\n', "line": 1}, json.loads(answer.reply.message().tool_calls[0].arguments))
