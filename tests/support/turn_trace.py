@@ -24,6 +24,7 @@ from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.histories import TOOLS
 
 _PACKAGE = str(Path(deepseek_cursor_proxy.__file__).parent)
+_SERVER = str(Path(_PACKAGE, "server"))
 _TESTS = str(Path(__file__).parent.parent)
 
 
@@ -69,11 +70,17 @@ class _Profiler:
         path = frame.f_code.co_filename
         if not self._is_recording or event != "call" or not path.startswith(_PACKAGE):
             return
+        if frame.f_code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>"):
+            # Functions of their own before Python 3.12 only.
+            return
         callers = list(_outer(frame))
         if any(each.startswith(_TESTS) for each in callers):
             # The made-up DeepSeek uses functions of the package, too.
             return
         own = [each for each in callers if each.startswith(_PACKAGE)]
+        if not (own[-1] if own else path).startswith(_SERVER):
+            # A thread that works behind the answer: the log's, the ledger's.
+            return
         with self._lock:
             self._functions[f"{path.removeprefix(_PACKAGE)[1:]}:{frame.f_code.co_qualname}"] += 1
             self._switches += bool(own) and Path(own[0]).parent != Path(path).parent
