@@ -91,7 +91,7 @@ class ClientConnection:
     def __init__(self, sock: socket.socket, server: ServerContext) -> None:
         # With a timeout, Python would look at the socket and at the clock before every call.
         sock.setblocking(False)
-        self.sock = self._sock = sock
+        self.sock = sock
         self._waiter = ReadWaiter(sock)
         self._server = server
         self._address = _peer_address(sock)
@@ -127,7 +127,7 @@ class ClientConnection:
         """Whether it can go on within that time."""
         handle = self.handle
         if handle is None:
-            return can_write(self._sock, seconds) if self.pause is Wait.WRITABLE else self._waiter.wait(seconds)
+            return can_write(self.sock, seconds) if self.pause is Wait.WRITABLE else self._waiter.wait(seconds)
         if self._stream_handle is not handle:
             self._stream_handle, self._stream_waiter = handle, ReadWaiter(handle, self)
         try:
@@ -166,11 +166,11 @@ class ClientConnection:
 
     def close(self) -> None:
         self._shut(socket.SHUT_WR)
-        self._sock.close()
+        self.sock.close()
 
     def _shut(self, how: int) -> None:
         with contextlib.suppress(OSError):
-            self._sock.shutdown(how)
+            self.sock.shutdown(how)
 
     # As the Peer of waits …
 
@@ -179,11 +179,11 @@ class ClientConnection:
         return ProxyStopping() if self._is_ending else None
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        return self.sock.fileno()
 
     def has_left(self) -> bool:
         try:
-            return self._sock.recv(1, socket.MSG_PEEK) == b""
+            return self.sock.recv(1, socket.MSG_PEEK) == b""
         except BlockingIOError:
             return False
         except OSError:
@@ -194,8 +194,8 @@ class ClientConnection:
     def _serve(self) -> Steps:
         """Answer requests until the connection ends."""
         try:
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             try:
                 while (yield from self._serve_one()):
                     pass
@@ -313,7 +313,7 @@ class ClientConnection:
     def _receive_now(self) -> bytes | None:
         """What has arrived, b"" when the client closed, None when there is nothing."""
         try:
-            return self._sock.recv(_RECEIVE_BYTES)
+            return self.sock.recv(_RECEIVE_BYTES)
         except BlockingIOError:
             return None
         except OSError:
@@ -344,7 +344,7 @@ class ClientConnection:
     def send_now(self, data: bytes | memoryview) -> int:
         """Send what can be sent without waiting; how many bytes that was."""
         try:
-            return self._sock.send(data)
+            return self.sock.send(data)
         except BlockingIOError:
             return 0
 
@@ -385,6 +385,8 @@ class ClientConnection:
             raise
         finally:
             body.close()
+            # An idle connection holds nothing of its last answer.
+            self._stream_handle, self._stream_waiter = None, self._waiter
 
     def _send_pieces(self, body: Body, head: bytes, *, is_chunked: bool) -> Steps:
         """Send every piece as one write, the head with the first and the end with the last."""

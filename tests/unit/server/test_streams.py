@@ -3,6 +3,7 @@
 import socket
 import time
 import unittest
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -163,6 +164,16 @@ class TestStreams(unittest.TestCase):
         self.client.close()
         self.assertTrue(connection.wait(10))
         self.assertIsInstance(self.input.error, ClientGone)
+
+    def test_an_idle_connection_holds_nothing_of_its_last_answer(self) -> None:
+        connection = self.open(Body(self.lull, b"one", finished_by=b"one"), REQUEST.replace(b"1.0", b"1.1"))
+        connection.resume()
+        connection.wait(0.001)
+        held = weakref.ref(self.input)
+        self.assertIs(connection.resume(), Wait.READABLE)
+        del self.input, self.lull
+        connection._server = None  # type: ignore[assignment]
+        self.assertIsNone(held())
 
     def test_early_requests_are_kept_up_to_a_bound_and_a_client_that_leaves_is_seen(self) -> None:
         connection = self.open(Body(self.lull))
