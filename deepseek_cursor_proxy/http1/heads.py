@@ -130,24 +130,15 @@ class IncompleteHead(ValueError):
         self.is_empty, self.is_late = is_empty, is_late
 
 
-def read_request_head(receive: Receive, first: bytes = b"") -> ReceivedHead[RequestHead]:
-    """The head that begins with the bytes `first`; ProtocolError or IncompleteHead."""
-    return _read_head(receive, first, parse_request_head, ProtocolError)
-
-
 def read_response_head(receive: Receive, first: bytes = b"") -> ReceivedHead[ResponseHead]:
     """The head that begins with the bytes `first`; ValueError, of which IncompleteHead is one."""
-    return _read_head(receive, first, parse_response_head, bad_response)
-
-
-def _read_head(receive: Receive, first: bytes, parse: Callable[[bytes], Head], fault: Fault) -> ReceivedHead[Head]:
     data = first or receive()
-    if data and (whole := parse_whole_head(data, parse)) is not None:
+    if data and (whole := parse_whole_head(data, parse_response_head)) is not None:
         return whole
-    buffer = HeadBuffer(fault)
+    buffer = HeadBuffer(bad_response)
     while data:
         if (raw := buffer.feed(data)) is not None:
-            return ReceivedHead(parse(raw), buffer.take_rest())
+            return ReceivedHead(parse_response_head(raw), buffer.take_rest())
         data = receive()
     raise IncompleteHead(is_empty=buffer.is_empty, is_late=data is None)
 

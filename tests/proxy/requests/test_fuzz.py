@@ -20,6 +20,7 @@ from tests.support import hostile_requests as hostile
 from tests.support.fuzzing import cases, mutated, mutated_value, pieces
 from tests.support.harness import RunningProxy, SocketTestCase, read_to_the_end
 from tests.support.messages_client import result, user
+from tests.support.request_heads import read_request_head
 from tests.support.width import width
 from tests.unit.http1.test_heads import assert_agreed
 
@@ -39,7 +40,7 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
     incoming, rest, read = iter(arriving), b"", []
     try:
         while True:
-            head, rest = heads.read_request_head(lambda: next(incoming, b""), rest)
+            head, rest = read_request_head(incoming, rest)
             heads.expects_continue(head)
             body, payload = bodies.request_decoder(head, LIMIT), b""
             if body is not None:

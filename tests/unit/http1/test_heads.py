@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from deepseek_cursor_proxy.errors import ProtocolError, ProxyError
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.heads import Head, HeadBuffer, RequestHead, ResponseHead
+from tests.support.request_heads import read_request_head
 
 LIMIT = 1000
 HOST = b"Host: localhost:9000"
@@ -66,7 +67,7 @@ def read_request(arriving: Sequence[bytes]) -> Read | int | str:
     assert_agreed(b"".join(arriving), heads.parse_request_head, HeadBuffer())
     incoming = iter(arriving)
     try:
-        request, rest = heads.read_request_head(lambda: next(incoming, b""))
+        request, rest = read_request_head(incoming)
         body = bodies.request_decoder(request, LIMIT)
         if body is None:
             return Read(request, b"", rest + b"".join(incoming))
@@ -312,14 +313,14 @@ class Connections(Http1Test):
         cases: list[tuple[list[bytes | None], bool, bool]] = [
             ([b""], True, False),
             ([None], True, True),
-            # An empty line after a body is not the start of a request.
+            # An empty line is not the start of a head.
             ([b"\r\n", None], True, True),
-            ([b"\r\n", b"G", b""], False, False),
-            ([b"GET / HTTP/1.1\r\n", None], False, True),
+            ([b"\r\n", b"H", b""], False, False),
+            ([b"HTTP/1.1 200 OK\r\n", None], False, True),
         ]
         for received, is_empty, is_late in cases:
             with self.subTest(received), self.assertRaises(heads.IncompleteHead) as caught:
-                heads.read_request_head(iter(received).__next__)
+                heads.read_response_head(iter(received).__next__)
             self.assertEqual((is_empty, is_late), (caught.exception.is_empty, caught.exception.is_late))
 
     def test_the_bytes_behind_a_head_are_handed_over_once(self) -> None:
