@@ -123,7 +123,7 @@ class GenerationEndpoint(Endpoint):
             if wants_cache or (wants_cache is None and config.response_cache == "on"):
                 generation = generation.with_cache()
         if services.upstreams.only is None:
-            # Why no key of the owner is spent for this caller; an upstream that needs none may be left.
+            # Why the caller may not spend the owner's keys; an upstream that takes the caller's own may still serve it.
             refusal = access.spend_refusal(request.caller)
             try:
                 services.upstreams.check(generation.request.model, refusal)

@@ -151,7 +151,7 @@ ROUTES = tuple(_route(*row) for row in _TABLE)
 
 
 class App:
-    """Called by handler threads; holds nothing that changes. The first call of `services` builds them."""
+    """Called by workers; immutable. The first call of `services` builds them."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class App:
             remedy = (
                 "Chat completions are at /v1/chat/completions: the base URL of OpenAI clients and Cursor ends in /v1."
             )
-        raise NotFound(f"Nothing answers at this path. {remedy}")
+        raise NotFound(f"Unknown path. {remedy}")
 
     def _refuse(
         self, error: ProxyError, request: HttpRequest, route: str | None, report: "RequestReport | None"

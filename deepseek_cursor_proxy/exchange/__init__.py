@@ -1,9 +1,9 @@
-"""One generation, from a ChatRequest to its last Delta: prepare, call DeepSeek, remember, hand on.
+"""One generation, from a ChatRequest to its last Delta: prepare, call DeepSeek, store, hand on.
 
     exchange           one answer: open, deltas, close; the loop that sends until an upstream accepts
     attempt            a request as one upstream gets it: send, read
     plan               the attempt that follows a failed call or a broken answer
-    next_step          the table that decides it
+    next_step          the table that decides what follows
     targets            the upstreams and keys of a request: which is asked next, after which pause, and what a failure
                        says about it
     recorder           stores each turn that is complete
@@ -16,10 +16,10 @@
     background_jobs    work without a client: Job, Jobs
     services           everything that exchanges and endpoints share
 
-What happens on a failure, in the order of the files above: the attempt raises the error (a 429, a refused key, an
-answer that breaks, reasoning that DeepSeek misses), the exchange hands it to the plan, the table says which call
-follows, the targets pause or turn to another key or upstream, and the exchange sends the next attempt; or the plan
-raises the error that the client gets.
+What happens on a failure (a 429, a refused key, a broken answer, missing reasoning): `attempt` raises the error,
+`exchange` hands it to `plan`, `plan` to `targets`. `targets` asks the table in `next_step`, then pauses or turns to
+another key or upstream. `plan` returns the next attempt, which `exchange` sends, or raises the error that the client
+gets.
 
 Other folders import exchange, choices, call_context, upstreams, pictures, background_jobs and services.
 """

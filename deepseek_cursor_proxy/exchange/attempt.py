@@ -7,7 +7,7 @@
 A request keeps the tools that DeepSeek runs itself, such as web search, as long as the upstream may run them. Without
 them, a request that needed another API only for their sake goes to chat completions. After a refusal `plan` changes the
 form: turns in doubt become a transcript, or refused tools are left out. For another upstream it makes a new attempt,
-because that host may want the request otherwise.
+because that host may need another form.
 
 The events of a stream are handed on in an order in which no delta waits for slow work:
 
@@ -72,7 +72,7 @@ class AttemptContext:
             self.cache = CacheLookup(services.response_cache, context.peer, services.config.heartbeat_interval)
         # For the first call only.
         self.slot = context.slot
-        # Waited for slots, by all calls; None as long as none was asked for.
+        # Seconds all calls waited for slots; None before the first.
         self.queue_seconds: float | None = None
 
 
@@ -107,11 +107,11 @@ class Attempt:
         # The request with its reasoning, and the same as it is sent, in the form of the upstream's API.
         self._restored: PreparedRequest | None = None
         self.prepared: PreparedRequest | None = None
-        # There is one as soon as the upstream accepts the request, if only to break off; or it is one of the cache.
+        # Set once the upstream accepts, or to a cached answer.
         self.response: UpstreamResponse | ReplayedResponse | None = None
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
-        # What makes calls of those that the model writes as text, once the answer is read.
+        # Converts calls in the model's own markup, once the answer is read.
         self.written_calls: WrittenCalls | None = None
 
     @property
@@ -127,18 +127,21 @@ class Attempt:
     # The form of the request …
 
     def use_transcript(self) -> None:
-        """Have the history sent as a transcript where its reasoning may be missing."""
+        """Prepare the history as a transcript where its reasoning may be missing.
+
+        Raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts.
+        """
         assert self.prepared is not None
         self.is_transcript = True
         if not self.api.host.requires_reasoning:
-            # What was learned of the upstream is wrong, if it answers now.
+            # If the upstream answers now, it does require reasoning: what was learned about it is wrong.
             chat = self.upstream.host_choice.strict_chat_api
             self.api = with_server_tools(chat) if self.request.server_tools else chat
         strategy = self._shared.services.config.missing_reasoning_strategy
         self._prepare(prepare_second_attempt(self.request, self._shared.found.stored, self.prepared, strategy))
 
     def leave_out_tools(self, *, is_reason: bool) -> None:
-        """Have the request sent without the tools that the upstream refused, perhaps because of them."""
+        """Prepare the request without the tools that the upstream refused; `is_reason`: they are known to be why."""
         assert self._restored is not None
         self._refusal = (self.api, self.request) if is_reason else None
         # A history may have searches where the request has no tool for more.
@@ -147,7 +150,7 @@ class Attempt:
         self._prepare(self._restored._replace(request=server_tools.leave_out(self._restored.request)))
 
     def _remove_server_tools(self) -> None:
-        """BadRequest if the request forces one."""
+        """Raises BadRequest if the request forces one."""
         self.request = server_tools.leave_out(self.request)
         if not self._is_native:
             self._wanted_api = CHAT
@@ -169,7 +172,7 @@ class Attempt:
 
     @property
     def _has_server_parts(self) -> bool:
-        """Whether the request has tools that DeepSeek runs itself or, for another API than usual, items of them."""
+        """Whether the request has tools that DeepSeek runs itself or, in another API than usual, their items."""
         return bool(self.request.server_tools) or not (self._wanted_api is CHAT or self._is_native)
 
     def is_refusal_of_tools(self, error: ProxyError) -> bool:
@@ -178,12 +181,12 @@ class Attempt:
         if not self._has_server_parts or not is_refusal or is_overflow(error):
             return False
         is_unknown = self.upstream.host_choice.is_learning
-        # An answer of another kind than a stream, as a web server gives for any path.
+        # 200: the body was not a stream; web servers answer so at any path.
         status = error.status if isinstance(error, UpstreamRefused) else 200
         return server_tools.is_refusal(self.request, status, error.message, is_unknown=is_unknown)
 
     def is_refusal_in_answer(self, error: ProxyError) -> bool:
-        """The same for an error in place of an answer; from DeepSeek itself that is one of a tool that runs."""
+        """The same for an error inside an answer, of hosts of unknown kind only: DeepSeek reports a failing tool so."""
         is_unknown = self._has_server_parts and self.upstream.host_choice.is_learning
         is_failure = is_unknown and isinstance(error, UpstreamFailed)
         return is_failure and server_tools.mentions_tools(error.message, self.request)
@@ -223,7 +226,7 @@ class Attempt:
         """Take an answer of the response cache in place of a response, if there is one."""
         self.response, self._sent = answer, None
         if answer is not None:
-            # A hit is a request of its chat like any other; that it was sent is not reported.
+            # The tracker records a hit like any other request of its chat; `Sent` is not emitted.
             self._record_acceptance(0)
 
     def _record_acceptance(self, size: int) -> None:
@@ -240,7 +243,7 @@ class Attempt:
         started = time.monotonic()
         try:
             if slot is not None and slot.limit is not limit:
-                # It was acquired for the upstream that was asked first.
+                # Acquired for the upstream that was asked first.
                 slot.release()
                 slot = None
             if slot is None:
@@ -250,7 +253,7 @@ class Attempt:
             shared.queue_seconds = (shared.queue_seconds or 0.0) + time.monotonic() - started
 
     def record_sent(self) -> None:
-        """Record and report that DeepSeek accepted, before the answer ends and the client goes on. Idempotent."""
+        """Record the request and emit `Sent`, before the answer ends and the client can send the next. Idempotent."""
         if self._sent is not None:
             sent, self._sent = self._sent, None
             self._shared.tracker.record()
@@ -266,7 +269,7 @@ class Attempt:
     # Its answer …
 
     def read(self, *, with_lulls: bool) -> UpstreamEvents:
-        """The events of the response; with lulls a stream leaves it to its consumer to wait for DeepSeek."""
+        """The events of the response; with `with_lulls`, a stream yields a Lull instead of blocking."""
         assert self.response is not None
         request, cache = self.request, self._shared.cache
         self.written_calls = written = self._open_written_calls()
@@ -291,7 +294,7 @@ class Attempt:
         return restore_names(deltas, self.request.sent_names) if self.request.sent_names else deltas
 
     def _open_written_calls(self) -> "WrittenCalls | None":
-        """What makes calls of those that the model writes as text; None if that does not happen here."""
+        """The converter of calls in the model's own markup; None if this answer is not searched for any."""
         request, choice = self.request, self.upstream.host_choice
         if not request.tools or request.tool_choice == "none":
             return None
@@ -314,7 +317,7 @@ def read_stream(
 ) -> UpstreamEvents:
     """The events of a streamed response up to its [DONE] or the first problem.
 
-    `record_sent` runs after the first lull, or when there is nothing to hand on yet.
+    `record_sent` runs before the first lull and after the first event, when there is nothing else to hand on.
     """
     has_begun = is_recorded = False
     with closing(response.stream(with_lulls=with_lulls)) as pieces:
@@ -344,7 +347,7 @@ def read_stream(
                 if events.is_over:
                     return
                 if not has_begun:
-                    # After comments, or a part of it, the first event is yet to come.
+                    # After comments, or after a part of it, the first event is still to come.
                     has_begun = events.is_progress
                     if has_begun or not is_recorded:
                         is_recorded = True

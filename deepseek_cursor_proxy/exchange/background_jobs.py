@@ -2,8 +2,8 @@
 
 A worker runs a job and appends its events. The job has a Wakeup in the place of a client: cancelling the job, or
 stopping the proxy, sets it, and ends whatever the work waits for as a client that leaves does. The events are held,
-packed, until the job is over: at most 16 million characters for each job, which is the bound of an answer. A job of a
-caller that `access` does not know yet is one of a few, which are small, so that others find a place in the queue.
+packed, until the job is over: at most 16 million characters for each job, which is the bound of an answer. Jobs of
+unknown callers (`access`) are limited in number and size, so that they cannot fill the queue.
 This file knows no protocol, no store and no exchange.
 """
 
@@ -103,7 +103,7 @@ class Job:
             return self._log.read(count) or (None if self._has_ended else BLOCKING)
 
     def wait(self, seconds: float) -> bool:
-        """Whether the work is over by then, its last write included."""
+        """Wait for the end of the work, its last write included; False if the time is over first."""
         return self._closed.wait(seconds)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class _Task:
 
 
 class Jobs:
-    """A few workers and a queue. Called by handler threads and the thread that stops the proxy."""
+    """A few threads and a queue. Called by the server's workers and the thread that stops the proxy."""
 
     def __init__(self, workers: int, queue: int) -> None:
         self._max_workers = workers
@@ -190,7 +190,7 @@ class Jobs:
                 raise ProxyStopping
             if len(self._tasks) >= self._max_jobs:
                 raise QueueFull(
-                    "As many background responses wait already as may. Try again in a moment.",
+                    "The queue of background responses is full. Try again in a moment.",
                     retry_after=_RETRY_AFTER_SECONDS,
                 )
             sizes = [task.job.unaccepted_bytes for task in self._tasks.values() if task.job.unaccepted_bytes]

@@ -40,7 +40,7 @@ class RequestReport:
     )  # fmt: skip
 
     def __init__(self, observers: Observer, numbers: Iterator[int], api: str, path_session: str = "") -> None:
-        """`path_session` is any text of the request's path, which no event carries."""
+        """`path_session` is unchecked text from the path; never logged."""
         self.emit = observers.emit
         self._numbers = numbers
         self._number = 0
@@ -141,9 +141,9 @@ class CallContext(NamedTuple):
     is_held: bool = False
     # The slot of the first call, if it was acquired with those of other choices; each retry acquires its own.
     slot: Slot | None = None
-    # Why no key of the owner is spent for this caller at one of several upstreams; None if it may be.
+    # Why this caller may not spend the keys of `key_env`; None if it may.
     spend_refusal: ProxyError | None = None
-    # Whether calls that the model writes as text become calls, whatever the upstream: the session asks for that.
+    # Whether the session asks to convert calls in the model's own markup, whatever the upstream.
     reads_written_calls: bool = False
 
     def __repr__(self) -> str:

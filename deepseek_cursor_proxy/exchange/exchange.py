@@ -1,9 +1,10 @@
 """One generation, from a client's request to its last delta.
 
-    open       identify, look up, restore, track the chat, send       any failure is a plain HTTP error
-    deltas     read, add up, remember, hand on                        any failure is an error in the stream
+    open       identify, look up, restore, track the chat, send       a failure is an HTTP error
+    deltas     read, add up, store, hand on                           a failure is an error in the stream
     close      store an incomplete turn, end the call, report
 
+Only behind a LateExchange (`api/reply`) a failure of `open` is an error in the stream: the reply has begun by then.
 `_send` is the loop that all calls are made in: an attempt sends, and after a failure the plan returns the next one.
 
 A turn or call is stored before the batch that completes it is handed on.
@@ -78,12 +79,12 @@ class Exchange:
         self._attempt = self._plan.first()
         self._request = request = self._attempt.request
         self._first_delta: float | None = None
-        # The id of a forced call that DeepSeek writes as text.
-        self._tool_call_id = answer_calls.new_call_id() if rules.is_forced(request.tool_choice) else ""
+        # The id for a forced call that DeepSeek writes as JSON text; see answer_calls.
+        self._forced_call_id = answer_calls.new_call_id() if rules.is_forced(request.tool_choice) else ""
         self._reply = Reply()
         self._logprobs = TokenLogprobs() if request.params.get("logprobs") else None
-        self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._tool_call_id, context.namespace)
-        # Whether anything of a stream was handed on, if only a heartbeat.
+        self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._forced_call_id, context.namespace)
+        # Whether a stream handed anything on, even if only a heartbeat.
         self._has_output = False
         # The usage of an empty turn after which the request was sent again.
         self._discarded: Mapping[str, Any] | None = None
@@ -100,14 +101,15 @@ class Exchange:
                 self._attempt = self._plan.after(self._attempt, error)
 
     def deltas(self, *, with_lulls: bool = False) -> Batches:
-        """The answer as it arrives; ends only after a finish_reason, else with the ProxyError that prevented it.
+        """The answer as it arrives, up to its finish_reason; otherwise raises the ProxyError.
 
-        With lulls its consumer waits for DeepSeek. Text that means a forced call becomes the call.
+        With `with_lulls`, it yields a Lull instead of blocking. A forced call that DeepSeek wrote as JSON text becomes
+        the call.
         """
         batches = self._deltas(with_lulls)
         if self._is_joined:
             batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
-        return answer_calls.convert_stream(batches, self._request, self._tool_call_id)
+        return answer_calls.convert_stream(batches, self._request, self._forced_call_id)
 
     def _deltas(self, with_lulls: bool) -> Batches:
         try:
@@ -121,7 +123,7 @@ class Exchange:
                     self._send()
                 except ProxyError as error:
                     yield BLOCKING
-                    # After the finish_reason nothing can break: the client has the whole answer.
+                    # An error after the finish_reason does not matter: the client has the whole answer.
                     if self._reply.is_finished:
                         break
                     self._attempt = self._plan.after(self._attempt, error, self._output)
@@ -137,7 +139,7 @@ class Exchange:
         """The answer to the current attempt, added up and stored as it arrives."""
         cache = self._shared.cache
         while cache is not None and cache.is_waiting:
-            # Heartbeats until the identical question is over: its answer is this one's, or this one is sent after all.
+            # Heartbeats until the identical question ends: with an answer for this request, or this request is sent.
             yield BLOCKING
             while not cache.wait():
                 self._has_output = True
@@ -155,7 +157,7 @@ class Exchange:
                 self._add_up(events)
                 is_empty = is_empty or self._is_empty_turn()
                 if is_empty:
-                    # What follows it can only be its usage.
+                    # Only the usage can follow.
                     continue
                 self._store(events)
                 if events.batch:
@@ -172,7 +174,7 @@ class Exchange:
             cache.store_answer(self._reply, tokens, self._cost(tokens, time.time()))
 
     def progress(self) -> Progress:
-        """How far the request is; any thread may ask."""
+        """The progress of the request. Called by any thread."""
         age = time.monotonic() - self._started
         return Progress(self._facts(), age, self.is_sent, self._reply.size, self._first_delta)
 
@@ -183,12 +185,12 @@ class Exchange:
 
     @property
     def has_owner_key(self) -> bool:
-        """Whether DeepSeek is called with a key of the owner."""
+        """Whether the upstream is called with a key of the owner: the held DEEPSEEK_API_KEY, or one of `key_env`."""
         return self._targets.has_owner_key
 
     @property
     def cache_state(self) -> str:
-        """What the response cache has to do with the answer, in the word of its header; "" if it is not used."""
+        """The value of the header X-Cache: hit, miss or shared; "" if the request does not use the response cache."""
         return self._shared.cache.state.value if self._shared.cache is not None else ""
 
     @property
@@ -197,7 +199,7 @@ class Exchange:
         return self._attempt.response is not None and not self._attempt.is_cached
 
     def notice(self, choice: int = 0) -> str:
-        """The notice before the answer; known for sure once the answer has begun."""
+        """The notice before the answer; final once the answer has begun."""
         return self._attempt.prepared.notice if self._attempt.prepared is not None else ""
 
     def _is_empty_turn(self) -> bool:
@@ -216,7 +218,7 @@ class Exchange:
         self._discarded = self._reply.usage or {}
         self._reply = reply = Reply()
         self._recorder = TurnRecorder(
-            reply, self._services.reasoning_store, self._tool_call_id, self._shared.context.namespace
+            reply, self._services.reasoning_store, self._forced_call_id, self._shared.context.namespace
         )
 
     def _add_up(self, events: ParsedEvents) -> None:
@@ -246,7 +248,7 @@ class Exchange:
 
     @property
     def _output(self) -> Output:
-        """What the client has of the answer."""
+        """What of the answer was handed on."""
         if not self._reply.is_empty:
             return Output.CONTENT
         if self._first_delta is not None:
@@ -254,7 +256,7 @@ class Exchange:
         return Output.HEARTBEATS if self._has_output else Output.NOTHING
 
     def fail(self, error: Exception) -> None:
-        """End the exchange for a reason that lies behind it: the answer could not be written for the client."""
+        """End the exchange because its consumer failed: the answer could not be written for the client."""
         if not self.is_closed:
             self._fail(error)
             self.close()
@@ -264,7 +266,7 @@ class Exchange:
         if isinstance(error, ProxyError):
             name_upstream(error, self._attempt.upstream.name)
             credential = self._targets.credential
-            # Upstream's own words may quote the key it was called with.
+            # The upstream's text may quote the key it was called with.
             if self.has_owner_key or len(credential) >= SHORTEST_SECRET:
                 error.hide(credential)
             self._end = self._end._replace(message=redact_keys(error.message.replace(credential, "***")))
@@ -277,12 +279,12 @@ class Exchange:
         attempt, is_complete = self._attempt, self._end is COMPLETED
         is_cached, prepared = attempt.is_cached, attempt.prepared
         try:
-            # The user pressed Stop, or the stream broke: what the model had thought by then is worth keeping.
+            # The user pressed Stop, or the stream broke: the reasoning so far is worth keeping.
             if attempt.response is not None:
                 self._recorder.record_rest(attempt)
         finally:
             try:
-                # A bug of ours costs an answer, not a slot for the next one.
+                # Release the slot even if storing raised.
                 if self._shared.cache is not None:
                     self._shared.cache.end(has_failed=self._end is not CLIENT_LEFT)
                 attempt.close(was_complete=is_complete)
@@ -291,7 +293,7 @@ class Exchange:
                 finished = self._finished_event()
                 self._report.end(finished)
         if is_cached:
-            # It says nothing new about the upstream, and nothing about its prefix cache.
+            # A cached answer says nothing new about the upstream.
             return
         if self._reply.usage is not None:
             tokens = read_usage(self._reply.usage)
@@ -311,7 +313,7 @@ class Exchange:
         if self._discarded:
             usage = add_usage(usage or {}, self._discarded)
         tokens = read_usage(usage) if usage is not None else None
-        # What DeepSeek has of the chat does not matter to an answer of the response cache.
+        # A cached answer says nothing about DeepSeek's prefix cache.
         is_cached = attempt.is_cached
         connect = attempt.response.connect_seconds if attempt.response is not None else None
         return Finished(
@@ -345,7 +347,7 @@ class Exchange:
         return Repair(is_repeated=True) if is_repeated else None
 
     def _cost(self, tokens: Tokens | None, at: float) -> Cost | None:
-        """What the answer cost, which ended at that Unix time; None if nothing was used, or the price is not known."""
+        """The cost of an answer that ended at this Unix time; None if no usage or no price is known."""
         if tokens is None:
             return None
         attempt, lost = self._attempt, 0
@@ -358,7 +360,7 @@ class Exchange:
 
 
 def prepare_request(namespace: bytes, request: ChatRequest, services: Services) -> ChatRequest:
-    """What a request would send, without sending it: its history restored and repaired, its tools in order."""
+    """The request as it would be sent: its history restored and repaired, its tools in order."""
     config, memory = services.config, services.memory
     found = find_turns(namespace, request, services.reasoning_store.find, memory)
     prepared = prepare(found.request, found.history, found.stored, config.missing_reasoning_strategy, memory)

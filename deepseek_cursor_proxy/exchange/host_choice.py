@@ -4,7 +4,7 @@ For a host that is not known by name (`hosts.choose`) the answers decide: the fo
 base URL, and the next requests send reasoning back in it. How sure an answer is:
 
     a field                        used at once in place of anything but another field that is confirmed
-    no reasoning at all            used at once if nothing is known: what is left out is not known to be empty
+    no reasoning at all            used at once if nothing is known; an omitted field need not mean no reasoning
     <think> at the beginning       used when a second answer in a row has it: a model may write that tag about anything;
                                    at once if the settings name the host `plain`, which has no other way
 
@@ -33,7 +33,7 @@ _MOST_REFUSALS = 256
 
 
 class HostChoice:
-    """The API of one upstream. Called by handler threads; nothing in it changes but what is learned."""
+    """The API of one upstream. Called by workers; only what it learns changes."""
 
     def __init__(
         self, host: Host, base_url: str, forms: ReasoningForms, now: Callable[[], float] = time.monotonic
@@ -67,11 +67,11 @@ class HostChoice:
 
     @property
     def may_write_calls(self) -> bool:
-        """Whether its answers may have calls as text: it is not DeepSeek, and has sent none as such."""
+        """Whether its answers may have calls in the model's own markup: not DeepSeek, and no structured call so far."""
         return not self._has_sent_calls and self._host.name != DEEPSEEK.name
 
     def record_structured_call(self) -> None:
-        """The upstream sent a call as such: it has a parser for what its models write."""
+        """Record that the upstream sent a structured call: it parses its model's markup."""
         self._has_sent_calls = True
 
     def runs_server_tools(self, wanted: UpstreamApi, request: ChatRequest, caller: bytes) -> bool:

@@ -82,7 +82,7 @@ class PictureTexts:
                 self._wakeup = Wakeup()
 
     def wait(self, seconds: float) -> bool:
-        """Whether every call is over, or given up, within that time; raises as any wait for a client does."""
+        """Wait for the calls; False if some are not over within that time. Raises as any wait for a client does."""
         deadline = Deadline.after(seconds)
         while self._wakeup is not None:
             for digest, call in [*self._calls.items()]:

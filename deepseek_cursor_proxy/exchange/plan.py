@@ -1,8 +1,8 @@
 """Plan: the attempts of one generation, the first and those that follow failures.
 
-A call that fails and an answer that breaks take the same way through `after`: the upstreams and keys that are left
-(`targets`) and the table in `next_step` say what follows, and this file returns the attempt to send next or raises the
-error that the client gets.
+A failed call and a broken answer both go through `after`. It calls `Targets.after`, which asks the table in `next_step`
+and performs the step: pause, or turn to another key or upstream. Then it returns the attempt to send, in another form
+if the step says so, or raises the error that the client gets.
 """
 
 from deepseek_cursor_proxy.deepseek.error_messages import explain, name_upstream
@@ -17,16 +17,17 @@ class Plan:
 
     def __init__(self, shared: AttemptContext) -> None:
         self._shared = shared
-        # Upstreams that failed, so that another was asked.
+        # Names of the upstreams this request moved away from.
         self.rerouted: list[str] = []
 
     def first(self) -> Attempt:
         return Attempt(self._shared)
 
     def after(self, attempt: Attempt, error: ProxyError, output: Output | None = None) -> Attempt:
-        """The attempt that follows a failure, its pause being over; raises the final error if none follows.
+        """Wait if needed, then return the next attempt; raises the final error if none follows.
 
-        `output` is what the client has of an answer that broke; None if there was no answer.
+        Also raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts. `output` is what
+        of a broken answer was handed on; None if there was no answer.
         """
         # First, so that others can have the slot while this one pauses.
         attempt.close()
@@ -35,7 +36,7 @@ class Plan:
             refuses_tools = attempt.is_refusal_of_tools(error)
         else:
             name_upstream(error, attempt.upstream.name)
-            # Of several upstreams the next one is asked instead.
+            # With several upstreams, the next one is asked instead.
             refuses_tools = targets.is_only and attempt.is_refusal_in_answer(error)
         has = output or Output.NOTHING
         step = targets.after(error, has, is_transcript=attempt.is_transcript, refuses_tools=refuses_tools)
@@ -50,9 +51,9 @@ class Plan:
         if step is Next.TRANSCRIPT:
             attempt.use_transcript()
         elif step is Next.WITHOUT_TOOLS:
-            # If the call succeeds without them, they were the reason; after an error of a server that may be luck.
-            is_luck = isinstance(error, UpstreamRefused) and error.status in (500, 502)
-            attempt.leave_out_tools(is_reason=output is None and not is_luck)
+            # If the call succeeds without the tools, they were the reason; after a 500 or 502, by coincidence perhaps.
+            may_be_coincidence = isinstance(error, UpstreamRefused) and error.status in (500, 502)
+            attempt.leave_out_tools(is_reason=output is None and not may_be_coincidence)
         elif step is not Next.RETRY:
             failed, attempt = attempt.upstream.name, Attempt(self._shared)
             if attempt.upstream.name != failed:
@@ -66,10 +67,10 @@ class Plan:
         shared, error = self._shared, name_refusal(error)
         if isinstance(error, UpstreamRefused):
             if error.status == 401 and shared.context.is_held and shared.targets.current.lease is None:
-                # As a 401 it would send people to look at a key that has nothing to do with it.
+                # A 401 would make users check their own key.
                 error = UpstreamFailed(
-                    "DeepSeek does not accept the key of this proxy. Its owner has to set DEEPSEEK_API_KEY anew and "
-                    "start it again.",
+                    "DeepSeek does not accept the key of this proxy. The owner must set a valid DEEPSEEK_API_KEY and "
+                    "restart the proxy.",
                     code="held_key_refused",
                 )
             else:

@@ -5,7 +5,8 @@ a turn with a call       when its first call is whole: some clients run a call a
                          further calls are stored with the end, until then the first one leads to the reasoning
 an interrupted turn      when the exchange closes, as far as it came; and once more without an incomplete call,
                          because clients drop that
-the reasoning we sent    with any of these, or when the exchange closes: DeepSeek has it in its cache
+aliases                  with any of these, or when the exchange closes: the keys under which the reasoning that we sent
+                         is found next time, so that the same prefix is sent again and hits DeepSeek's cache
 """
 
 import json
@@ -29,12 +30,12 @@ _Entry = tuple[Sequence[bytes], str]
 class TurnRecorder:
     """Stores the turns of one reply. Used by the thread that runs the exchange."""
 
-    def __init__(self, reply: Reply, store: ReasoningStore, tool_call_id: str, namespace: bytes = b"") -> None:
+    def __init__(self, reply: Reply, store: ReasoningStore, forced_call_id: str, namespace: bytes = b"") -> None:
         self._reply = reply
         self._store = store
         self._namespace = namespace
-        # The id of a forced call that DeepSeek writes as text; see answer_calls.
-        self._tool_call_id = tool_call_id
+        # The id for a forced call that DeepSeek writes as JSON text; see answer_calls. "" if no call is forced.
+        self._forced_call_id = forced_call_id
         # Whether the turn was stored when it ended, and with its first call.
         self._has_ended = self._has_called = False
         # What was stored by its exact key; a turn stored with its call may get more reasoning until it ends.
@@ -70,8 +71,8 @@ class TurnRecorder:
     def _record(self, turns: Sequence[Message], shown: str | None, attempt: Attempt) -> None:
         """Store the reasoning of turns; `shown` is the part of it that a client may have seen, None if that is all.
 
-        Each turn is stored as the client will echo it: a call written as text becomes a call, unless the stream ended
-        before that.
+        Each turn is stored in every form in which the client may echo it: a forced call as JSON text, for example, is
+        echoed as a call, or as text if the stream ended before it was converted.
         """
         is_known = attempt.absence_means_none or turns[0].reasoning or self._reply.has_empty_reasoning()
         if not is_known:
@@ -83,8 +84,8 @@ class TurnRecorder:
             for turn in turns
             if turn.details is not None and turn.reasoning
         ]
-        if self._tool_call_id:
-            converted = [answer_calls.convert_message(turn, prepared.request, self._tool_call_id) for turn in turns]
+        if self._forced_call_id:
+            converted = [answer_calls.convert_message(turn, prepared.request, self._forced_call_id) for turn in turns]
             turns = [*turns, *filter(None, converted)]
         # Many clients send no search back.
         turns = [*turns, *[turn._replace(server_items=None) for turn in turns if turn.server_items is not None]]

@@ -55,7 +55,7 @@ class Services:
     # The descriptions that are being made.
     shared_calls: SharedCalls
     prices: PriceList
-    # New ones after SIGHUP. One that an endpoint reads, or that must survive, is also a field, created like a store.
+    # Rebuilt at SIGHUP; an observer that must survive, or that an endpoint reads, is a field of its own.
     observers: Observers
     request_log: RequestLog
     sessions: SessionService

@@ -35,7 +35,7 @@ class SharedCall:
 
 
 class SharedCalls:
-    """Called by handler threads; the lock protects `_calls`, those that others can join, and the waiters of each."""
+    """Called by workers; the lock protects `_calls`, the calls that others can join, and their waiters."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

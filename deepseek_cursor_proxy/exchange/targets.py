@@ -9,8 +9,8 @@ are retried, at growing intervals, as long as the seconds of the setting `retry_
 it has cost minutes already. The second try on a new connection, after a pooled one turned out to be closed, is not
 counted here (`upstream/client`).
 
-A chat that has its prefix cached where it is gets one retry there before it moves. Tools that DeepSeek runs itself are
-a reason to ask it first.
+A chat gets one retry at its home, the upstream that has its prefix cached, before it moves to another. A request with
+tools that DeepSeek runs itself goes to DeepSeek first.
 """
 
 import random
@@ -39,8 +39,8 @@ _BUSY_SECONDS = 5.0
 _LONGEST_BUSY_SECONDS = 60.0
 # For clients; without a number some give up at once.
 _RETRY_AFTER_SECONDS = 5
-# A chat waits this long for the upstream that has its prefix cached.
-_MOST_PATIENT_SECONDS = 1
+# A chat waits at most this long for its home, the upstream that has its prefix cached.
+_MAX_HOME_WAIT_SECONDS = 1
 
 _TEMPORARY = frozenset({429, 500, 502, 503, 504})
 # Why a call was made again.
@@ -56,7 +56,7 @@ class TemporaryFailure(NamedTuple):
 
     # One of REASONS.
     reason: str
-    # The seconds that the upstream asks to wait.
+    # The seconds of the upstream's Retry-After.
     retry_after: int
 
 
@@ -68,7 +68,7 @@ class Pause(NamedTuple):
 
 
 class Target(NamedTuple):
-    """An upstream that is asked, with a key of the owner or that of the request."""
+    """An upstream to call; `lease` is a key of its `key_env`, None if the key comes with the request's context."""
 
     candidate: Candidate
     lease: KeyLease | None = None
@@ -78,7 +78,7 @@ class Target(NamedTuple):
         return self.candidate.upstream.name
 
     def cause_of(self, error: ProxyError) -> Cause | None:
-        return cause_of(error, self.candidate.model, is_owner_key=self.lease is not None)
+        return cause_of(error, self.candidate.model, is_leased_key=self.lease is not None)
 
 
 class Targets:
@@ -97,9 +97,9 @@ class Targets:
         self.retries = Retries(services.config.retry_budget)
         usable = [candidate for candidate in candidates if candidate.upstream.has_keys]
         self._untried = usable
-        # Those that may succeed after a pause, and how they failed.
+        # The upstreams that may succeed after a pause, each with its failure.
         self._waiting: list[tuple[Candidate, TemporaryFailure]] = []
-        # By name of upstream, why it failed; the last one last.
+        # Why each upstream failed, by its name; the last failure comes last.
         self.failures: dict[str, str] = {}
         self._has_stayed = False
         self._turn_to(usable.pop(0) if usable else candidates[0])
@@ -117,7 +117,7 @@ class Targets:
         is_transcript: bool = False,
         refuses_tools: bool = False,
     ) -> Next:
-        """Take the step that follows a failure: its pause is over, and `current` has the upstream and key of it."""
+        """Take the step after a failure. Pause if needed; afterwards `current` is the upstream and key to use."""
         failure = temporary_failure(error)
         # Those that a new round would begin with.
         waiting = [*self._waiting, *([(self.current.candidate, failure)] if failure is not None else [])]
@@ -162,11 +162,11 @@ class Targets:
         """Whether the upstream that has the chat's prefix is worth one retry, before another is asked."""
         if failure is None or self._route is None or self._route.upstream != self.current.name:
             return False
-        return failure.retry_after <= _MOST_PATIENT_SECONDS and bool(self._untried) and not self._has_stayed
+        return failure.retry_after <= _MAX_HOME_WAIT_SECONDS and bool(self._untried) and not self._has_stayed
 
     @property
     def _has_other_key(self) -> bool:
-        """Whether the current upstream is worth asking with another key of the owner."""
+        """Whether the current upstream is ready, and so is another key of its `key_env`."""
         upstream, lease = self.current.candidate.upstream, self.current.lease
         if lease is None or self._chat is None or upstream.keys is None or upstream.breaker is None:
             return False
@@ -183,7 +183,7 @@ class Targets:
         self.failures[target.name] = reason = self._words(error)
         change = UpstreamChanged(target.name, False, reason)
         if cause in (Cause.UNREACHABLE, Cause.BROKEN):
-            # An answer that cannot be read, or that does not come, may be due to what was asked.
+            # A missing or unreadable answer may be due to what was asked.
             is_sure = cause is Cause.UNREACHABLE and isinstance(error, (ConnectionTimeout, UpstreamFailed))
             if upstream.breaker.record_failure(self._chat.digest, is_sure=is_sure and not self._is_accepted):
                 self._services.observers.emit(change._replace(seconds=upstream.breaker.seconds_left))
@@ -194,7 +194,7 @@ class Targets:
         elif target.lease is None or upstream.keys is None:
             return
         elif cause is Cause.BUSY:
-            # For seconds, which is no news.
+            # Too short to report.
             seconds = min(float(error.retry_after or _BUSY_SECONDS), _LONGEST_BUSY_SECONDS)
             upstream.keys.record_busy(target.lease.key, seconds)
         elif cause.is_of_key:
@@ -204,7 +204,7 @@ class Targets:
                 self._services.observers.emit(change)
 
     def record_acceptance(self) -> None:
-        """The current upstream has accepted the call: the chat stays there."""
+        """Record that the current upstream accepted the call: the chat stays there."""
         if self._chat is None:
             return
         self._is_accepted = True
@@ -217,7 +217,7 @@ class Targets:
         self._services.upstreams.record_route(self._chat.digest, route)
 
     def end(self, *, was_complete: bool) -> None:
-        """The request is over."""
+        """Release the key when the request is over."""
         if self.current.lease is not None:
             self.current.lease.release()
         breaker = self.current.candidate.upstream.breaker
@@ -225,7 +225,7 @@ class Targets:
             breaker.record_success()
 
     def final_error(self, error: ProxyError) -> ProxyError:
-        """The last error as the client gets it: with the upstreams asked before, and without blame for its own key."""
+        """The last error as the client gets it: it names the upstreams asked before, never blames the client's key."""
         failures = [f"{name} ({reason})" for name, reason in self.failures.items()]
         cause = self.current.cause_of(error)
         if cause is None or self.is_only:
@@ -234,14 +234,14 @@ class Targets:
             message = f"No upstream can answer: {', '.join(failures)}. Try again in a moment."
             return UpstreamFailed(message, retry_after=_RETRY_AFTER_SECONDS)
         if cause is Cause.KEY_REFUSED:
-            # As a 401 it would send people to look at a key that has nothing to do with it.
+            # A 401 would make users check their own key.
             return _no_key(self.current.candidate)
         if len(failures) > 1:
             error.add(f"Asked before: {', '.join(failures[:-1])}.")
         return error
 
     def _turn_to(self, candidate: Candidate) -> None:
-        """Ask this upstream from now on, with one of the owner's keys for it, if it has any, or that of the request."""
+        """Use this upstream from now on, with a key of its `key_env` if it has one, else with the context's key."""
         upstream, lease = candidate.upstream, None
         if upstream.keys is not None and not upstream.keys.is_empty and self._chat is not None:
             is_own = self._route is not None and self._route.upstream == upstream.name
@@ -250,7 +250,7 @@ class Targets:
         if upstream.breaker is not None and upstream.has_keys:
             upstream.breaker.begin_call()
         self.current = Target(candidate, lease)
-        # The key that the upstream is called with, and whether no client may see it.
+        # The key to call the upstream with; whether it is the owner's (leased or held), which no client may see.
         self.credential = self._context.credential if lease is None else lease.key.credential
         self.has_owner_key = self._context.is_held or lease is not None
         # Whether the upstream has accepted the call.
@@ -260,13 +260,13 @@ class Targets:
         error = name_refusal(error)
         if isinstance(error, UpstreamRefused):
             return f"answered {error.status}"
-        # Upstream's own words may quote the key it was called with.
+        # The upstream's text may quote the key it was called with.
         text = error.message.replace(self.credential, "***") if self.credential else error.message
         return safe_text(redact_keys(text).partition(". ")[0].rstrip("."), 120)
 
 
 def temporary_failure(error: ProxyError) -> TemporaryFailure | None:
-    """The error as a failure that passes by itself; None for any other."""
+    """The error as a temporary failure; None if it is permanent."""
     if isinstance(error, UpstreamDropped):
         return TemporaryFailure("dropped", error.retry_after or 0)
     if isinstance(error, UpstreamRefused) and error.status in _TEMPORARY:
@@ -292,7 +292,7 @@ class Retries:
         self._deadline = now() + budget
 
     def pause_after(self, failure: TemporaryFailure | None) -> Pause | None:
-        """The pause before the next call; None if the failure does not pass, or the budget has less."""
+        """The pause before the next call; None if the failure is permanent, or the pause would exceed the budget."""
         if failure is None:
             return None
         seconds = _FIRST_PAUSE_SECONDS * 2 ** min(len(self.reasons), 16)
@@ -302,14 +302,14 @@ class Retries:
         return Pause(seconds, failure.reason) if self._now() + seconds <= self._deadline else None
 
     def wait(self, pause: Pause | None, peer: Peer | None) -> None:
-        """Wait, and count the retry that follows; ClientGone if the peer leaves."""
+        """Wait, then count the retry that follows; raises ClientGone if the peer leaves."""
         assert pause is not None
         self._pause(pause.seconds, peer)
         self.reasons.append(pause.reason)
 
 
 def open_targets(context: CallContext, generation: GenerationRequest, services: Services) -> Targets:
-    """The targets of a request; raises a ProxyError if no upstream is for it."""
+    """The targets of a request; raises a ProxyError if no upstream can serve it."""
     if (only := services.upstreams.only) is not None:
         return Targets(context, services, [Candidate(only, generation.request.model)], None)
     chat, found = _find_candidates(context, generation, services)
@@ -317,7 +317,7 @@ def open_targets(context: CallContext, generation: GenerationRequest, services: 
 
 
 def first_limit(context: CallContext, generation: GenerationRequest, services: Services) -> CallLimit:
-    """The limit of the upstream that is asked first; raises a ProxyError if none is for the request."""
+    """The limit of the upstream that is asked first; raises a ProxyError if no upstream can serve the request."""
     if services.upstreams.only is not None:
         return services.upstream.call_limits.of(generation.request.model)
     _, found = _find_candidates(context, generation, services)
@@ -349,7 +349,7 @@ def _find_candidates(
     if server_tools.is_forced(request):
         found = list(filter(is_able, found))
         if not found:
-            # It raises.
+            # Raises BadRequest: the request forces a tool that no upstream runs.
             server_tools.leave_out(request)
     return chat, found
 
@@ -358,7 +358,7 @@ def _no_key(candidate: Candidate) -> UpstreamFailed:
     table = candidate.upstream.table
     variables = " and ".join(table.key_env) if table is not None else ""
     return UpstreamFailed(
-        f"The upstream {candidate.upstream.name} has no key that it accepts. The owner of this proxy has to set "
-        f"{variables or 'its key_env'} anew and start it again.",
+        f"The upstream {candidate.upstream.name} has no key that it accepts. The owner must set a valid key in "
+        f"{variables or 'its key_env'} and restart the proxy.",
         code="held_key_refused",
     )

@@ -58,7 +58,7 @@ class Upstream:
     host: Host
     host_choice: HostChoice
     table: UpstreamTable | None = None
-    # The owner's keys for it; None: it is called with the key of the request.
+    # The keys of its `key_env`; None: it is called with the request's key.
     keys: KeyPool | None = None
     breaker: Breaker | None = None
 
@@ -82,14 +82,14 @@ class Upstream:
 
     @property
     def state(self) -> str:
-        """Of its breaker: closed, open or half_open; open too while it has no key to be called with."""
+        """The breaker's state: closed, open or half_open; also open while no key is ready."""
         if self.keys is not None and not self.keys.is_ready:
             return "open"
         return self.breaker.state if self.breaker is not None else "closed"
 
     @property
     def has_keys(self) -> bool:
-        """Whether it can be called: with a key of the owner, or with that of the request."""
+        """Whether it can be called: with a key of its `key_env`, or with the request's key."""
         return self.keys is None or not self.keys.is_empty
 
     def is_ready_for(self, kind: RequestKind) -> bool:
@@ -171,9 +171,9 @@ class ChatRoute(NamedTuple):
 
 
 class Upstreams:
-    """The upstreams of a configuration. Called by handler threads.
+    """The upstreams of a configuration. Called by workers.
 
-    The lock protects `_routes`, which the upstreams of a new configuration take over, and `_refused`.
+    The lock protects writes of `_refused`, and `_routes`, which the next configuration takes over.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Upstreams:
         }
         self._lock: threading.Lock = threading.Lock() if former is None else former._lock
         self._routes: OrderedDict[bytes, ChatRoute] = OrderedDict() if former is None else former._routes
-        # Models that an upstream has refused, until when; to a caller's own key, for this caller.
+        # Refused models, and until when; a refusal of a caller's own key counts for this caller only.
         self._refused: dict[tuple[str, str, bytes], float] = {}
 
     @property
@@ -221,7 +221,7 @@ class Upstreams:
     ) -> list[Candidate]:
         """The upstreams that serve a model, in the order in which they are asked for this chat.
 
-        Of those that are ready, those go first that are able to run the tools of the request.
+        Among the ready upstreams, those that can run the request's tools come first.
         """
         found = [Candidate(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
         found = [candidate for candidate in found if chat.can_spend or candidate.upstream.keys is None]
@@ -255,7 +255,7 @@ class Upstreams:
                 self._routes.popitem(last=False)
 
     def record_refused_model(self, candidate: Candidate, chat: RoutedChat) -> bool:
-        """The upstream does not know the model; whether that is news."""
+        """Record that the upstream does not know the model; True if that was not known."""
         key = _refusal_key(candidate, chat)
         with self._lock:
             is_news = key not in self._refused
@@ -270,13 +270,16 @@ class Upstreams:
 
 
 def _refusal_key(candidate: Candidate, chat: RoutedChat) -> tuple[str, str, bytes]:
-    """What a refused model is remembered by: one caller's key says nothing about another's."""
+    """The key of a refused model in `_refused`: what one caller's key is refused says nothing about another's."""
     upstream = candidate.upstream
     return upstream.name, candidate.model, chat.caller if upstream.keys is None else b""
 
 
 def _draw(chat: bytes, name: str) -> float:
-    """A number that is exponentially distributed over chats; divided by a weight, the smallest wins as often."""
+    """An exponentially distributed number.
+
+    Divided by its weight, an upstream's share of smallest values is proportional to the weight.
+    """
     # Imported late: without tables nothing here needs OpenSSL.
     import hashlib
 
@@ -285,12 +288,12 @@ def _draw(chat: bytes, name: str) -> float:
 
 
 def _keys(name: str, table: UpstreamTable, held_key: str | None, environment: Mapping[str, str]) -> KeyPool | None:
-    """The owner's keys of an upstream, of which a variable may hold several; None: the key of the request."""
+    """The keys of `key_env`, whose variables may hold several each; None: the request's key is used."""
     if not table.key_env:
         host = hosts.choose(table.host, table.base_url)
         if held_key is None or host in (hosts.DEEPSEEK, hosts.UNKNOWN):
             return None
-        # The key that the proxy holds is DeepSeek's, the keys of its clients are its own.
+        # The held key is DeepSeek's, and its clients' keys are valid only at this proxy.
         _log.warning("[upstreams.%s] is not asked: it has no key_env, and DEEPSEEK_API_KEY is for DeepSeek alone", name)
         return KeyPool(())
     found = []

@@ -84,7 +84,7 @@ class Connections:
             self._forget(connection, is_closed=True)
             self._reject(connection.sock)
         else:
-            # What has begun goes on, though all others wait for it.
+            # Run it here: a started response must finish, even if that blocks the loop.
             self._run(connection)
 
     def stop(self, stage: StopStage, seconds: float) -> None:

@@ -19,7 +19,7 @@ _LONGEST_SECONDS = 300.0
 
 
 class Breaker:
-    """The breaker of one upstream. Called by handler threads; the lock protects all fields."""
+    """The breaker of one upstream. Called by workers; the lock protects all fields."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -50,14 +50,14 @@ class Breaker:
         return max(0.0, self._probe_at - self._now()) if self._probe_at is not None else 0.0
 
     def begin_call(self) -> None:
-        """A call is about to be made; if a probe is due, it is the probe."""
+        """Record that a call is about to be made; if a probe is due, the call is the probe."""
         with self._lock:
             if self._probe_at is not None and self._now() >= self._probe_at:
                 self._probe_at = self._now() + self._seconds
                 self._has_probe = True
 
     def record_acceptance(self) -> bool:
-        """The upstream accepted a call; whether that closed the breaker. The next failure opens it again."""
+        """Record an accepted call. True if this closed the breaker; the next failure opens it again."""
         with self._lock:
             was_open = self._probe_at is not None
             if was_open:
@@ -66,14 +66,14 @@ class Breaker:
             return was_open
 
     def record_success(self) -> None:
-        """An answer was complete."""
+        """Record a complete answer."""
         with self._lock:
             if self._probe_at is None:
                 self._seconds = _FIRST_SECONDS
                 self._failed.clear()
 
     def record_failure(self, chat: bytes, *, is_sure: bool = False) -> bool:
-        """A call of a chat failed, for a reason that any other is sure to meet as well or not; whether it opened it."""
+        """Record a failed call of a chat; `is_sure`: any call would fail this way. True if this opened the breaker."""
         with self._lock:
             if self._probe_at is not None:
                 if self._has_probe:

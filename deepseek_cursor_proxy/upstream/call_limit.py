@@ -1,8 +1,8 @@
 """The limit of calls at once: further ones wait in a queue, first come first served, for a bounded time.
 
 A call acquires its slot before it takes a connection and releases it when its response is closed, so it holds the slot
-for exactly as long as it costs money upstream. If the client of a queued call leaves, the call
-leaves the queue at once. Every model has a limit of its own, because DeepSeek counts the calls to each.
+for exactly as long as it costs money upstream. If the client of a queued call leaves, the call leaves the queue at
+once. Every model has its own limit, because DeepSeek counts the calls per model.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Slot:
 
 
 class CallLimit:
-    """The slots of one model. Called by handler threads; the lock protects all fields and `is_granted`."""
+    """The slots of one model. Called by workers; the lock protects all fields and `is_granted`."""
 
     def __init__(self, limit: int, timeout: float, setting: str = _SETTING) -> None:
         self._limit = limit
@@ -124,7 +124,7 @@ class CallLimit:
 
 
 class CallLimits:
-    """The limit of every model. Called by handler threads; the lock protects `_limits`, one per model name."""
+    """The limit of every model. Called by workers; the lock protects `_limits`, one per model name."""
 
     def __init__(
         self, limit_of: Callable[[str], int], timeout: float, setting_of: Callable[[str], str | None] = lambda _: None

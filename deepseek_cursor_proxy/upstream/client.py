@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.upstream.response import ClosedBeforeResponse, Upstre
 
 
 class UpstreamClient:
-    """Called by handler threads; they share the pool and the call limits."""
+    """Called by workers; they share the pool and the call limits."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
@@ -103,7 +103,7 @@ class _PooledRequest(urllib.request.Request):
 
 
 class _PoolHandler(urllib.request.BaseHandler):
-    """Opens urllib requests on connections of the pool. Called by handler threads."""
+    """Opens urllib requests on pooled connections. Called by workers."""
 
     def __init__(self, pool: ConnectionPool, config: ProxyConfig) -> None:
         self._pool = pool

@@ -60,7 +60,7 @@ class ConnectAttempt(NamedTuple):
 
 
 class Connector:
-    """Opens connections. Called by handler threads; the resolver is all they share."""
+    """Opens connections. Called by workers; they share the resolver only."""
 
     def __init__(self, config: ProxyConfig, environment: Mapping[str, str] = os.environ) -> None:
         self._timeout = config.connect_timeout
@@ -249,7 +249,7 @@ class _Lookup:
 
 
 class Resolver:
-    """Called by handler threads; the lock protects `_running` and the waiters of its lookups.
+    """Called by workers; the lock protects `_running` and the waiters of its lookups.
 
     The system's resolver cannot be interrupted and may take minutes, so each name has one thread that calls it, however
     many calls need the name. These wait for a Wakeup, which one wait watches together with the client.

@@ -110,7 +110,7 @@ class Connection:
         return None
 
     def wait(self, until: float, peer: Peer | None) -> bool:
-        """Whether something arrives before that moment; raises as `receive` does."""
+        """Wait for input; False if the moment `until` comes first. Raises as `receive` does."""
         if self.has_buffered_input:
             return True
         if self.tls_wants_write:
@@ -163,7 +163,7 @@ Connect = Callable[[Origin, Peer | None], Connection]
 
 
 class ConnectionPool:
-    """Called by handler threads; the lock protects `_idle`. Connections are opened and closed outside it."""
+    """Called by workers; the lock protects `_idle`. Connections are opened and closed outside it."""
 
     def __init__(self, connect: Connect, most_idle: int = _IDLE_CONNECTIONS) -> None:
         self._connect = connect

@@ -18,7 +18,7 @@ _MOST_KINDS = 64
 
 
 class RequestKind(NamedTuple):
-    """What of a request may be the reason that a good key is refused for it."""
+    """The properties of a request for which an upstream may refuse a good key."""
 
     caller: bytes
     model: str
@@ -64,7 +64,7 @@ class KeyLease:
 
 
 class KeyPool:
-    """Called by handler threads; the lock protects the keys, `_calls` and `is_released`."""
+    """Called by workers; the lock protects the keys, `_calls` and `is_released`."""
 
     def __init__(self, credentials: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
         self._keys = [PooledKey(credential) for credential in dict.fromkeys(credentials)]
@@ -113,7 +113,7 @@ class KeyPool:
             key.busy_until = max(key.busy_until, self._now() + seconds)
 
     def record_refusal(self, key: PooledKey, kind: RequestKind, seconds: float) -> bool:
-        """A key was refused for a request; whether it was ready for its kind until now."""
+        """Set a refused key aside for requests of this kind. True if it was ready for them until now."""
         with self._lock:
             now = self._now()
             was_ready = key.usable_from(kind) <= now
@@ -128,7 +128,7 @@ class KeyPool:
             return was_ready
 
     def record_acceptance(self, key: PooledKey, kind: RequestKind) -> None:
-        """A call with a key was accepted: it is good, though perhaps not for requests of other kinds."""
+        """Record an accepted call: the key is good, though perhaps not for requests of other kinds."""
         if key.aside_until or key.refused_until or key.refused_callers:
             with self._lock:
                 key.aside_until = 0.0

@@ -227,17 +227,20 @@ class UpstreamResponse:
 
     @property
     def _silent_from(self) -> float:
-        """When the silence is too long, if nothing more comes."""
+        """The moment at which the silence is too long, if nothing more arrives."""
         timeout = self._config.request_timeout
         queued_until = min(self._keep_alive_at + timeout, self._progress_at + self._config.queue_patience)
         return max(self._progress_at + timeout, queued_until)
 
     def note_keep_alive(self) -> None:
-        """The last piece was a keep-alive: the call is queued."""
+        """Record that the last piece was a keep-alive: the call is queued."""
         self._keep_alive_at, self._until = time.monotonic(), None
 
     def note_progress(self) -> None:
-        """The last piece was progress; `until` dates it, when next read: a slow client is no silent DeepSeek."""
+        """Record that the last piece was progress.
+
+        Timestamped lazily in `until`, so that a slow client's delay is not counted as DeepSeek's silence.
+        """
         self._has_progressed = True
 
     @property
@@ -259,7 +262,7 @@ class UpstreamResponse:
         self._interruption = error
 
     def end_soon(self) -> None:
-        """The answer is complete: its stream has to end soon, without lulls, as its thread blocks at the end anyway."""
+        """Have the stream of a complete answer end soon, and without lulls: its thread blocks at the end anyway."""
         self._end_by, self._until = min(self._end_by, time.monotonic() + _USAGE_SECONDS), None
         self._has_lulls = False
 
@@ -363,4 +366,4 @@ def _read_head(connection: Connection, peer: Peer | None, deadline: Deadline) ->
         if response.head.status >= 200:
             return response
         rest = response.rest
-    raise ValueError("it announces an answer for ever")
+    raise ValueError("it sent too many interim responses")

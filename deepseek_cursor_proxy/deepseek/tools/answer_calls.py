@@ -1,4 +1,4 @@
-"""The calls of an answer as clients need them: AnswerCalls for every answer, `convert_stream` for forced tools.
+"""The calls of an answer as clients need them: AnswerCalls for every answer, `convert_stream` for forced calls.
 
 Clients tell calls apart by the index, send the id back, and run the calls because of the finish_reason. DeepSeek's own
 answers pass unchanged. Other hosts may
@@ -9,9 +9,10 @@ answers pass unchanged. Other hosts may
     leave the id out                      the call gets a random one with its name; an id that comes later is dropped
     end with `stop` in spite of calls     the finish_reason becomes `tool_calls`
 
-DeepSeek sometimes writes a forced call as JSON text, fenced or not, with the tool's name or without. Such an answer
-becomes the call; every other answer stays. The text of an answer to a forced request is held back until its end,
-because only then we know whether it is a call.
+A forced call as JSON text: if the request forces a call (`tool_choice`), DeepSeek sometimes writes it as JSON, fenced
+or not, with the tool's name or without. Such an answer becomes the call; every other answer stays. The text of an
+answer to such a request is held back until its end, because only then we know whether it is a call. Calls in the
+model's own markup, which any answer may have, are another matter: `written_calls`.
 
     {"name": "look_up", "input": {…}}      arguments under input, arguments or parameters
     {"function": {"name": …, "arguments": …}}

@@ -1,7 +1,8 @@
-"""Calls that a model wrote as text, made calls of the answer.
+"""Convert calls in the model's own markup, which arrive as text, into calls of the answer.
 
-A server that does not decode its model's calls hands on what the model wrote, with finish_reason `stop`: an agent that
-gets such a turn stops. `call_forms` and `dsml` have the forms, `Quotes` what is no call.
+A server that does not parse its model's markup hands it on as text, with finish_reason `stop`: an agent that gets such
+a turn stops. `call_forms` and `dsml` have the forms, `Quotes` finds markup that is no call. Forced calls as JSON text
+are another matter: `answer_calls`.
 
     text         passes; line breaks at its end and what may yet become an opening marker wait for the next piece
     a block      is held until it ends. It becomes calls if each names a declared tool and has the arguments that it

@@ -29,7 +29,7 @@ class TestWithoutDescriptors(unittest.TestCase):
         no_import = mock.patch.object(routes, "_load_endpoint", side_effect=OSError(errno.EMFILE, "no files"))
         for method, path, status, line in (
             ("POST", "/v1/chat/completions", 503, "chat completions refused: 503 Too many."),
-            ("GET", "/nowhere", 404, "GET /nowhere refused: 404 Nothing answers"),
+            ("GET", "/nowhere", 404, "GET /nowhere refused: 404 Unknown path"),
         ):
             with self.subTest(path), no_import, self.assertLogs(level="INFO") as logs:
                 self.assertEqual(status, app(HttpRequest(method, path, "", {})).status)

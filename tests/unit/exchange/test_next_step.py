@@ -131,10 +131,10 @@ class TestTable(unittest.TestCase):
 
 
 class TestCauses(unittest.TestCase):
-    def assert_causes(self, expected: Cause | None, *errors: ProxyError, is_owner_key: bool = False) -> None:
+    def assert_causes(self, expected: Cause | None, *errors: ProxyError, is_leased_key: bool = False) -> None:
         for error in errors:
             with self.subTest(error=error.message, status=error.status):
-                found = {cause_of(error, model, is_owner_key=is_owner_key) for model in MODELS}
+                found = {cause_of(error, model, is_leased_key=is_leased_key) for model in MODELS}
                 # A sentence names one of the models.
                 self.assertEqual(expected, (found - {None}).pop() if found != {None} else None)
 
@@ -149,8 +149,8 @@ class TestCauses(unittest.TestCase):
 
     def test_refusals_of_a_key_are_for_its_owner(self) -> None:
         self.assert_causes(None, refused(401), refused(403))
-        self.assert_causes(Cause.KEY_REFUSED, refused(401), is_owner_key=True)
-        self.assert_causes(Cause.OTHER, refused(403), is_owner_key=True)
+        self.assert_causes(Cause.KEY_REFUSED, refused(401), is_leased_key=True)
+        self.assert_causes(Cause.OTHER, refused(403), is_leased_key=True)
 
     def test_a_model_that_is_not_known(self) -> None:
         by_field = [
