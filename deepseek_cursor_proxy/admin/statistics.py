@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.exchange.targets import REASONS
+from deepseek_cursor_proxy.exchange.retries import REASONS
 from deepseek_cursor_proxy.observers.events import Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.reasoning.chats.divergence import CAUSES

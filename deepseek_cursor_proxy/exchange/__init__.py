@@ -6,6 +6,7 @@
     next_step          the table that decides what follows
     targets            the upstreams and keys of a request: which is asked next, after which pause, and what a failure
                        says about it
+    retries            which failures pass by themselves, and the pause before the next call (back-off)
     recorder           stores each turn that is complete
     choices            several answers (n > 1), with the same interface
     call_context       for whom a call is made, what is asked, and the report of it, which ends in one terminal event

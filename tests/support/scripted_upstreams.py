@@ -26,8 +26,8 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.exchange.retries import Retries
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.targets import Retries
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged

@@ -8,7 +8,7 @@ from unittest import TestCase, mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
-from deepseek_cursor_proxy.exchange import targets
+from deepseek_cursor_proxy.exchange import retries
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.lull import Lull
@@ -87,7 +87,7 @@ class ExchangeTestCase(TestCase):
     def setUp(self) -> None:
         self.store = ReasoningStore(":memory:")
         self.addCleanup(self.store.close)
-        self.enterContext(mock.patch.object(targets, "_FIRST_PAUSE_SECONDS", 0.0))
+        self.enterContext(mock.patch.object(retries, "_FIRST_PAUSE_SECONDS", 0.0))
         self.events: list[Event] = []
 
     def emit(self, event: Event) -> None:

@@ -5,7 +5,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.errors import ClientGone, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
-from deepseek_cursor_proxy.exchange.targets import Retries, temporary_failure
+from deepseek_cursor_proxy.exchange.retries import Retries, temporary_failure
 from deepseek_cursor_proxy.http1.messages import Peer
 
 DROPPED = UpstreamDropped("gone")
