@@ -95,7 +95,7 @@ class ProxyConfig:
     )
     repair_turns: str = setting(
         "on",
-        "make calls of those that the model wrote as text, and ask again after an empty turn",
+        "convert calls that came in the model's own markup, and ask again after an empty turn",
         choices=("on", "off"),
     )
     tool_order: str = setting(
