@@ -34,7 +34,11 @@ class _Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """A body up to its last message: the fields before the messages, the name of their list, and the messages."""
+    """A body up to its last message: the fields before the messages, the name of their list, and the messages.
+
+    Invariant: the `raw` of all messages, joined, are the first `length` bytes of the body. So the first message's `raw`
+    begins with the body, and contains the fields before the list.
+    """
 
     fields: Mapping[str, Any]
     name: str
@@ -83,7 +87,10 @@ def decode(body: bytes, memory: ChatMemory, min_bytes: int = _MIN_BYTES) -> dict
 
 
 class _Parser:
-    """Parses a body after its known prefix. Raises ValueError, IndexError or RecursionError for an unusual one."""
+    """Parses a body after its known prefix. Raises ValueError, IndexError or RecursionError for an unusual one.
+
+    `_text` is the body after the prefix, `_at` the position behind the last token that was read.
+    """
 
     def __init__(self, body: bytes, known: _Prefix) -> None:
         rest = body[known.length :]
@@ -103,11 +110,11 @@ class _Parser:
         new: dict[str, Any] = {}
         if self._is_known:
             value[self._name], new[self._name] = self._list()
-        elif self._sign("{"):
+        elif self._expect("{"):
             self._member(value, new)
-        while self._sign(",}") == ",":
+        while self._expect(",}") == ",":
             self._member(value, new)
-        if self._skip() != len(self._text):
+        if self._skip_blanks() != len(self._text):
             raise ValueError
         check_depth(new)
         return value
@@ -118,16 +125,16 @@ class _Parser:
         return _Prefix(self._fields, self._name, tuple(self._messages), length)
 
     def _member(self, value: dict[str, Any], new: dict[str, Any]) -> None:
-        name, self._at = scan(self._text, self._skip())
-        self._sign(":")
+        name, self._at = scan(self._text, self._skip_blanks())
+        self._expect(":")
         if not isinstance(name, str) or name in value:
             # The last of two fields with one name counts, and the prefix would have the first.
             raise ValueError
-        if name in _LISTS and not self._name and self._text[self._skip()] == "[":
+        if name in _LISTS and not self._name and self._text[self._skip_blanks()] == "[":
             self._fields, self._name = dict(value), name
             value[name], new[name] = self._list()
         else:
-            value[name], self._at = scan(self._text, self._skip())
+            value[name], self._at = scan(self._text, self._skip_blanks())
             new[name] = value[name]
 
     def _list(self) -> tuple[list[Any], list[Any]]:
@@ -135,8 +142,8 @@ class _Parser:
         new: list[Any] = []
         # The first message begins with the body, any other where the one before it ended.
         begin = self._at if self._is_known else 0
-        while self._sign(",]" if self._messages else "[") != "]":
-            value, end = scan(self._text, self._skip())
+        while self._expect(",]" if self._messages else "[") != "]":
+            value, end = scan(self._text, self._skip_blanks())
             raw = self._text[begin:end].encode()
             self._messages.append(_Message(raw, value, count_value_starts(raw)))
             if len(self._messages) > MAX_ITEMS:
@@ -146,15 +153,15 @@ class _Parser:
             begin = self._at = end
         return [message.value for message in self._messages], new
 
-    def _sign(self, expected: str) -> str:
-        """Pass over the next sign, which must be one of these."""
-        sign = self._text[self._skip()]
-        if sign not in expected:
+    def _expect(self, expected: str) -> str:
+        """Read the next character that is no blank; ValueError if it is none of these."""
+        character = self._text[self._skip_blanks()]
+        if character not in expected:
             raise ValueError
         self._at += 1
-        return sign
+        return character
 
-    def _skip(self) -> int:
+    def _skip_blanks(self) -> int:
         blanks = _WHITE_SPACE(self._text, self._at)
         assert blanks is not None
         self._at = blanks.end()
