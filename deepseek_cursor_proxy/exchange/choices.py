@@ -132,18 +132,20 @@ class ChoicesExchange:
                     unfinished.discard(choice)
                 if not isinstance(items, list):
                     continue
-                # One heartbeat is enough for all.
-                has_heartbeats = choice == min(unfinished)
+                batch: Batch = []
                 for item in items:
-                    if isinstance(item, Delta):
-                        total = add_usage(total, item.usage or {})
-                        first = first or {**(item.chunk or {})}
-                if batch := [
-                    numbered
-                    for item in items
-                    for single in (split_run(item) if isinstance(item, Delta) else [item] if has_heartbeats else [])
-                    if (numbered := _number(single, choice, first)) is not None
-                ]:
+                    if isinstance(item, Heartbeat):
+                        # One choice's heartbeats are enough for all.
+                        if choice == min(unfinished):
+                            batch.append(item)
+                        continue
+                    total = add_usage(total, item.usage or {})
+                    first = first or {**(item.chunk or {})}
+                    for single in split_run(item):
+                        numbered = _number(single, choice, first)
+                        if numbered is not None:
+                            batch.append(numbered)
+                if batch:
                     yield batch
             yield [Delta(usage=total or None, chunk={**first, "choices": [], "usage": total or None})]
         except BaseException as error:
@@ -303,13 +305,11 @@ def _overload_error() -> Overloaded:
     return Overloaded("There is no room for that many answers at once. Try again in a moment.", retry_after=1)
 
 
-def _number(item: Delta | Heartbeat, choice: int, first: Mapping[str, Any]) -> Delta | Heartbeat | None:
-    """The item as one of that choice, with the id and date of the `first` chunk; None for a chunk of usage alone."""
-    if isinstance(item, Heartbeat):
-        return item
-    chunk = {name: value for name, value in (item.chunk or {}).items() if name != "usage"}
+def _number(delta: Delta, choice: int, first: Mapping[str, Any]) -> Delta | None:
+    """The delta with its choice's number, and the id and date of the `first` chunk; None for a chunk of usage alone."""
+    chunk = {name: value for name, value in (delta.chunk or {}).items() if name != "usage"}
     chunk |= {name: first[name] for name in ("id", "created") if name in first}
     if not chunk.get("choices"):
         return None
     chunk["choices"] = [{**entry, "index": choice} for entry in chunk["choices"]]
-    return item._replace(choice=choice, usage=None, chunk=chunk)
+    return delta._replace(choice=choice, usage=None, chunk=chunk)

@@ -126,7 +126,7 @@ class Exchange:
                     # An error after the finish_reason does not matter: the client has the whole answer.
                     if self._reply.is_finished:
                         break
-                    self._attempt = self._plan.after(self._attempt, error, self._output)
+                    self._attempt = self._plan.after(self._attempt, error, self._output, in_answer=True)
                     self._send()
             self._end = COMPLETED
         except BaseException as error:

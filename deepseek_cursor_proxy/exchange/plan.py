@@ -23,37 +23,37 @@ class Plan:
     def first(self) -> Attempt:
         return Attempt(self._shared)
 
-    def after(self, attempt: Attempt, error: ProxyError, output: Output | None = None) -> Attempt:
+    def after(
+        self, attempt: Attempt, error: ProxyError, output: Output = Output.NOTHING, *, in_answer: bool = False
+    ) -> Attempt:
         """Wait if needed, then return the next attempt; raises the final error if none follows.
 
-        Also raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts. `output` is what
-        of a broken answer was handed on; None if there was no answer.
+        Also raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts. `in_answer`: the
+        upstream accepted the call, and the error came in the answer; `output` is what of the answer was handed on.
         """
-        # First, so that others can have the slot while this one pauses.
+        # First, so that others can have the slot while this request pauses.
         attempt.close()
         targets = self._shared.targets
-        if output is None:
-            refuses_tools = attempt.is_refusal_of_tools(error)
-        else:
+        if in_answer:
             name_upstream(error, attempt.upstream.name)
             # With several upstreams, the next one is asked instead.
             refuses_tools = targets.is_only and attempt.is_refusal_in_answer(error)
-        has = output or Output.NOTHING
-        step = targets.after(error, has, is_transcript=attempt.is_transcript, refuses_tools=refuses_tools)
+        else:
+            refuses_tools = attempt.is_refusal_of_tools(error)
+        step = targets.after(error, output, is_transcript=attempt.is_transcript, refuses_tools=refuses_tools)
         if step is Next.GIVE_UP:
-            final = self._final_error(attempt, error, has)
             try:
-                raise final from None
+                raise self._final_error(attempt, error, output) from None
             finally:
-                # An error that a frame of its own traceback holds is freed by the collector only, with megabytes of a
-                # broken answer.
-                del error, final
+                # The traceback holds this frame: with the error in it, only the collector would free the error and the
+                # megabytes of a broken answer.
+                del error
         if step is Next.TRANSCRIPT:
             attempt.use_transcript()
         elif step is Next.WITHOUT_TOOLS:
             # If the call succeeds without the tools, they were the reason; after a 500 or 502, by coincidence perhaps.
             may_be_coincidence = isinstance(error, UpstreamRefused) and error.status in (500, 502)
-            attempt.leave_out_tools(is_reason=output is None and not may_be_coincidence)
+            attempt.leave_out_tools(is_reason=not in_answer and not may_be_coincidence)
         elif step is not Next.RETRY:
             failed, attempt = attempt.upstream.name, Attempt(self._shared)
             if attempt.upstream.name != failed:

@@ -68,7 +68,8 @@ class Targets:
         self._waiting: list[tuple[Candidate, TemporaryFailure]] = []
         # Why each upstream failed, by its name; the last failure comes last.
         self.failures: dict[str, str] = {}
-        self._has_stayed = False
+        # Whether the chat's home has had its one retry.
+        self._has_tried_home = False
         self._turn_to(usable.pop(0) if usable else candidates[0])
 
     def check_key(self) -> None:
@@ -86,12 +87,11 @@ class Targets:
     ) -> Next:
         """Take the step after a failure. Pause if needed; afterwards `current` is the upstream and key to use."""
         failure = temporary_failure(error)
-        # Those that a new round would begin with.
+        retry_pause = self.retries.pause_after(failure)
+        # The upstreams of the next round, which begins when the first of them may have recovered.
         waiting = [*self._waiting, *([(self.current.candidate, failure)] if failure is not None else [])]
-        soonest = min(
-            (temporary for _, temporary in waiting), key=lambda temporary: temporary.retry_after, default=None
-        )
-        retry_pause, round_pause = self.retries.pause_after(failure), self.retries.pause_after(soonest)
+        soonest = min([failure for _, failure in waiting], key=lambda failure: failure.retry_after, default=None)
+        round_pause = self.retries.pause_after(soonest)
         situation = Situation(
             output=output,
             is_transcript=is_transcript,
@@ -104,32 +104,37 @@ class Targets:
             has_untried=bool(self._untried),
             can_begin_again=round_pause is not None,
         )
-        self._has_stayed |= situation.is_home
+        self._has_tried_home |= situation.is_home
         step = next_step(error, situation)
-        if step in (Next.TRANSCRIPT, Next.WITHOUT_TOOLS):
-            return step
         if step is Next.RETRY:
             self.retries.wait(retry_pause, self._context.peer)
-            return step
-        if self.current.lease is not None:
-            self.current.lease.release()
-        self._record_failure(error, situation.cause)
+        elif step not in (Next.TRANSCRIPT, Next.WITHOUT_TOOLS):
+            if self.current.lease is not None:
+                self.current.lease.release()
+            self._record_failure(error, situation.cause)
+            if step is Next.NEW_ROUND:
+                self.retries.wait(round_pause, self._context.peer)
+            self._move_on(step, waiting)
+        return step
+
+    def _move_on(self, step: Next, waiting: list[tuple[Candidate, TemporaryFailure]]) -> None:
+        """Turn to the key or upstream that the step names; `waiting` are the upstreams of the next round."""
+        if step is Next.GIVE_UP:
+            return
         if step is Next.OTHER_KEY:
             self._untried.insert(0, self.current.candidate)
         elif step is Next.OTHER_UPSTREAM:
             self._waiting = waiting
-        elif step is Next.NEW_ROUND:
-            self.retries.wait(round_pause, self._context.peer)
+        else:
             self._untried, self._waiting = [candidate for candidate, _ in waiting], []
-        if step is not Next.GIVE_UP:
-            self._turn_to(self._untried.pop(0))
-        return step
+        self._turn_to(self._untried.pop(0))
 
     def _is_home(self, failure: TemporaryFailure | None) -> bool:
-        """Whether the upstream that has the chat's prefix is worth one retry, before another is asked."""
+        """Whether the current upstream has the chat's prefix, and is worth one retry before another is asked."""
         if failure is None or self._route is None or self._route.upstream != self.current.name:
             return False
-        return failure.retry_after <= _MAX_HOME_WAIT_SECONDS and bool(self._untried) and not self._has_stayed
+        is_short = failure.retry_after <= _MAX_HOME_WAIT_SECONDS
+        return is_short and bool(self._untried) and not self._has_tried_home
 
     @property
     def _has_other_key(self) -> bool:

@@ -35,7 +35,7 @@ class TestPlan(ExchangeTestCase):
 
     def after(self, exchange: Exchange, error: ProxyError, output: Output) -> Attempt:
         """What follows an answer that breaks."""
-        return exchange._plan.after(exchange._attempt, error, output)
+        return exchange._plan.after(exchange._attempt, error, output, in_answer=True)
 
     def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
         self.open(refusal(), FakeResponse())
@@ -87,7 +87,7 @@ class TestPlan(ExchangeTestCase):
         gc.disable()
         self.addCleanup(gc.enable)
         try:
-            exchange._plan.after(exchange._attempt, error, Output.CONTENT)
+            exchange._plan.after(exchange._attempt, error, Output.CONTENT, in_answer=True)
         except UpstreamDropped:
             del error
         self.assertIsNone(freed())
