@@ -2,7 +2,7 @@
 
     ResponseCache      the cache that all requests share
     CacheLookup        its part in one exchange: find, open_reader, store_answer, end
-    Flights            identical questions in flight: the first one leads and is sent, the others wait for its answer
+    PendingQuestions   identical questions at the same time: the leader's is sent, the others wait for its answer
     AnswerRecorder     records the bytes of an answer while they are read
     ReplayedResponse   plays them again in the place of an upstream response
 
@@ -10,8 +10,8 @@ What is kept are the bytes of the upstream's stream, and a hit reads them as it 
 calls, searches, log probabilities and usage are those of the first answer, in every API, and whatever is done with an
 answer on its way to the client is done with a hit as well; only its heartbeats are left out.
 
-A flight ends with an answer, for all who wait, or without one, because the call failed or its client left. Then each of
-them asks again, and the first to do so leads.
+A pending question ends with an answer, for all that wait, or without one, because the call failed or its client left.
+Then each waiter asks again, and the first to do so leads.
 
 Whether a request may use the cache is decided by its endpoint. An answer is kept if it came to its own end, `stop` or
 `tool_calls`, and can be used by a client.
@@ -49,11 +49,11 @@ _MOST_BYTES = 32 * 1024 * 1024
 
 
 class CacheState(Enum):
-    """What the cache has to do with an answer, as its header says it."""
+    """How the cache answered a request, as the header X-Cache says it."""
 
     MISS = "miss"
     HIT = "hit"
-    # An identical question is in flight. If it fails, this one is sent after all.
+    # An identical question is pending. If it fails, this one is sent after all.
     SHARED = "shared"
 
 
@@ -70,11 +70,11 @@ def cache_key(caller: bytes, url: str, body: bytes) -> bytes:
 
 
 class ResponseCache:
-    """Called by handler threads; store and flights have their own locks."""
+    """Called by workers; the store and the pending questions have their own locks."""
 
     def __init__(self, store: CachedAnswers) -> None:
         self.store = store
-        self.flights = Flights()
+        self.pending = PendingQuestions()
 
     def close(self) -> None:
         self.store.close()
@@ -89,19 +89,19 @@ class CacheLookup:
         self._peer = peer
         self._patience = patience
         self._key = b""
-        self._seat: Seat | None = None
+        self._role: Role | None = None
         self._recorder: AnswerRecorder | None = None
         self._failures = 0
         self.state = CacheState.MISS
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an identical question is in flight, whose answer is not there yet."""
-        return self._seat is not None and not self._seat.is_leader
+        """Whether this request waits for the answer to an identical question."""
+        return self._role is not None and not self._role.is_leader
 
     def find(self, key: bytes) -> "ReplayedResponse | None":
         """The answer for this key. None: the exchange makes the call or, while `is_waiting`, waits."""
-        if self._key == key and self._seat is not None and self._seat.is_leader:
+        if self._key == key and self._role is not None and self._role.is_leader:
             # A retry.
             return None
         self.end(has_failed=True)
@@ -111,11 +111,11 @@ class CacheLookup:
                 return found
             if self._failures >= _MOST_FAILURES:
                 break
-            self._seat = self._cache.flights.join(key)
-            if self._seat is None:
+            self._role = self._cache.pending.join(key)
+            if self._role is None:
                 break
-            if self._seat.is_leader:
-                # The last leader may have stored its answer since.
+            if self._role.is_leader:
+                # The last leader may have stored its answer in between.
                 if (found := self._look_up()) is not None:
                     return found
                 break
@@ -142,20 +142,20 @@ class CacheLookup:
         return ReplayedResponse(answer.packed)
 
     def wait(self) -> bool:
-        """Whether the identical question is over before the client has waited long."""
-        assert self._seat is not None
-        return self._seat.wait(self._patience, self._peer)
+        """Wait for the identical question; False if the client's patience ends first, so that it gets a heartbeat."""
+        assert self._role is not None
+        return self._role.wait(self._patience, self._peer)
 
     def take(self) -> "ReplayedResponse | None":
-        """Its answer, once it is over; None if it has none, and the exchange has to ask again."""
-        assert self._seat is not None
-        flight = self._seat.flight
+        """The answer to the identical question, once it ended; None if there is none, and the exchange asks again."""
+        assert self._role is not None
+        question = self._role.question
         self._leave()
-        self._failures += flight.has_failed
-        return self._replay(flight.answer) if flight.answer is not None else None
+        self._failures += question.has_failed
+        return self._replay(question.answer) if question.answer is not None else None
 
     def open_reader(self, reader: EventReader) -> EventReader:
-        """The reader of the answer: of a hit, or of a response that is recorded from its beginning."""
+        """The reader of the answer: it replays a hit, or records the response from its beginning."""
         if self.state is CacheState.HIT:
             return ReplayReader(reader)
         if self._recorder is None:
@@ -165,7 +165,7 @@ class CacheLookup:
         return self._recorder
 
     def store_answer(self, reply: Reply, tokens: Tokens | None, cost: Cost | None) -> None:
-        """Keep what was recorded, an answer that came to its end, if a client can use it; others may wait for it."""
+        """Store the recorded answer, which is complete, if a client can use it, and hand it to the waiters."""
         packed = self._recorder.pack() if self._recorder is not None and _is_usable(reply) else None
         if packed is None:
             return
@@ -176,14 +176,14 @@ class CacheLookup:
         self._leave(answer)
 
     def end(self, *, has_failed: bool = False) -> None:
-        """The exchange is over, or asks something else; requests that wait for it get no answer. Idempotent."""
+        """End the lookup: the exchange is over, or asks something else. Waiters get no answer. Idempotent."""
         self._recorder = None
         self._leave(has_failed=has_failed)
 
     def _leave(self, answer: CachedAnswer | None = None, *, has_failed: bool = False) -> None:
-        seat, self._seat = self._seat, None
-        if seat is not None:
-            self._cache.flights.leave(seat, answer, has_failed=has_failed)
+        role, self._role = self._role, None
+        if role is not None:
+            self._cache.pending.leave(role, answer, has_failed=has_failed)
 
 
 def _is_usable(reply: Reply) -> bool:
@@ -195,22 +195,22 @@ def _is_usable(reply: Reply) -> bool:
     return reply.finish_reason() == "stop" and isinstance(message.content, str) and bool(message.content.strip())
 
 
-class Flight:
-    """One question that was sent. Written by its leader; the lock of Flights protects all fields."""
+class PendingQuestion:
+    """A question whose leader has sent it. The leader writes it; the lock of PendingQuestions protects all fields."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.waiters: set[Wakeup] = set()
         self.is_over = False
         self.answer: CachedAnswer | None = None
-        # Whether it ended because the call failed, and not because its client left.
+        # Whether it ended because the call failed, and not because the client left.
         self.has_failed = False
 
 
-class Seat(NamedTuple):
-    """The part of one request in a flight: its leader, or a waiter with its wake-up."""
+class Role(NamedTuple):
+    """The role of one request for a pending question: the leader, which sends it, or a waiter with its wake-up."""
 
-    flight: Flight
+    question: PendingQuestion
     wakeup: Wakeup | None = None
 
     @property
@@ -218,43 +218,43 @@ class Seat(NamedTuple):
         return self.wakeup is None
 
     def wait(self, seconds: float, peer: Peer | None) -> bool:
-        """Whether the flight is over within that time; raises when the client leaves or its answer is ended."""
+        """Wait for the leader; False if the time is over first. Raises as any wait for a client does."""
         assert self.wakeup is not None
-        return self.flight.is_over or wait_readable(self.wakeup, seconds, peer)
+        return self.question.is_over or wait_readable(self.wakeup, seconds, peer)
 
 
-class Flights:
-    """Called by handler threads; the lock protects `_flights`, those that others can join, and each of them."""
+class PendingQuestions:
+    """Called by workers; the lock protects `_questions`, which others can join, and the fields of each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flights: dict[bytes, Flight] = {}
+        self._questions: dict[bytes, PendingQuestion] = {}
 
-    def join(self, key: bytes) -> Seat | None:
-        """A seat in the flight for this key, that of its leader if there was none. None without descriptors."""
+    def join(self, key: bytes) -> Role | None:
+        """The role of a new request for this key: the leader if there is none yet. None if no descriptors are left."""
         with self._lock:
-            flight = self._flights.get(key)
-            if flight is None:
-                flight = self._flights[key] = Flight(key)
-                return Seat(flight)
+            question = self._questions.get(key)
+            if question is None:
+                question = self._questions[key] = PendingQuestion(key)
+                return Role(question)
             try:
                 wakeup = Wakeup()
             except OSError:
                 return None
-            flight.waiters.add(wakeup)
-            return Seat(flight, wakeup)
+            question.waiters.add(wakeup)
+            return Role(question, wakeup)
 
-    def leave(self, seat: Seat, answer: CachedAnswer | None = None, *, has_failed: bool = False) -> None:
-        """Give the seat back, once. When the leader does, the flight is over, with its answer or without one."""
-        flight, wakeup = seat
+    def leave(self, role: Role, answer: CachedAnswer | None = None, *, has_failed: bool = False) -> None:
+        """End a role, once. When the leader leaves, the question ends, with its answer or without one."""
+        question, wakeup = role
         with self._lock:
             if wakeup is not None:
-                flight.waiters.discard(wakeup)
+                question.waiters.discard(wakeup)
             else:
-                del self._flights[flight.key]
-                flight.answer, flight.has_failed, flight.is_over = answer, has_failed, True
+                del self._questions[question.key]
+                question.answer, question.has_failed, question.is_over = answer, has_failed, True
                 # Under the lock: a waiter that leaves closes its wake-up.
-                for waiter in flight.waiters:
+                for waiter in question.waiters:
                     waiter.notify()
         if wakeup is not None:
             wakeup.close()

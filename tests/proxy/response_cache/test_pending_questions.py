@@ -14,11 +14,11 @@ from tests.support.resources import ResourceBaseline
 HELD = Answer(reasoning="A thought.", content="The answer.", piece=4, stall_after=3)
 
 
-class FlightTestCase(CacheTestCase):
+class PendingTestCase(CacheTestCase):
     def waiting(self, proxy: RunningProxy) -> int:
         """How many questions wait for the answer of another."""
-        flights = proxy.server.services().response_cache.flights._flights
-        return sum(len(flight.waiters) for flight in [*flights.values()])
+        questions = proxy.server.services().response_cache.pending._questions
+        return sum(len(question.waiters) for question in [*questions.values()])
 
     def begin(self, proxy: RunningProxy, api: str = "chat", *, stream: bool = True, **fields: Any) -> socket.socket:
         """The connection of a client that has asked."""
@@ -45,7 +45,7 @@ class FlightTestCase(CacheTestCase):
         return [read_reply(sock) for sock in socks]
 
 
-class TestFlights(FlightTestCase):
+class TestPendingQuestions(PendingTestCase):
     def test_32_identical_questions_at_once_are_one_call(self) -> None:
         for api in APIS:
             with self.subTest(api):
@@ -61,7 +61,7 @@ class TestFlights(FlightTestCase):
                 said = [read_said(api, reply) for reply in replies]
                 self.assertEqual([said[0]] * 32, said)
                 self.assertEqual("The answer.", said[0][1])
-                self.assertEqual({}, proxy.server.services().response_cache.flights._flights)
+                self.assertEqual({}, proxy.server.services().response_cache.pending._questions)
 
     def test_plain_and_streamed_ones_share_a_call(self) -> None:
         proxy = self.cache_proxy()
@@ -128,7 +128,7 @@ def read_said(api: str, reply: RawReply) -> tuple[Any, ...]:
     return read(api, reply)[:2]
 
 
-class TestLeaders(FlightTestCase):
+class TestLeaders(PendingTestCase):
     def test_when_the_leader_leaves_a_waiter_takes_over(self) -> None:
         proxy = self.cache_proxy()
         start = ResourceBaseline(proxy.address)
@@ -140,7 +140,7 @@ class TestLeaders(FlightTestCase):
         for sock in followers:
             sock.close()
         start.assert_restored(self)
-        self.assertEqual({}, proxy.server.services().response_cache.flights._flights)
+        self.assertEqual({}, proxy.server.services().response_cache.pending._questions)
         self.assertEqual(["Second."] * 4, [reply.text for reply in replies])
         self.assertEqual(["hit", "hit", "hit", "miss"], sorted(map(str, self.states(*replies))))
         self.assertEqual(2, len(self.fake.seen))
