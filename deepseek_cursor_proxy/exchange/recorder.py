@@ -12,7 +12,7 @@ aliases                  with any of these, or when the exchange closes: the key
 import json
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.conversation import Batch, Delta, Message, Reply
+from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.tools import answer_calls
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
@@ -69,41 +69,35 @@ class TurnRecorder:
             self._store.record((), attempt.prepared.aliases)
 
     def _record(self, turns: Sequence[Message], shown: str | None, attempt: Attempt) -> None:
-        """Store the reasoning of turns; `shown` is the part of it that a client may have seen, None if that is all.
+        """Store the reasoning of turns, under the keys of every form in which the client may echo them.
 
-        Each turn is stored in every form in which the client may echo it: a forced call as JSON text, for example, is
-        echoed as a call, or as text if the stream ended before it was converted.
+        A forced call as JSON text, for example, is echoed as a call, or as text if the stream ended before it was
+        converted. `shown` is the part of the reasoning that the client may have seen; None: all of it.
         """
         is_known = attempt.absence_means_none or turns[0].reasoning or self._reply.has_empty_reasoning()
         if not is_known:
             return
-        prepared, count = attempt.prepared, len(turns)
+        prepared = attempt.prepared
         assert prepared is not None
         extras: list[_Entry] = [
             ((details_key(self._namespace, turn.reasoning),), turn.details)
             for turn in turns
             if turn.details is not None and turn.reasoning
         ]
-        if self._forced_call_id:
-            converted = [answer_calls.convert_message(turn, prepared.request, self._forced_call_id) for turn in turns]
-            turns = [*turns, *filter(None, converted)]
-        # Many clients send no search back.
-        turns = [*turns, *[turn._replace(server_items=None) for turn in turns if turn.server_items is not None]]
-        has_calls = any(turn.tool_calls for turn in turns)
-        if has_calls and prepared.request.client_api == MESSAGES:
-            turns = [*turns, *(other for turn in turns for other in _with_objects(turn))]
+        forms = self._echoed_forms(turns, prepared.request)
+        has_calls = any(form.tool_calls for form in forms)
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         new: list[_Entry] = []
         partial = []
-        for at, turn in enumerate(turns):
-            echo = echoed_message(turn, prepared.request.custom_tools, names)
+        for at, form in enumerate(forms):
+            echo = echoed_message(form, prepared.request.custom_tools, names)
             keys, reasoning = prepared.history.answer_keys(echo), echo.reasoning or ""
-            # Most turns with calls are stored with the first of them, and get no reasoning after that.
+            # Most turns with calls are stored with their first call, and get no reasoning after it.
             if self._stored.get(keys.exact) != reasoning:
                 new.append(((*keys.record_keys(), *echoes.record_keys(keys, echo)), reasoning))
             if echo.server_items is not None:
                 extras.append((server_turns.record_keys(self._namespace, echo, keys), echo.server_items))
-            if shown is not None and at < count:
+            if shown is not None and at < len(turns):
                 partial.append(KeyAlias(keys.exact, keys.partial_key(shown), reasoning))
         if new:
             # Each reasoning once, under all its keys: one turn may be echoed in several forms.
@@ -115,9 +109,21 @@ class TurnRecorder:
             self._has_stored_aliases = True
             self._stored.update((record_keys[0], reasoning) for record_keys, reasoning in new + extras)
 
+    def _echoed_forms(self, turns: Sequence[Message], request: ChatRequest) -> list[Message]:
+        """The turns, and after them the other forms in which the client may echo them."""
+        forms = [*turns]
+        if self._forced_call_id:
+            converted = [answer_calls.convert_message(turn, request, self._forced_call_id) for turn in turns]
+            forms += filter(None, converted)
+        # Many clients send no search back.
+        forms += [form._replace(server_items=None) for form in forms if form.server_items is not None]
+        if request.client_api == MESSAGES and any(form.tool_calls for form in forms):
+            forms += [other for form in forms for other in _with_objects(form)]
+        return forms
+
 
 def _with_objects(turn: Message) -> list[Message]:
-    """The turn with what clients of Messages have for arguments that are no object: a repair, or an empty object."""
+    """The turn with what clients of Messages echo in place of invalid arguments: a repair, or an empty object."""
     invalid = {call.arguments for call in turn.tool_calls if object_in(call.arguments) is None}
     found = []
     for objects in ({text: json.dumps(repair_object(text)) for text in invalid}, dict.fromkeys(invalid, "{}")):
