@@ -27,14 +27,14 @@ _ACCEPTS_AT_ONCE = 64
 # How long, and from how many rejected clients at a time, we go on reading.
 _LINGER_SECONDS = 1.0
 _MOST_LINGERING = 128
-# How long nobody is accepted when not even the reserve is left.
+# How long no client is accepted when not even the reserve is left.
 _PAUSE_SECONDS = 0.05
 _SECONDS_BETWEEN_WARNINGS = 30.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:
-    """`run` runs once, on one thread, which alone calls the rest but for `stop`: any thread may call that."""
+    """`run` runs once, on one thread, which alone calls the other methods; any thread may call `stop`."""
 
     _listener: socket.socket
 
@@ -138,10 +138,10 @@ class Acceptor:
             _log.warning("a client was turned away (%s); raise the limit of open files", error.strerror)
 
     def _send_rejection(self, sock: socket.socket) -> bool:
-        """Whether the client was still there; closes the socket otherwise."""
+        """Send the rejection; if the client has left, close the socket and return False."""
         try:
             sock.setblocking(False)
-            # The empty send buffer of a new connection takes so few bytes.
+            # The send buffer of a new connection is empty, and takes these few bytes at once.
             sock.send(self._rejection)
             sock.shutdown(socket.SHUT_WR)
             return True
@@ -170,7 +170,7 @@ class Acceptor:
 
 
 class _LingeringClient:
-    """A rejected client that may still send: reading that keeps its connection from being reset."""
+    """A rejected client that may still send: reading its bytes keeps the connection from being reset."""
 
     def __init__(self, acceptor: Acceptor, sock: socket.socket) -> None:
         self._acceptor = acceptor

@@ -111,10 +111,10 @@ class ClientConnection:
         self._steps = self._serve()
         self.pause: Pause | None = BLOCKING
 
-    # By who waits for it …
+    # By `connections`, which waits for it …
 
     def resume(self) -> Pause | None:
-        """Go on until there is something to wait for, which `pause` has from then on: None when it has ended."""
+        """Run until the next wait, and return it, also as `pause`; None when the connection has ended."""
         self.pause = next(self._steps, None)
         return self.pause
 
@@ -124,7 +124,7 @@ class ClientConnection:
         return self.pause.handle if isinstance(self.pause, Lull) else None
 
     def wait(self, seconds: float) -> bool:
-        """Whether it can go on within that time."""
+        """Wait until the connection can go on; False if the time is over first."""
         handle = self.handle
         if handle is None:
             return can_write(self.sock, seconds) if self.pause is Wait.WRITABLE else self._waiter.wait(seconds)
@@ -137,9 +137,9 @@ class ClientConnection:
             return True
 
     def interrupt(self, error: Exception | None = None) -> None:
-        """Have the wait end with this error, or because the client left or the proxy stops.
+        """End the wait with this error, or because the client left or the proxy stops.
 
-        A stream raises it itself, because it has to store what it has.
+        A stream raises the error itself, because it has to store its unfinished turn.
         """
         if (handle := self.handle) is not None:
             handle.interrupt(error or self.close_reason or ClientGone())
@@ -152,7 +152,7 @@ class ClientConnection:
         return self._stage < StopStage.END_RESPONSES and len(self._rest) < _MOST_EARLY_BYTES
 
     def receive_early(self) -> bool:
-        """Keep what a client sends before it has its answer; False when it has left."""
+        """Keep what a client sends before it has its answer; False if the client has left."""
         data = self._receive_now()
         self._rest += data or b""
         return data != b""
@@ -161,7 +161,7 @@ class ClientConnection:
         self._stage = stage
         self._is_ending = self._is_ending or stage is StopStage.END_RESPONSES
         if stage >= StopStage.END_RESPONSES:
-            # Wakes a worker that waits for the client or for DeepSeek: to that, the client has left.
+            # Wakes a worker that waits for the client or for DeepSeek: to this worker, the client has left.
             self._shut(socket.SHUT_RDWR if stage is StopStage.ABORT else socket.SHUT_RD)
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class ClientConnection:
     # One request …
 
     def _serve_one(self) -> Generator[Pause, None, bool]:
-        """Whether the connection goes on after this request."""
+        """Serve the next request; False if the connection ends after it."""
         head = yield from self._read_head()
         if head is None:
             return False
@@ -337,12 +337,12 @@ class ClientConnection:
     # Writing …
 
     def send(self, data: bytes) -> None:
-        """Send a few bytes before the reply; a client that lets no more in does not read."""
+        """Send a few bytes before the reply; ClientGone if they do not fit, because the client does not read."""
         if self.send_now(data) < len(data):
             raise ClientGone
 
     def send_now(self, data: bytes | memoryview) -> int:
-        """Send what can be sent without waiting; how many bytes that was."""
+        """Send what can be sent without waiting; returns the number of bytes."""
         try:
             return self.sock.send(data)
         except BlockingIOError:
@@ -416,7 +416,7 @@ class ClientConnection:
             yield from self._send(unsent)
 
     def _linger(self) -> Steps:
-        """Discard what the client still sends, until it has read our reply; an early close would lose that."""
+        """Discard what the client still sends, until it has read our reply; an early close would lose the reply."""
         self._shut(socket.SHUT_WR)
         deadline = Deadline.after(_LINGER_SECONDS)
         while not deadline.is_over:

@@ -24,10 +24,10 @@ _ENDED_BY = {Wait.READABLE: StopStage.FINISH_RESPONSES, Wait.WRITABLE: StopStage
 
 
 class Connections:
-    """Called by the loop's thread, but for `_run` and `_forget`, which workers call, `len` and `wait_until_empty`."""
+    """Called by the loop's thread; `_run` and `_forget` also by workers, `len` and `wait_until_empty` by any thread."""
 
     def __init__(self, loop: EventLoop, name: str, reject: Callable[[socket.socket], None]) -> None:
-        """`reject` gets a client with a request for which there is no thread."""
+        """`reject` gets a client whose request no thread is left for."""
         self._loop = loop
         self._workers = Workers(self._run, self._refuse, name)
         loop.add_timed(self._workers)
@@ -53,7 +53,7 @@ class Connections:
         self.go_on(connection)
 
     def go_on(self, connection: ClientConnection) -> None:
-        """Do what its pause asks for: park the connection, leave it to a worker, or end it."""
+        """Park the connection, leave it to a worker or end it, as its `pause` says."""
         pause = connection.pause
         if pause is None:
             self._forget(connection)
@@ -95,8 +95,8 @@ class Connections:
         self._stage = stage
         with self._changed:
             connections = list(self._open)
-        for each in connections:
-            each.stop(stage)
+        for connection in connections:
+            connection.stop(stage)
         for parked in list(self.parked):
             parked.unpark()
             self.go_on(parked.connection)
@@ -128,14 +128,14 @@ class Connections:
         self._forget(connection)
 
     def _forget(self, connection: ClientConnection, *, is_closed: bool = False) -> None:
-        """The connection has ended."""
+        """Close a connection that has ended, and remove it from the open ones."""
         if not is_closed:
             connection.close()
         with self._changed:
             self._open.discard(connection)
             self._changed.notify_all()
         if self._stage is not StopStage.SERVING:
-            # `stop` waits for the last one.
+            # Wakes `stop`, which waits for the last connection.
             self._loop.post(lambda: None)
 
 
@@ -204,7 +204,7 @@ class _ParkedConnection:
             self._resume()
 
     def _resume(self) -> None:
-        """Have a stream go on, which does not block after a Lull with a handle."""
+        """Resume a stream on the loop's thread; after a Lull with a handle it does not block."""
         pause = self.connection.pause
         if self.connection.resume() is pause:
             self._loop.note_due(self.until)

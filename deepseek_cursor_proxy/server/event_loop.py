@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
-# Moments are looked through at most so often, because looking takes time with a thousand clients.
+# Due waits are looked for at most this often, because looking takes time with a thousand clients.
 _SECONDS_BETWEEN_LOOKS = 0.01
-# After an unexpected error, so that one that repeats itself does not use up the processor.
+# After an unexpected error, so that a repeated one does not use up the processor.
 _PAUSE_SECONDS = 0.05
 # Windows' select takes 512 sockets: so many idle clients, or half as many streams.
 _MOST_SELECTED = 480
@@ -60,7 +60,7 @@ class EventLoop:
         self.flush()
 
     def post_later(self, call: Callable[[], object]) -> None:
-        """The same, without waking the loop: the caller sees to it that `flush` is called soon."""
+        """The same without waking the loop: the caller makes sure that `flush` is called soon."""
         self._posted.append(call)
 
     def flush(self) -> None:
@@ -73,7 +73,7 @@ class EventLoop:
     # By the thread that runs it …
 
     def run_until(self, is_over: Callable[[], bool], until: float = math.inf) -> None:
-        """Serve until that is true, or that moment has come."""
+        """Serve until `is_over` returns True or the moment `until` has come."""
         while not is_over() and time.monotonic() < until:
             try:
                 self._poll_once(until)
@@ -99,14 +99,14 @@ class EventLoop:
 
     def _call_due(self) -> None:
         now = time.monotonic()
-        for each in [each for each in self.timed if each.until <= now]:
-            each.on_due()
+        for timed in [timed for timed in self.timed if timed.until <= now]:
+            timed.on_due()
         self._due_at = math.inf
-        self.note_due(max(min([each.until for each in self.timed], default=math.inf), now + _SECONDS_BETWEEN_LOOKS))
+        self.note_due(max(min([timed.until for timed in self.timed], default=math.inf), now + _SECONDS_BETWEEN_LOOKS))
 
     @property
     def has_space(self) -> bool:
-        """Whether one more connection can be waited for."""
+        """Whether the selector can watch one more connection."""
         if not isinstance(self.selector, selectors.SelectSelector):
             return True
         return len(self.selector.get_map()) < _MOST_SELECTED
@@ -116,7 +116,7 @@ class EventLoop:
         self.note_due(timed.until)
 
     def note_due(self, until: float) -> None:
-        """Look for what is due at that moment already."""
+        """Look for due waits at this moment, if not before."""
         self._due_at = min(self._due_at, until)
 
     def close(self) -> None:

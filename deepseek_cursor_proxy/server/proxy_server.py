@@ -102,7 +102,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         return self._services
 
     def warm_up(self) -> None:
-        """Build the services before a request needs them; that request meets a failure again and reports it."""
+        """Build the services before a request needs them; a failure is met again, and reported, by that request."""
         with contextlib.suppress(Exception):
             self.services()
 
@@ -120,7 +120,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         return services
 
     def set_tunnel_url(self, url: str) -> None:
-        """Accept the host of this URL as ours: a tunnel to us begins there. Replaces the one before."""
+        """Accept the host of this URL as ours: a tunnel to us begins there. Replaces the former host."""
         with self._build_lock:
             self._tunnel_host = urlsplit(url).hostname or ""
             if self._services is not None:

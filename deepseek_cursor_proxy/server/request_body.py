@@ -55,7 +55,7 @@ class RequestBody:
         return self._too_large is None and (self._decoder is None or self._decoder.is_complete)
 
     def read(self) -> bytes:
-        """The whole body, decoded; BadRequest, RequestTimeout, TooLarge or UnknownEncoding otherwise."""
+        """Read and decode the whole body; raises BadRequest, RequestTimeout, TooLarge or UnknownEncoding."""
         if self._too_large is not None:
             raise self._too_large
         if not can_decode(self._coding):

@@ -33,7 +33,7 @@ class Workers(Generic[Task]):
     """`submit`, `until` and `on_due` are called by the event loop's thread, the rest by any."""
 
     def __init__(self, run: Callable[[Task], None], refuse: Callable[[Task], None], name: str) -> None:
-        """`refuse` gets tasks back that wait while all workers are blocked and no other can be started."""
+        """`refuse` gets the waiting tasks back if all workers are blocked and no other can be started."""
         self._run = run
         self._refuse = refuse
         self._name = name
@@ -44,7 +44,7 @@ class Workers(Generic[Task]):
         self._count = self._pending = 0
         # Some may have ended.
         self._threads: list[threading.Thread] = []
-        # When a worker last took a task, or one came while none waited.
+        # When a worker last took a task, or a task came to an empty queue.
         self._moved_at = 0.0
 
     @property
@@ -57,7 +57,7 @@ class Workers(Generic[Task]):
         return not self._tasks.empty()
 
     def submit(self, task: Task) -> bool:
-        """Have a worker run this; False, and nothing is done, when there is none and none can be started."""
+        """Have a worker run the task; False, and nothing is done, if there is no worker and none can be started."""
         with self._lock:
             if self._count <= self._pending and self._count < _USUAL:
                 self._start()
@@ -69,7 +69,7 @@ class Workers(Generic[Task]):
             self._tasks.put(task)
             return True
 
-    # As what the loop looks after …
+    # As a Timed of the loop …
 
     @property
     def until(self) -> float:
@@ -77,7 +77,7 @@ class Workers(Generic[Task]):
         return self._moved_at + _BLOCKED_SECONDS if self.has_queue else math.inf
 
     def on_due(self) -> None:
-        """All are blocked: double them, as far as there are tasks."""
+        """Double the workers, which are all blocked, but start no more than there are tasks."""
         refused: list[Task] = []
         with self._lock:
             self._moved_at = time.monotonic()
@@ -109,7 +109,7 @@ class Workers(Generic[Task]):
         thread = start_thread(self._work, self._name)
         if thread is None:
             return False
-        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+        self._threads = [known for known in self._threads if known.is_alive()] + [thread]
         self._count += 1
         return True
 
@@ -122,7 +122,7 @@ class Workers(Generic[Task]):
             except queue.Empty:
                 with self._lock:
                     if self.has_queue:
-                        # One came at the last moment.
+                        # A task came at the last moment.
                         continue
                     self._count -= 1
                 return
