@@ -131,7 +131,6 @@ HOSTS = (
 )
 
 
-@lru_cache(64)
 def beta_url(host: Host, base_url: str) -> str | None:
     """The base URL of DeepSeek's beta path, which `prefix` and strict functions need; None where there is none."""
     base_url = base_url.rstrip("/")

@@ -95,7 +95,8 @@ class _PooledRequest(urllib.request.Request):
     """A urllib request with its destination and the client that it is made for."""
 
     def __init__(self, destination: Destination, body: bytes, credential: str, peer: Peer | None) -> None:
-        super().__init__(destination.url, body, method=destination.method)
+        # Without the host urllib would parse the URL twice.
+        super().__init__(destination.url, body, origin_req_host=destination.origin.host, method=destination.method)
         self.add_unredirected_header("Authorization", f"Bearer {credential}")
         self.destination = destination
         self.body = body

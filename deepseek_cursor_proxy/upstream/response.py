@@ -14,7 +14,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
@@ -181,17 +181,10 @@ class UpstreamResponse:
         self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
         self._has_lulls, self._until = with_lulls, None
         lull, connection = Lull(self), self._connection
-        is_plain = decoder.is_identity and self._filter is None
         while not self._is_ended:
             is_blocking = not self._has_lulls or connection.tls_wants_write
             data = self._next(self.until if is_blocking else None)
-            if data and is_plain:
-                try:
-                    decoder.count(data)
-                except ValueError as error:
-                    raise self._decoding_error(error) from None
-                yield data
-            elif data is not None and not is_plain:
+            if data is not None:
                 yield from self._decode(decoder, data)
             # After a complete answer not even progress postpones the end.
             if (not self._has_progressed or self._end_by < math.inf) and time.monotonic() >= self.until:
@@ -301,8 +294,16 @@ class UpstreamResponse:
             raise UpstreamFailed(f"{self.destination.name}'s answer is too large ({announced} bytes).")
         return ContentDecoder(coding, limit)
 
-    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
+    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterable[bytes]:
         """The content of these bytes without the owner's key, in pieces of which none is empty."""
+        if not decoder.is_identity or self._filter is not None:
+            return self._decode_pieces(decoder, data)
+        try:
+            return (decoder.count(data),) if data else ()
+        except ValueError as error:
+            raise self._decoding_error(error) from None
+
+    def _decode_pieces(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
         secret_filter = self._filter
         try:
             for piece in decoder.decode_pieces(data):
