@@ -140,7 +140,9 @@ class TurnKeys:
 
     def record_keys(self) -> tuple[bytes, ...]:
         """All keys by its place to record the turn under."""
-        return (self.exact, *self.call, *self.result, self.dialogue, *self.round, *self.unnamed)
+        # Empty ones are not asked for: a cached property costs more than a digest.
+        calls, results = self.call if self._calls else (), self.result if self._result_ids else ()
+        return (self.exact, *calls, *results, self.dialogue, *self.round, *self.unnamed)
 
 
 # The kinds of key, strongest first; the words of traces.
@@ -219,10 +221,10 @@ def identify(
     The client's name for the chat, if it gives one, narrows the dialogue and round keys; it never widens anything.
     """
     lookup = memory.look_up(_IDENTIFY, messages, (namespace, conversation))
-    start = lookup.result or History((), (), (), (), b"", _HashChains(namespace, conversation))
+    start = lookup.result or _no_history(namespace, conversation)
     chains = start.chains.copy()
     # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
-    unnamed = (start.unnamed_chains or _HashChains(namespace, None)).copy() if conversation else None
+    unnamed = start.unnamed_chains.copy() if start.unnamed_chains is not None else None
     keys, sent_keys = list(start.keys), list(start.sent_keys)
     digests, outlines, blocks = list(start.digests), list(start.outlines), list(start.blocks)
     for message in messages[lookup.count :]:
@@ -236,17 +238,27 @@ def identify(
         sent_keys.append(None)
         if unnamed is not None:
             unnamed.add(message, own)
-    if conversation:
-        chat = digest(namespace, b"conversation", text_bytes(conversation))
-    else:
-        # System prompts are rewritten in mid-chat; the first question stays.
-        first = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-        chat = digest(namespace, b"opening", next(first, b""))
+    # System prompts are rewritten in mid-chat; the first question stays.
+    opening = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
+    chat = _chat_digest(namespace, conversation, b"" if conversation else next(opening, b""))
     history = History(
         tuple(keys), tuple(digests), tuple(outlines), tuple(blocks), chat, chains, tuple(sent_keys), unnamed
     )
     lookup.store(history)
     return history
+
+
+@functools.lru_cache(256)
+def _no_history(namespace: bytes, conversation: str | None) -> History:
+    chains, unnamed = _HashChains(namespace, conversation), _HashChains(namespace, None) if conversation else None
+    return History((), (), (), (), b"", chains, (), unnamed)
+
+
+@functools.lru_cache(256)
+def _chat_digest(namespace: bytes, conversation: str | None, opening: bytes) -> bytes:
+    if conversation:
+        return digest(namespace, b"conversation", text_bytes(conversation))
+    return digest(namespace, b"opening", opening)
 
 
 @functools.lru_cache(256)
