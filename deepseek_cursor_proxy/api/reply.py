@@ -159,9 +159,10 @@ def _take_all(exchange: OpenExchange, batches: Batches, writer: Writer, blank_se
             if isinstance(batch, Lull):
                 continue
             writer.write(batch)
+            if monotonic() < due:
+                continue
             # After the finish_reason the reply follows at once; it may be a failure, which needs its own status.
-            is_over = any(isinstance(item, Delta) and item.finish_reason is not None for item in batch)
-            if not is_over and monotonic() >= due:
+            if not any(isinstance(item, Delta) and item.finish_reason is not None for item in batch):
                 due = monotonic() + blank_seconds
                 yield []
     except Exception as error:

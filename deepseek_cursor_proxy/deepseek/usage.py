@@ -36,12 +36,12 @@ class Tokens(NamedTuple):
 
 
 def read_usage(usage: Mapping[str, Any]) -> Tokens:
-    prompt, output = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
+    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
     cached = usage.get("prompt_cache_hit_tokens")
     if not isinstance(cached, int):
         cached = as_object(usage.get("prompt_tokens_details")).get("cached_tokens")
     hit = min(_count(cached), prompt)
-    thinking = count_of(as_object(usage.get("completion_tokens_details")), "reasoning_tokens")
+    thinking = _count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
     searches = 0
     if "server_tool_use" in usage:
         runs = as_object(usage["server_tool_use"])

@@ -65,7 +65,9 @@ class AttemptContext:
         # The client's request, with what is stored for its turns.
         self.found = found = find_turns(context.namespace, generation.request, find, memory, generation.client_messages)
         self.tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
-        self.targets = open_targets(context, generation._replace(request=found.request), services)
+        if found.request is not generation.request:
+            generation = generation._replace(request=found.request)
+        self.targets = open_targets(context, generation, services)
         self.started = time.monotonic()
         self.cache: CacheLookup | None = None
         if generation.uses_cache:
@@ -367,11 +369,10 @@ def _first_event_end(data: bytes) -> int:
 
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:
     """The one batch of a response that is not streamed, after a Heartbeat for each of DeepSeek's keep-alives."""
-    with closing(response.read_with_heartbeats()) as pieces:
-        for piece in pieces:
-            if isinstance(piece, Heartbeat):
-                yield ParsedEvents([piece])
-                continue
+    for piece in response.read_with_heartbeats():
+        if isinstance(piece, Heartbeat):
+            yield ParsedEvents([piece])
+        else:
             yield ParsedEvents([*read_answer(decode_answer(piece))], is_durable=True)
 
 

@@ -65,7 +65,8 @@ class AnswerCalls:
             entries = chunk["choices"][0][part]["tool_calls"] if chunk is not None else [_COMPLETE] * len(delta.calls)
             if not self._continues(delta, entries):
                 delta = self._repair_calls(delta, entries, part)
-        if delta.finish_reason == "stop" and any(call.name for call in self._begun.get(delta.choice, ())):
+        begun = self._begun.get(delta.choice) if delta.finish_reason == "stop" else None
+        if begun and any(call.name for call in begun):
             return delta._replace(
                 finish_reason="tool_calls", chunk=edit_choice(delta.chunk, finish_reason="tool_calls")
             )

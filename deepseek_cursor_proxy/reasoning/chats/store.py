@@ -152,5 +152,4 @@ def _continues(found: ChatBranch, now: RequestOutline) -> bool:
 
 
 def _size(branches: Sequence[ChatBranch]) -> int:
-    outlines = [branch.last for branch in branches]
-    return sum([1 if each is None else 1 + len(each.messages) + len(each.tools) for each in outlines])
+    return len(branches) + sum([len(last.messages) + len(last.tools) for _, last, *_ in branches if last is not None])
