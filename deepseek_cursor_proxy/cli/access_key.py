@@ -10,7 +10,7 @@ from deepseek_cursor_proxy.errors import StartupError
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--new", action="store_true", help="make one up")
+    parser.add_argument("--new", action="store_true", help="make up a new key")
 
 
 def run(options: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def _demo(options: dict[str, Any]) -> int:
 
 def _add_clear(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--clear-reasoning-cache", action="store_true", help="forget all stored reasoning and responses before starting"
+        "--clear-reasoning-cache", action="store_true", help="delete what `store clear` deletes, then start"
     )
 
 
@@ -68,7 +68,7 @@ _CONFIG_COMMANDS = (
 )
 _STORE_COMMANDS = (
     Command("stats", "how much is stored", "store:print_stats"),
-    Command("clear", "delete everything that is stored", "store:clear_all"),
+    Command("clear", "delete reasoning, responses, descriptions and cached answers", "store:clear_all"),
 )
 _SESSION_COMMANDS = (
     Command("list", "all sessions, newest first", "sessions:list_sessions"),

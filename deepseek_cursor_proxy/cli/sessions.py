@@ -37,11 +37,11 @@ def add_session(parser: argparse.ArgumentParser) -> None:
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sessions", metavar="ID", nargs="*", help="sessions, by default all")
+    parser.add_argument("sessions", metavar="ID", nargs="*", help="sessions, by id or its beginning (default: all)")
     parser.add_argument("--format", choices=("openai", "sharegpt", "hermes", "nodes"), default="openai")
-    parser.add_argument("--since", type=_moment, metavar="DATE", help="trajectories that ended on this day or later")
-    parser.add_argument("--min-turns", type=int, default=0, metavar="N", help="with at least so many answers")
-    parser.add_argument("--only-complete", action="store_true", help="without those that were broken off")
+    parser.add_argument("--since", type=_moment, metavar="DATE", help="only those that ended on this day or later")
+    parser.add_argument("--min-turns", type=int, default=0, metavar="N", help="only those with at least N answers")
+    parser.add_argument("--only-complete", action="store_true", help="only those that were not broken off")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: print)")
 
 

@@ -63,7 +63,7 @@ def clear_all(options: dict[str, Any]) -> None:
 
 
 def clear(store: ReasoningStore) -> str:
-    """Delete all that is stored; a line that says how much. Raises Unusable."""
+    """Delete all but usage and what was learned; returns a line that says how much. Raises Unusable."""
     responses, answers = _response_stats(store).responses, _cache_stats(store).entries
     others = [f"{responses:,} responses"] if responses else []
     others += [f"{answers:,} cached answers"] if answers else []

@@ -45,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     when.add_argument("--week", dest="days", action="store_const", const=7, help="the last 7 days, including today")
     when.add_argument("--month", dest="days", action="store_const", const=30, help="the last 30 days (the default)")
     when.add_argument("--since", type=_day, metavar="DATE", help="since a day such as 2026-11-01")
-    parser.add_argument("--by", choices=GROUPS, default="day", help="what a line sums up (default day)")
+    parser.add_argument("--by", choices=GROUPS, default="day", help="what each line sums up (default: day)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON instead of the table")
     form.add_argument("--csv", action="store_true", help="print comma-separated values, for a spreadsheet")

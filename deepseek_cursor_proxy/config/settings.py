@@ -56,7 +56,7 @@ class ProxyConfig:
     )
     port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
     upstream_base_url: str = setting(
-        "https://api.deepseek.com", "where DeepSeek answers", key="base_url", check=base_url, group="model"
+        "https://api.deepseek.com", "URL of DeepSeek's API", key="base_url", check=base_url, group="model"
     )
     # `host` alone is the address that the proxy listens on.
     upstream_host: str = setting(
@@ -87,7 +87,7 @@ class ProxyConfig:
         "who gets thinking blocks from /v1/messages: requests that send `thinking`, or all of them",
         choices=("requested", "always"),
     )
-    collapsible_reasoning: bool = setting(True, "show it as a <details> block that folds; else as <think> text")
+    collapsible_reasoning: bool = setting(True, "show it as a collapsible <details> block; off: as <think> text")
     missing_reasoning_strategy: str = setting(
         "recover",
         "when the reasoning of a tool turn is lost: replay the turns as text, send a placeholder, or answer 409",
@@ -100,33 +100,33 @@ class ProxyConfig:
     )
     tool_order: str = setting(
         "sticky",
-        "how tools go out, for DeepSeek's prefix cache: as last sent, by name, or as they come",
+        "order of the tools, for DeepSeek's prefix cache: as last sent, by name, or as the client has it",
         choices=("sticky", "sorted", "client"),
     )
     server_tools: str = setting(
         "pass",
-        "tools that DeepSeek runs itself, as web search: pass them on, or leave them out",
+        "tools that DeepSeek runs itself, such as web search: pass them on, or leave them out",
         choices=("pass", "drop"),
     )
     pictures: str = setting(
         "name",
-        "pictures for a model that sees none: name them, have Flash describe each once, or have it answer their turn",
+        "pictures for a model that cannot see them: send a name, have Flash describe each once, or answer that turn",
         choices=("name", "describe", "flash"),
     )
     picture_model: str | None = setting(
-        None, "the model that sees them, at a host that has names of its own; at DeepSeek it is deepseek-flash"
+        None, "the model that sees pictures, at a host with its own model names; at DeepSeek it is deepseek-flash"
     )
     request_timeout: float = _seconds(
-        300.0, "seconds DeepSeek may stay silent before the answer is given up", group="calls to DeepSeek"
+        300.0, "seconds DeepSeek may stay silent before the request fails", group="calls to DeepSeek"
     )
     # DeepSeek closes the connection of a call that was queued for ten minutes.
     queue_patience: float = _seconds(
-        630.0, "seconds DeepSeek may keep a call in its queue: its keep-alives are no silence until then", at_least=0
+        630.0, "seconds a call may stay in DeepSeek's queue; until then its keep-alives are not silence", at_least=0
     )
     # Long enough for a hiccup, short enough that the user sees no delay.
     retry_budget: float = _seconds(
         3.0,
-        "seconds to try a busy or broken DeepSeek again before clients get its error; 0: nothing is ever sent twice",
+        "seconds to retry a busy or broken DeepSeek before clients get its error; 0: no retries",
         at_least=0,
     )
     # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
@@ -147,9 +147,9 @@ class ProxyConfig:
         15.0, "seconds of silence after which the client gets an empty event, so that it keeps waiting", group="clients"
     )
     shutdown_grace: float = _seconds(5.0, "seconds running answers get to finish when the proxy stops", at_least=0)
-    # Each costs a thread; an editor uses a handful.
+    # An editor uses a handful; each may send a large body.
     max_connections: int = setting(
-        1024, "clients connected at the same time; more are answered 503", at_least=1, at_most=100_000
+        1024, "clients connected at the same time; further ones get 503", at_least=1, at_most=100_000
     )
     # DeepSeek's own limit.
     max_request_body_bytes: int = _amount(48 * 1024 * 1024, "largest request body, unpacked")
@@ -160,12 +160,12 @@ class ProxyConfig:
         group="stored reasoning and responses",
     )
     reasoning_cache_max_age_seconds: int = _amount(
-        30 * 24 * 3600, "seconds after its last use that a reasoning is forgotten", needs_restart=True
+        30 * 24 * 3600, "a reasoning is forgotten this many seconds after its last use", needs_restart=True
     )
     reasoning_cache_max_rows: int = _amount(100_000, "how many reasonings are kept", needs_restart=True)
     reasoning_cache_max_bytes: int = _amount(
         1024**3,
-        "bytes of reasoning that are kept, and as many of responses; the longest unused go first",
+        "bytes of reasoning that are kept (the longest unused go first), and of responses (the oldest go first)",
         needs_restart=True,
     )
     durability: str = setting(
@@ -176,16 +176,16 @@ class ProxyConfig:
     )
     response_cache: str = setting(
         "ask",
-        "answer the same question again without a call: never, for requests that ask for it, or for all",
+        "answer a repeated question without a call: never, for requests that ask for it, or for all",
         choices=("off", "ask", "on"),
         group="response cache",
     )
     response_cache_max_age_seconds: int = _amount(
-        24 * 3600, "seconds after which a cached answer is forgotten", needs_restart=True
+        24 * 3600, "a cached answer is forgotten after this many seconds", needs_restart=True
     )
     record: str = setting(
         "sessions",
-        "which requests are recorded as trajectories: those to a session's own URL, or all, in a session of each chat",
+        "which requests are recorded as trajectories: those to a session's own URL, or all, with a session per chat",
         choices=("sessions", "all"),
         group="sessions",
     )
@@ -193,7 +193,7 @@ class ProxyConfig:
         None, "where sessions are kept (by default sessions.sqlite3 beside the reasoning)", needs_restart=True
     )
     session_max_age_seconds: int = _amount(
-        90 * 24 * 3600, "seconds after its last use that a session is forgotten", needs_restart=True
+        90 * 24 * 3600, "a session is forgotten this many seconds after its last use", needs_restart=True
     )
     max_sessions: int = _amount(10_000, "how many sessions are kept; the longest unused go first", needs_restart=True)
     session_max_bytes: int = _amount(
@@ -201,13 +201,13 @@ class ProxyConfig:
     )
     currency: str = setting(
         "USD",
-        "the currency of costs, which are estimates: that of your account at DeepSeek",
+        "currency of the estimated costs: that of your DeepSeek account",
         choices=("USD", "CNY"),
         group="usage and cost",
     )
     usage_max_age_seconds: int = _amount(
         90 * 24 * 3600,
-        "seconds after which the figures of a single request are forgotten; sums of days stay",
+        "the figures of a request are forgotten after this many seconds; daily sums stay",
         needs_restart=True,
     )
     responses_upstream: str = setting(
@@ -234,17 +234,17 @@ class ProxyConfig:
     )
     pin_key: str = setting(
         "exposed",
-        "serve only the first key that DeepSeek accepts: when others can get here, always, or never",
+        "serve only the first key that DeepSeek accepts: when other machines can reach the proxy, always, or never",
         choices=("exposed", "always", "never"),
     )
     public_hosts: tuple[str, ...] = setting(
         (),
-        "host names of the proxy in a tunnel of your own; keys of yours are spent under known names only",
+        "host names of your own tunnel or reverse proxy; your keys are spent for requests to known names only",
         item=public_host,
     )
     admin_port: int = setting(
         9001,
-        "port of the dashboard and the metrics, on this machine only; a busy one moves to the next; 0 is off",
+        "port of the dashboard and the metrics, on this machine only; if it is busy, the next free one; 0: off",
         at_least=0,
         at_most=65535,
         needs_restart=True,
@@ -252,13 +252,13 @@ class ProxyConfig:
     )
     admin_host: str = setting(
         "localhost",
-        "DANGER: also serve dashboard and metrics on this address, unencrypted, to anyone with the key",
+        "DANGER: serve dashboard and metrics here instead of on loopback, unencrypted, to anyone with the key",
         needs_restart=True,
     )
     admin_key: AccessKey | None = setting(
-        None, "the key of the dashboard, itself or its sha256: digest; without one, admin.key beside the store has it"
+        None, "key of the dashboard, or its sha256: digest; by default the one in admin.key beside the store"
     )
-    metrics_key: AccessKey | None = setting(None, "one more key, which opens /metrics and nothing else")
+    metrics_key: AccessKey | None = setting(None, "another key, which opens /metrics and nothing else")
     verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
@@ -287,20 +287,20 @@ class ProxyConfig:
     background_workers: int = constant(4)
     background_queue: int = constant(64)
     models: Mapping[str, str] = table(
-        "more names for DeepSeek's models; one that ends in * stands for all that begin so",
+        "more names for DeepSeek's models; one that ends in * stands for every name with that beginning",
         model_name,
         "[models]",
         '"gpt-5.6-sol" = "deepseek-v4-pro"',
         '"gpt-4o*" = "deepseek-flash"',
     )
     host_options: Mapping[str, Any] = table(
-        "raw fields for every request to the upstream, for what its host has and DeepSeek has not",
+        "fields that are added to every request to the upstream, for options that DeepSeek does not have",
         raw_field,
         "[host_options]",
         'provider = { only = ["deepseek"] }',
     )
     upstreams: Mapping[str, UpstreamTable] = table(
-        "several upstreams in place of base_url: the next one is asked when one fails",
+        "several upstreams in place of base_url: if one fails, the next is asked",
         upstream_table,
         "[upstreams.main]",
         'base_url = "https://api.deepseek.com"',
@@ -311,7 +311,7 @@ class ProxyConfig:
         "priority = 2",
     )
     prices: Mapping[str, Any] = table(
-        "what a million tokens of a model cost, in `currency`, where that is not built in or wrong; more `holidays`",
+        "what a million tokens of a model cost, in `currency`, if no price is built in or it is wrong; more `holidays`",
         price_entry,
         "[prices]",
         'holidays = ["2027-02-09"]',
@@ -321,7 +321,7 @@ class ProxyConfig:
         "output = 1.98",
     )
     passthrough: Mapping[str, PassthroughRoute] = table(
-        "models that are asked elsewhere, untouched, with the key that an environment variable holds",
+        "models whose requests go elsewhere unchanged, with the key in an environment variable",
         passthrough_route,
         '[passthrough."gpt-*"]',
         'base_url = "https://api.openai.com/v1"',
