@@ -116,7 +116,7 @@ def row(number: int) -> Json:
         "seconds": {"queue": 0.0, "connect": 0.21, "first_token": first, "total": total},
         "retries": int(outcome == "failed") * 2, "turns": turns,
         "repairs": {"cancelled": 1} if number % 9 == 0 else {},
-        "divergence": "message 14, a user message" if has_diverged else None,
+        "divergence": "message 14 changed (user content)" if has_diverged else None,
         "messages": messages, "tools": 18, "body_bytes": messages * 5300, "upstream": "api.deepseek.com",
     }  # fmt: skip
 

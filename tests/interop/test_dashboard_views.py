@@ -48,8 +48,8 @@ class ViewsTest(BrowserCase):
         detail = page.get_by_role("region", name="Request", exact=True)
         words = "31 from the store, 1 from the client, 2 from the thinking block, 1 without thoughts, 1 missing"
         expect(detail.get_by_role("img", name=f"Reasoning of 37 turns: {words}, 1 not needed")).to_be_visible()
-        expect(detail.get_by_role("region", name="Divergence")).to_contain_text("message 14, a user message")
-        expect(detail.get_by_role("region", name="Divergence")).to_contain_text("$0.0312")
+        expect(detail.get_by_role("region", name="Lost prefix")).to_contain_text("message 14 changed (user content)")
+        expect(detail.get_by_role("region", name="Lost prefix")).to_contain_text("$0.0312")
         expect(detail.get_by_role("img", name="Time: connect 0.21")).to_be_visible()
         expect(detail.get_by_role("region", name="Repairs")).to_contain_text("2 × moved")
         self.picture(page, "requests")

@@ -456,7 +456,7 @@ class _Thinking:
 
     def take_calls(self, read_block: "_ReadBlock") -> Sequence[ToolCall]:
         """The calls of the held blocks; none, and all stays held, if one of them is no call."""
-        if self._block is not None or self._held.strip():
+        if not self._closed or self._block is not None or self._held.strip():
             return ()
         found = [read_block(block, whole.strip()) for block, whole in self._closed]
         if None in found:

@@ -158,6 +158,12 @@ class TestThinking(unittest.TestCase):
             )
             self.assertEqual(("I read it.", [CALL]), (whole.reply.message().reasoning, whole.calls))
 
+    def test_line_breaks_at_the_end_of_the_thinking_stay(self) -> None:
+        for thinking in ("a </b> \n", "a\n\n", "\n", "a <"):
+            body = chunk("stop", "message", reasoning_content=thinking, content="")
+            for answer in (self.ask(*thinking), self.ask(thinking), Answer(body, part="message", tools=TOOLS)):
+                self.assertEqual(thinking, answer.reply.message().reasoning)
+
     def test_markup_that_thinking_or_text_follows_stays_thinking(self) -> None:
         call = {"index": 0, "id": "c", "function": {"name": "now", "arguments": "{}"}}
         for answer in (
