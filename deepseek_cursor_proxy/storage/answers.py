@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 # What a row takes besides its answer.
 _BYTES_PER_ROW = 200
-# What the clock may have been set back by; how old an answer with a later time is, is not known.
+# How far the clock may have been set back. The age of an answer dated further in the future is unknown.
 _SECONDS_AHEAD = 60.0
 # A hit is worth no write of its own.
 _COUNTS_BETWEEN_WRITES = 32
@@ -78,7 +78,7 @@ class CachedAnswers(Table[Row]):
         self, database: Database, *, clock: Callable[[], float] = time.time, **options: Unpack[TableOptions]
     ) -> None:
         super().__init__(database, **options)
-        # How old an answer is; when a row is deleted because of that, `pruning` says.
+        # Decides whether an answer is fresh; `pruning` decides when its row is deleted.
         self._clock = clock
         self._totals = _WaitingTotals(database, self.rows.add_totals, self._faults)
 
@@ -102,14 +102,14 @@ class CachedAnswers(Table[Row]):
         self._count(CacheTotals(misses=1))
 
     def stats(self, currency: str) -> CacheStats:
-        """Figures of the file and of what is not written yet; raises Unusable."""
+        """Figures of the file and of the counts not written yet. Raises Unusable."""
         totals = CacheTotals(currency)
         for counted in [*self.rows.read_totals(), *self._totals.entries()]:
             totals = totals.add(counted if counted.currency == currency else counted._replace(money=0.0))
         return CacheStats(*self.totals(), totals)
 
     def close(self) -> None:
-        """Write what was counted; idempotent. The database is its owner's to close."""
+        """Write the counts; idempotent. The owner of the database closes it."""
         super().close()
         self._write_totals()
 
@@ -136,7 +136,7 @@ class PictureDescriptions(Table[Row]):
     kind = Kind("picture_descriptions", "picture descriptions", ("caller", "picture"), ("text",), max_rows=10_000)
 
     def find(self, caller: bytes, pictures: Sequence[bytes]) -> dict[bytes, str]:
-        """The descriptions that this caller's pictures have."""
+        """The stored descriptions of this caller's pictures, by digest."""
         found, now = {}, self.pruning.use_time()
         with self._faults.guard("look up"):
             for picture, blob, used_at in self.get_many(pictures, [caller]):
@@ -146,7 +146,7 @@ class PictureDescriptions(Table[Row]):
         return found
 
     def record(self, caller: bytes, picture: bytes, text: str) -> str:
-        """Store a description; returns the one that counts, which is an earlier one if there is one."""
+        """Store a description. Returns the one that counts: an earlier one if the file has it."""
         row = Row((caller, picture), (encode_text(text),), self.pruning.use_time(), keeps_first=True)
         with self._faults.guard("record"):
             return decode_text((self.write(row) or row.values)[0])

@@ -26,7 +26,7 @@ class Kind:
     """A table, its columns, and the limits that hold unless others are given.
 
     key, values        the columns by which a row is found, and those that it holds
-    writes_between_prunings    0: a small table, whose rows have no time
+    writes_between_prunings    0: never pruned (small tables without a time column)
     share_by_age       the largest share of rows that one pruning deletes because of age
     rows_per_step      rows deleted in one transaction, so short that no turn waits noticeably for the writer
     rows_per_sum       rows whose sizes are added up while other threads wait for the connection; None: all
@@ -46,7 +46,10 @@ class Kind:
 
 
 class Row(NamedTuple):
-    """A row to write; with `keeps_first` one that is there stays and is used now. Small tables have no time."""
+    """A row to write. With `keeps_first` an existing row keeps its values; only its time is updated.
+
+    `time` is None in small tables without a time column.
+    """
 
     key: tuple[Any, ...]
     values: tuple[Any, ...]
@@ -124,7 +127,7 @@ class CacheTotals(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """A request that ended; None stands for what is not known."""
+    """A request that ended; None stands for an unknown figure."""
 
     # Of the row; 0 before it is written.
     id: int
@@ -169,7 +172,7 @@ class UsageRow(NamedTuple):
 
 
 class DayGroup(NamedTuple):
-    """What the sums of a day are kept by."""
+    """The columns by which the sums of a day are grouped."""
 
     day: str
     model: str

@@ -3,10 +3,13 @@
 Unusable          may pass by itself: full disk, unreadable disk, a file of another program
 ├── Locked        another process holds the file
 ├── ReadOnly      this connection will never write, a new one may
-├── Lost          this connection leads nowhere: the file was moved, or is not open
+├── Lost          this connection no longer reaches the file: it was moved, or is not open
 └── Damaged       a database that cannot be read; waiting does not help
 
-Refused: no fault of the file; the engine does not take an entry or a statement. The stores know these and Unusable.
+Refused: no fault of the file; the engine does not take an entry or a statement.
+
+The stores handle Unusable and Refused alone; the subclasses are for the engine. Locked is also for a store that closes,
+which gives the other process a second.
 """
 
 import logging
@@ -69,7 +72,7 @@ class FaultGuard:
 
     @contextmanager
     def guard(self, action: str) -> Iterator[None]:
-        """Run the body; a fault of the file ends the body and is swallowed, any other exception passes."""
+        """Run the body. A fault of the file ends the body and is swallowed; any other exception propagates."""
         try:
             yield
         # ValueError: a damaged row does not decode any more.
@@ -77,9 +80,9 @@ class FaultGuard:
             self.warn(action, error)
 
     def warn(self, action: str, error: Exception) -> None:
-        """Warn unless there was a warning lately. OutageLog warns about Unusable."""
+        """Warn, unless a warning was logged in the last 30 seconds or the OutageLog warns, as it does for Unusable."""
         if not isinstance(error, Unusable) and self._is_due():
-            self._log.warning("%s: could not %s (%s); answers go on without it", self._store, action, error)
+            self._log.warning("%s: could not %s (%s); answers are not affected", self._store, action, error)
 
     def _is_due(self) -> bool:
         now = time.monotonic()

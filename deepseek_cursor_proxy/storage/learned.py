@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.storage.table import Table
 _TOKENS_OF_FULL_WEIGHT = 4000
 _LEAST_SHARE = 0.05
 _FARTHEST = math.log(2)
-# Prompts of full weight, after which the mean hardly changes.
+# Number of full-weight prompts after which the mean hardly changes.
 _ENOUGH = 16.0
 # Smaller changes of the logarithm are not written once enough is known, and none sooner than this after the last write.
 _WORTH_A_WRITE = 0.01
@@ -66,7 +66,7 @@ class TokenRatios(Table[Row]):
         return math.exp(self._all().get(model, _Ratio()).mean)
 
     def has_learned(self, model: str) -> bool:
-        """Whether another prompt would hardly change the ratio."""
+        """True if another prompt would hardly change the ratio."""
         return self._all().get(model, _Ratio()).count > _ENOUGH
 
     def learn(self, model: str, estimated: float, prompt_tokens: int) -> None:
@@ -87,7 +87,7 @@ class TokenRatios(Table[Row]):
             self._write(model)
 
     def close(self) -> None:
-        """Write what changed; the database is its owner's to close."""
+        """Write what changed. The owner of the database closes it."""
         for model in list(self._ratios or ()):
             self._write(model)
 

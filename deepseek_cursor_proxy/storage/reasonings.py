@@ -100,7 +100,7 @@ class ReasoningStore(Table[ReasoningEntry]):
         aliases: Sequence[_Alias] = (),
         previous: Mapping[bytes, str] | None = None,
     ) -> bool:
-        """Store reasonings, each under all its keys, in one transaction; whether the file has them now.
+        """Store reasonings, each under all its keys, in one transaction. True if the file has them now.
 
         An alias adds a key to a stored reasoning; see reasoning.restore.KeyAlias. It has the reasoning, because another
         chat may have recorded a different one under the same known key. `previous` has, by first key, what this answer
@@ -125,7 +125,7 @@ class ReasoningStore(Table[ReasoningEntry]):
         return True
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
-        """For every key that is known, the different reasonings recorded under it, newest first."""
+        """The different reasonings recorded under each known key, newest first."""
         if not keys:
             return {}
         # Waiting entries first: one that is just being written is found twice rather than not at all.
@@ -149,12 +149,12 @@ class ReasoningStore(Table[ReasoningEntry]):
         return self.rows.stats()
 
     def clear(self) -> int:
-        """Delete everything and shrink the file; how many reasonings there were."""
+        """Delete everything and shrink the file. Returns the number of reasonings deleted."""
         self._waiting.clear()
         return delete_all(self.database)
 
     def close(self) -> None:
-        """Write what waits and close the file; idempotent. A later `record` returns False."""
+        """Write waiting entries and close the file; idempotent. A later `record` returns False."""
         self.store.reopener.close()
         self._pruner.close()
         if count := self._waiting.close(self.store.reopen):

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 # Roughly what a row takes in memory besides its packed fields.
 _BYTES_PER_ROW = 500
-# Of all callers that are not known yet: the jobs that `background_jobs` admits for them, and some that ended.
+# Limit for all unknown callers together: the running jobs that `background_jobs` admits, plus some finished ones.
 _MOST_UNACCEPTED = 64
 _MOST_BYTES_UNACCEPTED = 48 * 1024 * 1024
 _SECONDS_UNACCEPTED = 900.0
@@ -167,7 +167,7 @@ class ResponseStore(Table[ResponseChange]):
         return row.is_unfinished or self.pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
-        """Replace a stored response; whether it was there. A deleted one stays deleted."""
+        """Replace a stored response. True if it was stored; a deleted one stays deleted."""
         row = self._to_row(caller, response)
         with self._lock:
             if (caller, row.id) in self._unaccepted:
@@ -188,7 +188,7 @@ class ResponseStore(Table[ResponseChange]):
             self._in_work.discard((row.caller, row.id))
 
     def delete(self, caller: bytes, response_id: str) -> bool:
-        """Delete a response; whether there was one."""
+        """Delete a response. True if it was stored."""
         with self._lock:
             if (unaccepted := self._unaccepted.pop((caller, response_id), None)) is not None:
                 return self._is_alive(unaccepted)
@@ -216,7 +216,7 @@ class ResponseStore(Table[ResponseChange]):
         return packed
 
     def _unpack(self, packed: bytes) -> _Unpacked:
-        """The packed value, which no caller may change; ValueError when it is damaged."""
+        """The packed value, which no caller may change. Raises ValueError if it is damaged."""
         known = self._unpacked.get(packed)
         if known is not None:
             return known
@@ -224,7 +224,7 @@ class ResponseStore(Table[ResponseChange]):
         return _Unpacked(json.loads(raw), len(raw), 0)
 
     def _change(self, change: ResponseChange) -> bool:
-        """Make a change in the file, or else have it wait; whether the response was there, or is now."""
+        """Make a change in the file, or keep it waiting. True if the response was stored before, or is now."""
         was_there: bool | None = self.write(change)
         if was_there is not None:
             self._has_warned = False
@@ -238,7 +238,7 @@ class ResponseStore(Table[ResponseChange]):
         return True
 
     def _is_gone(self, change: ResponseChange) -> bool:
-        """Whether the file has no row for it; False if the file cannot be read."""
+        """True if the file has no row of this response; False if the file cannot be read."""
         with self._faults.guard("look up"):
             return self.rows.find(change.caller, change.id, with_events=False) is None
         return False
@@ -263,7 +263,7 @@ class ResponseStore(Table[ResponseChange]):
         return None
 
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
-        """The row in the file; None when the file cannot be read."""
+        """The row in the file; None if there is none or the file cannot be read."""
         with self._faults.guard("look up"):
             return self.rows.find(caller, response_id, with_events=with_events)
         return None
@@ -274,7 +274,7 @@ class ResponseStore(Table[ResponseChange]):
     # Orphans: responses that a process which died left unfinished …
 
     def fail_orphans(self) -> int:
-        """Mark every response as failed that is unfinished and not in work in this process; how many.
+        """Mark unfinished responses that this process does not work on as failed. Returns how many.
 
         No clock is involved, which may have been wrong when they were stored. If two proxies share a file, the second
         marks the first's running responses failed; `update` overwrites that. A file that cannot be used at the start is
@@ -304,11 +304,11 @@ class ResponseStore(Table[ResponseChange]):
             return failed
 
     def stats(self) -> ResponseStats:
-        """The number and bytes of stored responses; raises Unusable."""
+        """The number and bytes of stored responses. Raises Unusable."""
         return ResponseStats(*self.totals())
 
     def close(self) -> None:
-        """Write what waits; idempotent. The database is its owner's to close."""
+        """Write waiting changes; idempotent. The owner of the database closes it."""
         self._pruner.close()
         count = self._waiting.close()
         with self._faults.guard("catch up"):
@@ -363,7 +363,7 @@ class EventLog:
 
 
 def unpack_events(data: bytes) -> Generator[bytes, None, None]:
-    """Yield the packed events, whole ones, several at a time; ValueError when the data is damaged."""
+    """Yield the packed events, whole ones, several at a time. Raises ValueError if the data is damaged."""
     reader, rest = zlib.decompressobj(), bytearray()
     for start in range(0, len(data), _READ_BYTES):
         compressed = data[start : start + _READ_BYTES]

@@ -1,8 +1,8 @@
-"""Which clock for what. PruningClock: the time by which stored rows are too old, protected against jumps.
+"""PruningClock: decides when rows are too old, robust to clock jumps.
 
-What is booked, priced or shown, and whether an answer is still fresh, goes by the system's clock, `time.time`: it is
-right nearly always, and a wrong figure can be explained by it. Deleting cannot be undone, so every store deletes
-because of age by a PruningClock alone, which cannot be used for anything else.
+Everything else (booking, prices, display, the freshness of an answer) goes by the system's clock, `time.time`: it is
+nearly always right, and explains a wrong figure. Deleting cannot be undone, so every store deletes by age with a
+PruningClock alone, which cannot be used for anything else.
 
 A clock that is set wrong, by a dead battery or by hand, must not expire everything in the file. A jump beyond the
 tolerance is believed only after the clock has kept it for an hour of monotonic time; until then time runs on from

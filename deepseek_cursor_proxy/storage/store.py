@@ -18,9 +18,9 @@ _log = logging.getLogger(__name__)
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0
-# A file that comes and goes fills no log.
+# Avoids flooding the log when the file flaps.
 _SECONDS_BETWEEN_WARNINGS = 30.0
-_BEGIN = "reasoning is kept in memory only until %s can be used: %s"
+_BEGIN = "reasoning is kept in memory until %s is usable again: %s"
 _END = "%s is usable again; reasonings written: %d"
 
 
@@ -43,7 +43,7 @@ class Store:
             self.reopener.wake()
 
     def reopen(self) -> bool:
-        """Try once to open the file and write all that waits; whether that is done."""
+        """Try once to open the file and write all waiting entries. True if none is left."""
         with self._faults.guard("catch up"):
             try:
                 is_done = self.database.reopen()
@@ -56,7 +56,7 @@ class Store:
 
 
 class Reopener(BackgroundTask):
-    """Runs `reopen` on a thread, after growing delays, until it is True; any thread wakes it."""
+    """Runs `reopen` on a thread, with growing delays, until it returns True. Any thread may wake it."""
 
     def __init__(self, reopen: Callable[[], bool], *, name: str) -> None:
         super().__init__(self._try, name)
@@ -75,7 +75,7 @@ class OutageLog:
     """Warns once when the file cannot be used and once when it can again. Called by one thread at a time."""
 
     def __init__(self, log: logging.Logger, path: str, begin: str = _BEGIN, end: str = _END) -> None:
-        """`begin` has places for the path and the fault, `end` for the path and a count."""
+        """`begin` is formatted with the path and the fault, `end` with the path and a count."""
         self._log = log
         self._path = path
         self._begin = begin
@@ -92,7 +92,7 @@ class OutageLog:
             self._log.warning(self._begin, self._path, fault)
 
     def count(self, written: int) -> None:
-        """Add what waited and is in the file now."""
+        """Count entries that waited and are in the file now."""
         self._written += written
 
     def report_end(self) -> None:

@@ -50,7 +50,7 @@ class WaitingRows(WriteBehind[Row]):
 
 
 class Table(Generic[_Entry]):
-    """Called by handler threads. The database, the guard, the pruner and what waits have locks of their own."""
+    """Called by handler threads. Database, guard, pruner and write-behind have locks of their own."""
 
     kind: Kind
     waiting_type: type[WriteBehind[Any]] = WaitingRows
@@ -68,7 +68,7 @@ class Table(Generic[_Entry]):
         )
 
     def get_many(self, keys: Sequence[Any], prefix: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The last part of the key, the values and the time of the rows with these keys below a common prefix.
+        """For each row found: (last key column, *values, time). `prefix` holds the leading key columns.
 
         Rows that are not written yet come first.
         """
@@ -79,13 +79,13 @@ class Table(Generic[_Entry]):
         return rows
 
     def get_all(self, most: int) -> list[tuple[Any, ...]]:
-        """The key and the values of every row of a small table."""
+        """For each row of a small table: (*key columns, *values). Returns at most `most` rows."""
         with self._faults.guard("look up"):
             return list(self.rows.read_all(most))
         return []
 
     def write(self, entry: _Entry) -> Any:
-        """Write an entry; the engine's result, or None if the entry waits for the file."""
+        """Write an entry. Returns the engine's result, or None if the entry waits for the file."""
         results = self._waiting.put([entry])
         if results is None:
             return None
@@ -98,18 +98,18 @@ class Table(Generic[_Entry]):
         return written
 
     def prune(self) -> int:
-        """Delete the longest unused rows beyond the limits; how many. Called on the pruner's thread, or by tests."""
+        """Delete the least recently used rows beyond the limits, on the pruner's thread. Returns how many."""
         with self._faults.guard("prune"):
             return int(self.rows.prune(self._pruner.pause_step))
         return 0
 
     def totals(self) -> tuple[int, int]:
-        """The number of rows and their bytes; raises Unusable."""
+        """Returns the number of rows and their bytes. Raises Unusable."""
         rows, size = self.rows.totals()
         return rows, size
 
     def close(self) -> None:
-        """End a running pruning and write what waits; idempotent. The database is its owner's to close."""
+        """Stop pruning and write waiting entries; idempotent. The owner of the database closes it."""
         self._pruner.close()
         self._waiting.close()
 
@@ -127,11 +127,11 @@ class Pruner(BackgroundTask):
         with self._lock:
             before, self._writes = self._writes, self._writes + count
         if before // self.every != self._writes // self.every:
-            # During a pruning, too: it may have passed over what was written.
+            # Also while a pruning runs: it may have passed the new rows already.
             self.wake()
 
     def pause_step(self) -> bool:
-        """Call between two steps: a thread that retakes a lock at once starves those that wait. Whether to go on."""
+        """Call between two steps: a thread that retakes a lock at once starves waiting ones. False: stop pruning."""
         self.pause(_SECONDS_BETWEEN_STEPS)
         return not self.is_closed
 

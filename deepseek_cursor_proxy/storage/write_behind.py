@@ -3,12 +3,12 @@
 One behaviour for everything that is written:
 
     put       at once, in one transaction with the entries of other threads; what cannot be written is kept here
-    bound     of the sizes of all entries; beyond it the oldest are lost
-    flush     when the file reopens, when the store asks for it and when it closes: oldest first, so that newer entries
-              stay the newest, in transactions so short that no turn waits noticeably for the writer
-    refused   an entry that the engine refuses for a reason of its own stops no other; it is kept, or counts as lost
-    killed    a process that is killed loses its entries; so a turn is put, and is an entry only while the file cannot
-              be used
+    bound     limits the sizes of all entries together; beyond it the oldest are lost
+    flush     when the file reopens, when the store asks for it and when the store closes: oldest first, so that newer
+              entries stay the newest, in transactions so short that no turn waits noticeably for the writer
+    refused   an entry that the engine refuses stops no other one; it is kept or counted as lost (`keeps_refused`)
+    killed    a killed process loses the entries that wait; so turns are written with `put`, and wait only during an
+              outage
 
 This module knows no table.
 """
@@ -57,7 +57,7 @@ class WriteBehind(Generic[_Entry]):
     def __init__(
         self, database: Database, write: Callable[[Sequence[_Entry], bool], Sequence[Any]], faults: FaultGuard
     ) -> None:
-        """`write` gets entries, and whether a past fault of the file is ignored; a result for each entry."""
+        """`write(entries, is_retry)` returns one result per entry; with `is_retry` it tries despite a known fault."""
         self._database = database
         self._write = write
         self._faults = faults
@@ -77,15 +77,15 @@ class WriteBehind(Generic[_Entry]):
         return 1
 
     def keys(self, entry: _Entry) -> Collection[Hashable]:
-        """The keys under which an entry is found."""
+        """The keys under which `find` returns an entry."""
         return ()
 
     def merge_keys(self, entry: _Entry) -> Collection[Hashable]:
-        """The keys under which a new entry may find an old one to merge with."""
+        """The keys under which to look for old entries that a new one may be merged with."""
         return self.keys(entry)
 
     def merge(self, new: _Entry, old: _Entry) -> _Entry | None:
-        """The entry that stands for both from now on, `old` itself if `new` adds nothing; None if both stay."""
+        """The merged entry; `old` itself if `new` changes nothing; None to keep both."""
         return new
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class WriteBehind(Generic[_Entry]):
                 self._lost += 1
 
     def find(self, keys: Collection[Hashable]) -> dict[Any, list[_Entry]]:
-        """For every key that has entries these, newest first."""
+        """The waiting entries of each key that has any, newest first."""
         if not self._by_key:
             return {}
         with self._lock:
@@ -112,14 +112,14 @@ class WriteBehind(Generic[_Entry]):
             return list(self._entries.values())
 
     def discard(self, keys: Collection[Hashable]) -> None:
-        """Forget what is under these keys: the file has it, or something newer."""
+        """Forget the entries under these keys: the file has them, or newer ones."""
         if self._by_key:
             with self._lock:
                 for number in [number for key in keys for number in self._by_key.get(key, ())]:
                     self._remove(number)
 
     def clear(self) -> int:
-        """Forget all entries; how many."""
+        """Forget all entries. Returns how many."""
         with self._lock:
             count, self._size = len(self._entries), 0
             self._entries.clear()
@@ -127,7 +127,7 @@ class WriteBehind(Generic[_Entry]):
         return count
 
     def take_lost(self) -> int:
-        """How many entries were lost since the last call."""
+        """Returns how many entries were lost since the last call."""
         with self._lock:
             lost, self._lost = self._lost, 0
         return lost
@@ -162,7 +162,9 @@ class WriteBehind(Generic[_Entry]):
     # Writing …
 
     def put(self, entries: Sequence[_Entry]) -> list[Any] | None:
-        """Write entries at once, in one transaction with those of other threads; None if they wait instead.
+        """Write entries at once, in one transaction with those of other threads.
+
+        Returns one result per entry, or None if the entries wait instead.
 
         A commit costs about the same for one turn as for thirty.
         """
@@ -194,7 +196,7 @@ class WriteBehind(Generic[_Entry]):
                 put.is_tried = True
 
     def flush(self, *, is_retry: bool = True) -> bool:
-        """Write all entries; whether none was refused. Raises Unusable; with `is_retry` a past fault is ignored."""
+        """Write all entries; with `is_retry` despite a known fault. True if none was refused. Raises Unusable."""
         last = -1
         while batch := self._oldest(last):
             last = max(batch)
@@ -202,9 +204,10 @@ class WriteBehind(Generic[_Entry]):
         return not self._entries
 
     def close(self, flush: Callable[[], object] | None = None) -> int:
-        """Write all entries, for a second if another process writes, and forget the rest; how many.
+        """Write all entries and forget those that cannot be written. Returns how many were forgotten.
 
-        The owner of the database gives a `flush` that also opens the file again.
+        If another process holds the file locked, retries for a second. The owner of the database passes a `flush` that
+        also opens the file again.
         """
         self._is_closed = True
         for _ in range(_TRIES_AT_CLOSE):
@@ -217,7 +220,7 @@ class WriteBehind(Generic[_Entry]):
         return self.clear()
 
     def _oldest(self, after: int) -> dict[int, _Entry]:
-        """The oldest entries after a number, as many as one transaction takes but at least one."""
+        """The oldest entries after a number: as many as fit into one transaction, at least one."""
         oldest: dict[int, _Entry] = {}
         left = self.batch
         with self._lock:

@@ -8,8 +8,8 @@ The first call that meets a fault waits a moment at most. From then on every cal
 until `reopen` succeeds, which the reopener's thread calls. Reading and writing have separate faults: a file that is
 locked, or on a full disk, can still be read.
 
-CPython with a GIL frees a statement with its last reference. Two others free it later, and until then it holds on: on
-PyPy an unfinished statement blocks every commit, on free-threaded CPython a closed connection keeps its locks.
+CPython with a GIL frees a statement with its last reference; PyPy and free-threaded CPython free it later. Until then
+an unfinished statement blocks every commit on PyPy, and a closed connection keeps its locks on free-threaded CPython.
 
 This module knows connections and transactions, no table.
 """
@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 _BUSY_SECONDS = 0.2
 # After a wait in vain no call waits for this long: a lock that comes and goes costs one wait, not one per request.
 _SECONDS_BETWEEN_WAITS = 60.0
-# SQLite copies the log into the file at this many pages (of 4 kB), and truncates the log to this many bytes. More would
-# keep a few hundred turns on the disk half as much again; fewer would wait for the disk more often.
+# SQLite copies the log into the file at this many pages (of 4 kB), and truncates the log to this many bytes. A larger
+# log would cost 50 % more disk for a few hundred turns; a smaller one would wait for the disk more often.
 _LOG_PAGES = 250
 _LOG_BYTES = 4 * 1024 * 1024
 
@@ -118,12 +118,12 @@ class Database:
         on_fault: Callable[[], None] = lambda: None,
         tables: schema.Schema | None = None,
     ) -> None:
-        """No file is touched before `open`. The thread that meets a fault calls `on_fault`, which must not wait."""
+        """`open` first touches the file. The thread that meets a fault calls `on_fault`, which must not wait."""
         self.path = str(path)
         self._is_file = self.path != ":memory:"
         self._durability = durability
         self._schema = tables or schema.STORE
-        # Also called by a store that has something pending, to have the file opened again soon.
+        # Also called by a store with waiting entries, to have the file opened again soon.
         self.request_reopen = on_fault
         self._lock = threading.RLock()
         self._read_lock = threading.RLock() if self._is_file else self._lock
@@ -143,7 +143,7 @@ class Database:
     # Transactions …
 
     def transaction(self, *, is_retry: bool = False) -> "_Transaction":
-        """The connection in a transaction; Unusable for a fault of the file. With `is_retry` a past one is ignored."""
+        """The connection in a transaction, with `is_retry` despite a known fault. Raises Unusable for a fault."""
         return _Transaction(self, is_retry)
 
     def _abort(self, connection: StoreConnection, error: BaseException) -> None:
@@ -156,7 +156,7 @@ class Database:
 
     @contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection for SELECT; raises Unusable for every fault of the file."""
+        """A connection for SELECT. Raises Unusable for every fault of the file."""
         with self._read_lock:
             connection = self._usable_connection(self._reader)
             try:
@@ -166,13 +166,13 @@ class Database:
                 raise
 
     def shrink(self) -> None:
-        """Give the space of deleted rows back to the disk; raises Unusable."""
+        """Return the space of deleted rows to the disk. Raises Unusable."""
         with self.reader() as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def size(self) -> StoreSize:
-        """Rows of every table, and bytes of the file; raises Unusable."""
+        """Returns the rows of every table and the bytes of the file. Raises Unusable."""
         # The connection is given back after every table: counting half a million keys takes 10 ms, and lookups wait.
         rows = {table: self.number(f"SELECT count(*) FROM {table}") for table in sorted(self._schema.tables())}
         return StoreSize(rows, self.file_size())
@@ -181,12 +181,12 @@ class Database:
         return self.number("PRAGMA page_count") * self.number("PRAGMA page_size")
 
     def number(self, query: str, *values: float) -> int:
-        """The number that a query is about; raises Unusable."""
+        """The single integer that a query returns. Raises Unusable."""
         with self.reader() as connection:
             return int(connection.execute(query, values).fetchone()[0])
 
     def empty_log(self) -> None:
-        """Copy the log into the file and cut it off: it still has the pages of deleted rows. Raises Unusable."""
+        """Copy the log, which still has the pages of deleted rows, into the file and truncate it. Raises Unusable."""
         # A transaction of another thread would leave the log as it is.
         with self._lock, self.reader() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -211,7 +211,7 @@ class Database:
         return connection
 
     def _raise_fault(self, error: BaseException, connection: StoreConnection, *, is_writing: bool) -> None:
-        """Raise Unusable, now and from every call from now on, if the file is at fault; Refused for SQLite's errors."""
+        """Raise Unusable if the file is at fault, here and from every later call; raise Refused for SQLite's errors."""
         fault = fault_of(error)
         if fault is None:
             if isinstance(error, sqlite3.Error):
@@ -244,21 +244,21 @@ class Database:
             # The folder was closed to us; the file in it stays open.
             return
         if not is_unmoved:
-            raise Lost("it was deleted, emptied or replaced", "it is begun anew")
+            raise Lost("it was deleted, emptied or replaced", "the proxy opens it again, or creates a new one")
 
     # Opening …
 
     def on_reopen(self, write_waiting: Callable[[], bool]) -> None:
-        """Register a store's function that writes what waited for the file; whether all of it is written.
+        """Register a function of a store that writes the entries that waited, and returns True if all are written.
 
         It uses `transaction(is_retry=True)`.
         """
         self._waiting_writers.append(write_waiting)
 
     def reopen(self) -> bool:
-        """Open the file, let every store write what waited, and only then let other writes through; raises Unusable.
+        """Open the file, let every store write what waited, and only then let other writes through. Raises Unusable.
 
-        Whether all is written; SQLite may refuse an entry.
+        True if all is written; SQLite may refuse an entry.
         """
         self.open()
         is_written = [write_waiting() for write_waiting in self._waiting_writers]
@@ -266,50 +266,56 @@ class Database:
         return all(is_written)
 
     def open(self, *, may_set_aside: bool = True) -> None:
-        """Connect for reading; raises Unusable. Creates the file if there is none or a damaged one was set aside."""
+        """Connect after a fault. Creates the file if there is none or a damaged one was set aside. Raises Unusable.
+
+        Nothing to do if the file can be read and only writing failed, unless the connection itself is read-only.
+        """
         with self._lock, self._read_lock:
             fault, before = self._read_fault or self._write_fault, self._file_identity
             if self._is_closed:
                 raise _NOT_OPEN.copy()
-            if fault is None or (self._read_fault is None and not isinstance(fault, ReadOnly)):
+            is_read_only = isinstance(fault, ReadOnly)
+            can_keep_connection = self._read_fault is None and not is_read_only
+            if fault is None or can_keep_connection:
                 return
             self._disconnect(fault)
-            is_readable = isinstance(fault, ReadOnly)
-            if is_readable:
-                # Under the lock, so that no reader finds the connection closed.
+            if is_read_only:
+                # It can be read: under the lock, so that no reader finds the connection closed.
                 self._connect_again(fault, before, may_set_aside)
-        if not is_readable:
+        if not is_read_only:
             # Without the lock: a slow disk holds up no reader.
             self._connect_again(fault, before, may_set_aside)
 
     def confirm(self) -> None:
-        """Find out by writing whether the file can be written again, and let other writes through; raises Unusable."""
+        """Prove by a write that the file is writable, and let other writes through. Raises Unusable."""
         with self.transaction(is_retry=True) as connection:
             self._schema.write_version(connection)
         with self._lock:
             self._write_fault = None
 
     def _connect_again(self, fault: Unusable, before: file_check.FileIdentity | None, may_set_aside: bool) -> None:
+        is_first_open = fault is _NOT_OPEN
         try:
             if isinstance(fault, Damaged) and before is not None:
+                # Found damaged while it was in use.
                 self._set_aside(fault, before, may_set_aside)
             if self._is_file:
                 file_check.remove_stray_side_files(self._file, before)
             before = file_check.file_identity(self._file)
             try:
-                self._connect(may_wait=fault is _NOT_OPEN)
+                self._connect(may_wait=is_first_open)
             except (Damaged, sqlite3.DatabaseError) as error:
                 damage = fault_of(error)
                 if not isinstance(damage, Damaged):
                     raise
                 self._set_aside(damage, before, may_set_aside)
-                self._connect(may_wait=fault is _NOT_OPEN)
+                self._connect(may_wait=is_first_open)
         except (sqlite3.Error, OSError, Unusable) as error:
             if (found := fault_of(error)) is None:
                 raise
             self._connect_immutable(found.copy())
             raise found from None
-        if isinstance(fault, Lost) and fault is not _NOT_OPEN:
+        if isinstance(fault, Lost) and not is_first_open:
             _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
     def _connect(self, *, may_wait: bool) -> None:
@@ -353,7 +359,7 @@ class Database:
     def _open_connection(
         self, resources: ExitStack, name: str, *, may_create: bool, may_wait: bool = False
     ) -> StoreConnection:
-        """A connection to the file, which is checked before any write: one that is not ours stays as it is."""
+        """A connection to the file, checked before any write: a file that is not ours stays as it is."""
         if self._is_file:
             resources.callback(file_check.claim(self._file, self._schema, may_create=may_create))
             if may_create:
@@ -441,7 +447,7 @@ class _Transaction:
 
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file of the store, of this version or an older one; FileNotFoundError without one, Unusable for a fault."""
+    """Open the file of the store, of this version or an older one. Raises FileNotFoundError or Unusable."""
     # Behind any links, where SQLite keeps its side files.
     path = Path(os.path.realpath(path.expanduser()))
     if not path.exists():

@@ -5,8 +5,8 @@ log into the file and creates side files), so this module reads the application 
 by a connection that cannot write. A damaged database is renamed to a dated name in the same folder, with its side
 files; it is never deleted and nothing is overwritten.
 
-POSIX drops all locks of a process on a file when the process closes any descriptor of it. SQLite minds that for its own
-connections; so that no other descriptor takes their locks away, a file is claimed as long as connections are open.
+POSIX drops all locks of a process on a file when the process closes any descriptor of it. SQLite accounts for this
+among its own connections; so that no other descriptor drops their locks, a file is claimed while connections are open.
 """
 
 import errno
@@ -229,7 +229,7 @@ class FileIdentity(NamedTuple):
 
 
 def file_identity(path: Path) -> FileIdentity:
-    """Differs once the file or its log was deleted, emptied or replaced; PermissionError when that cannot be seen."""
+    """Differs once the file or its log was deleted, emptied or replaced. Raises PermissionError if that is hidden."""
     name = str(path)
     return FileIdentity(_inode(name, empty_is_absent=True), _inode(name + "-wal"))
 
@@ -245,7 +245,7 @@ def _inode(path: str, *, empty_is_absent: bool = False) -> tuple[int, int] | Non
 
 
 def remove_stray_side_files(path: Path, before: FileIdentity | None) -> None:
-    """Remove side files of a database that is gone: SQLite would use them for the one that is there now.
+    """Remove side files of a database that is gone: SQLite would use them for the database there now.
 
     They are strays when there is no database, or when the file was replaced beside the log of `before`.
     """
@@ -258,7 +258,7 @@ def remove_stray_side_files(path: Path, before: FileIdentity | None) -> None:
 
 
 def fault_of(error: BaseException) -> Unusable | None:
-    """The fault of the file behind an exception; None when the exception has another cause."""
+    """The fault of the file behind an exception; None if the exception has another cause."""
     match error:
         case Unusable():
             return error

@@ -40,7 +40,7 @@ _FINE_USE_RESOLUTION_SECONDS = 60
 class Rows:
     """The rows of one kind. Called by any thread; the database has its own locks."""
 
-    # The columns of the number and the age of a row; SQL for its bytes and for whether it may be pruned.
+    # Column names of row id and timestamp; SQL expressions for size and prunability.
     id = "id"
     time = "used_at"
     size = "0"
@@ -53,7 +53,7 @@ class Rows:
         self.is_nearly_full = False
 
     def read(self, keys: Sequence[Any], prefix: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The last part of the key, the values and the time of the rows with these keys below a common prefix."""
+        """For each row found: (last key column, *values, time). `prefix` holds the leading key columns."""
         *first, last = self.kind.key
         select = f"SELECT {', '.join((last, *self.kind.values, self.time))} FROM {self.kind.table} WHERE "
         select += "".join(f"{name} = ? AND " for name in first)
@@ -65,21 +65,22 @@ class Rows:
         return rows
 
     def read_all(self, most: int) -> list[tuple[Any, ...]]:
-        """The key and the values of every row of a small table."""
+        """For each row of a small table: (*key columns, *values)."""
         columns = ", ".join((*self.kind.key, *self.kind.values))
         with self.database.reader() as connection:
             return connection.execute(f"SELECT {columns} FROM {self.kind.table} LIMIT ?", (most,)).fetchall()
 
     def write(self, entries: Sequence[Any], is_retry: bool = False) -> Sequence[Any]:
-        """Write entries in one transaction; with `is_retry` a past fault of the file is ignored."""
+        """Write entries in one transaction, with `is_retry` despite a known fault. Returns one result per entry."""
         with self.database.transaction(is_retry=is_retry) as connection:
             return [self._write_one(connection, entry) for entry in entries]
 
     def _write_one(self, connection: sqlite3.Connection, entry: Any) -> Any:
-        """Insert a row, or replace all or only the time of the one with this key; the values that the row has now."""
+        """Insert a row, or update the one with this key. Returns the values that the row has now."""
         kind, (key, values, time, keeps_first) = self.kind, entry
-        columns = (*kind.key, *kind.values, *([] if time is None else [self.time]))
-        replaced = columns[len(kind.key) + keeps_first * len(kind.values) :]
+        timestamp = () if time is None else (self.time,)
+        columns = (*kind.key, *kind.values, *timestamp)
+        replaced = timestamp if keeps_first else (*kind.values, *timestamp)
         return connection.execute(
             f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
             f"ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET "
@@ -90,7 +91,7 @@ class Rows:
     # Pruning …
 
     def prune(self, go_on: Callable[[], bool]) -> int:
-        """Delete the longest unused rows beyond the limits; how many. Asks `go_on` between two steps."""
+        """Delete the least recently used rows beyond the limits. Returns how many. Stops when `go_on` returns False."""
         rows, size = self.measure()
         deleted = self._delete(rows - self.kind.max_rows, size - self.kind.max_bytes, None, go_on)
         oldest = self.clock.oldest_kept(self.kind.max_age_seconds)
@@ -99,7 +100,7 @@ class Rows:
         return deleted + self._delete(min(expired, most), 0, oldest, go_on)
 
     def totals(self) -> tuple[int, int]:
-        """The number of rows and their bytes."""
+        """Returns the number of rows and their bytes."""
         with self.database.reader() as connection:
             rows, size = connection.execute(
                 f"SELECT count(*), coalesce(sum({self.size}), 0) FROM {self.kind.table}"
@@ -107,7 +108,10 @@ class Rows:
             return rows, size
 
     def measure(self, *, is_exact: bool = True) -> tuple[int, int]:
-        """The number of rows and their bytes, or those of the file as long as that is far from the limit."""
+        """Returns the number of rows and their bytes; sets `is_nearly_full`.
+
+        While the file is far below the limit, or without `is_exact`, its size stands in for the sum.
+        """
         kind = self.kind
         rows = self.database.number(f"SELECT count(*) FROM {kind.table}")
         size = self.database.file_size()
@@ -122,7 +126,10 @@ class Rows:
         return sum(self.database.number(query, start, start + step) for start in range(0, last + 1, step))
 
     def _delete(self, rows: float, size: float, before: float | None, go_on: Callable[[], bool]) -> int:
-        """Delete so many of the longest unused rows or bytes, of all or of those before a time; how many rows."""
+        """Delete the least recently used rows until these numbers of rows and bytes are gone. Returns how many rows.
+
+        With `before` only rows with an earlier time.
+        """
         deleted = 0
         while rows > 0 or size > 0:
             gone: list[tuple[int]] = []
@@ -142,14 +149,20 @@ class Rows:
         return deleted
 
     def _excess(self, connection: sqlite3.Connection, rows: float, size: float) -> tuple[float, float]:
-        """These rows and bytes, or fewer if fewer are beyond the limits by now; a sum of many steps is not repeated."""
+        """These rows and bytes, or fewer if fewer are beyond the limits by now.
+
+        The bytes are not recomputed where `rows_per_sum` is set: too slow in a transaction.
+        """
         kind = self.kind
         bytes = self.size if kind.rows_per_sum is None else "NULL"
         held, held_bytes = connection.execute(f"SELECT count(*), sum({bytes}) FROM {kind.table}").fetchone()
         return min(rows, held - kind.max_rows), min(size, held_bytes - kind.max_bytes) if held_bytes else size
 
     def _longest_unused(self, connection: sqlite3.Connection, before: float | None) -> list[tuple[int, int]]:
-        """Id and bytes of some rows: of all those with a time in the future go first, whose age is not known."""
+        """Id and bytes of the rows to delete in one step. Without `before`, rows dated in the future come first.
+
+        Their age is unknown.
+        """
         query = f"SELECT {self.id}, {self.size} FROM {self.kind.table} WHERE {self.may_go} AND {self.time} {{}} ? "
         query += f"ORDER BY {self.time} LIMIT {self.kind.rows_per_step}"
         if before is not None:
@@ -191,7 +204,10 @@ class ReasoningRows(Rows):
         return [row[:2] for row in rows]
 
     def write(self, entries: Sequence[ReasoningEntry], is_retry: bool = False) -> Sequence[Any]:
-        """Write entries and uses; with `is_retry` to a file that may be a new one, which lacks what an alias needs."""
+        """Write entries, and the uses noted by `find`.
+
+        With `is_retry` the file may be a new one, which lacks the reasoning that an alias leads to: it is inserted.
+        """
         now = self.clock.use_time()
         with self.database.transaction(is_retry=is_retry) as connection:
             for entry in entries:
@@ -216,20 +232,24 @@ class ReasoningRows(Rows):
                 self._write_reasoning(connection, entry, now)
 
     def _write_reasoning(self, connection: sqlite3.Connection, new: ReasoningEntry, now: float) -> None:
-        # The same turn again, or one that went on thinking or got more calls, takes no other row. A text that merely
-        # begins alike is another answer in the same words.
-        known = _rows_under(connection, new.extends) if new.extends is not None else []
-        known = [row for row in known if row[1] == new.text]
-        if not known:
-            alike = _rows_under(connection, new.keys[0])
-            known = [row for row in alike if row[1] == new.previous] if new.previous is not None else []
-            known += [row for row in alike[:1] if row[1] == new.text]
-        if known:
-            id, text, used_at = known[0]
+        """Update the row of the same turn, or insert one; add all keys to it."""
+        # The turn got more calls after this text, …
+        extended = _rows_under(connection, new.extends) if new.extends is not None else []
+        same = next((row for row in extended if row[1] == new.text), None)
+        alike = _rows_under(connection, new.keys[0]) if same is None else []
+        if same is None:
+            # … or went on thinking, …
+            same = next((row for row in alike if row[1] == new.previous), None)
+        if same is None and alike and alike[0][1] == new.text:
+            # … or came again. A text that merely begins alike is another answer in the same words.
+            same = alike[0]
+        if same is not None:
+            id, text, used_at = same
             if text != new.text or abs(now - used_at) > self._use_resolution():
                 connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, id))
         else:
             if len(alike) == _MOST_ALIKE:
+                # The older half, so that not every turn pays for it.
                 _delete_alike(connection, new, [row[0] for row in alike[_MOST_ALIKE // 2 :]])
             inserted = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now))
             id = inserted.lastrowid or 0
@@ -238,7 +258,7 @@ class ReasoningRows(Rows):
         )
 
     def _use_resolution(self) -> float:
-        """How old a written time of last use may be."""
+        """The age from which a stored time of last use is updated."""
         return _FINE_USE_RESOLUTION_SECONDS if self.is_nearly_full else _USE_RESOLUTION_SECONDS
 
     def prune(self, go_on: Callable[[], bool]) -> int:
@@ -270,7 +290,7 @@ def _is_known(connection: sqlite3.Connection, key: bytes) -> bool:
 
 
 def _delete_alike(connection: sqlite3.Connection, new: ReasoningEntry, ids: Sequence[int]) -> None:
-    """Delete half of the rows, so that not every turn pays for it. One with other keys stays: a chat still sends it."""
+    """Take this entry's keys from these rows. A reasoning that still has other keys is kept: a chat still sends it."""
     connection.executemany(
         "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, id) for id in ids for key in set(new.keys)]
     )
@@ -281,7 +301,7 @@ def _delete_alike(connection: sqlite3.Connection, new: ReasoningEntry, ids: Sequ
 
 
 class ToolOrderRows(Rows):
-    """A chat has a row for each order of its tools."""
+    """One row for each order of tools in a chat."""
 
     def find(self, chat: bytes, most: int) -> list[tuple[str, float]]:
         """The orders of a chat with the times of their last use, newest first."""
@@ -350,7 +370,7 @@ class ResponseRows(Rows):
         return None if row is None else ResponseRow._make(row)
 
     def _write_one(self, connection: sqlite3.Connection, entry: ResponseChange) -> bool:
-        """Make a change; whether there was a row to replace or delete, or there is one now."""
+        """Make a change. True if it replaced, deleted or inserted a row."""
         caller, id, row, may_insert = entry
         if row is None:
             return connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (caller, id)).rowcount > 0
@@ -374,7 +394,7 @@ class ResponseRows(Rows):
             return connection.execute(query).fetchall()
 
     def fail(self, number: int, body: bytes, *, is_retry: bool) -> bool:
-        """Mark a response as failed, with this packed body; whether it was still unfinished."""
+        """Mark a response as failed, with this packed body. True if it was still unfinished."""
         with self.database.transaction(is_retry=is_retry) as connection:
             changed = connection.execute(
                 "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
@@ -416,7 +436,7 @@ def open_rows(database: Database, kind: Kind, clock: PruningClock) -> Any:
 
 
 def newest_time(database: Database, until: float) -> float | None:
-    """The latest time in any table up to this one; None when there is none."""
+    """The latest time in any table that is not after `until`; None if there is none."""
     with database.reader() as connection:
         queries = [f"SELECT max({rows.time}) FROM {table} WHERE {rows.time} <= ?" for table, rows in _TYPES.items()]
         times = [connection.execute(query, (until,)).fetchone()[0] for query in queries]
@@ -424,7 +444,7 @@ def newest_time(database: Database, until: float) -> float | None:
 
 
 def delete_all(database: Database) -> int:
-    """Delete all that was stored for callers; how many reasonings. Usage, hits and what was learned stay."""
+    """Delete everything stored for callers. Returns the number of reasonings. Usage, hits and learned values stay."""
     with database.transaction() as connection:
         count = connection.execute("SELECT count(*) FROM reasonings").fetchone()[0]
         for table in ("keys", *(_TYPES.keys() - {"usage"})):

@@ -110,7 +110,7 @@ class FaultTestCase(unittest.TestCase):
         for question in QUESTIONS:
             chat.ask(question)
         self.assertEqual(1, len(self.warnings), self.warnings)
-        self.assertRegex(self.warnings[0], "^reasoning is kept in memory only until .+ can be used: .+; .+$")
+        self.assertRegex(self.warnings[0], "^reasoning is kept in memory until .+ is usable again: .+; .+$")
         self.assertRegex(self.warnings[0], words)
         return proxy
 
@@ -368,7 +368,7 @@ class TestFullDisk(ServeTest):
             chat.ask(question)
         for number in range(6):
             Chat(self, chat.url, self.fake, f"{number} " * 2000).ask()
-        self.until(process, "kept in memory only")
+        self.until(process, "kept in memory until")
         if not hasattr(__import__("resource"), "prlimit"):
             self.skipTest("another process's limit can be lifted on Linux only")
         self.lift(process)
@@ -378,7 +378,7 @@ class TestFullDisk(ServeTest):
         self.assertEqual(0, process.wait())
         warnings = self.lines(process)
         self.assertEqual(2, len(warnings), warnings)
-        self.assertRegex(warnings[0], "kept in memory only until .+: the disk is full.+; free some space")
+        self.assertRegex(warnings[0], "kept in memory until .+: the disk is full.+; free some space")
         self.assertNotIn("Traceback", process.errors)
         with contextlib.closing(ReasoningStore(self.store)) as store:
             self.assertEqual(5 + 6 * 3 + 1, store.stats().reasonings)

@@ -126,7 +126,7 @@ class StartTest(ServeTest):
         told = process.errors.splitlines()
         self.assertEqual(2, len(told), told)
         self.assertIn(f"cannot write a configuration to edit at {self.directory / 'config.toml'}", told[0])
-        self.assertRegex(told[1], "reasoning is kept in memory only until .+; .+ --reasoning-content-path$")
+        self.assertRegex(told[1], "reasoning is kept in memory until .+; .+ --reasoning-content-path$")
 
     @unittest.skipIf(WINDOWS, "Windows invents a home for everybody")
     def test_a_user_unknown_to_the_system_is_served_without_a_home(self) -> None:

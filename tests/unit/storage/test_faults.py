@@ -17,7 +17,7 @@ class TestFaultGuard(unittest.TestCase):
             for error in (Refused("no such value"), OSError("gone"), ValueError("damaged")):
                 self.fail_in_guard(faults, error)
         warnings = [record.getMessage() for record in logged.records]
-        self.assertEqual(["some store: could not record (no such value); answers go on without it"], warnings)
+        self.assertEqual(["some store: could not record (no such value); answers are not affected"], warnings)
 
     def test_the_guard_passes_on_an_exception_that_is_no_fault_of_the_file(self) -> None:
         with self.assertRaises(KeyError):

@@ -470,7 +470,9 @@ class TestFaults(StoreTestCase):
             self.assertFalse(store.record([((key(5),), "kept too")]))
             found = {key(1): ["why"], key(2): ["kept"], key(3): ["kept"], key(4): ["why"], key(5): ["kept too"]}
             self.assertEqual(found, store.find([key(number) for number in range(9)]))
-        self.assertRegex(logged.output[0], "kept in memory only until .+ holds it locked; stop that process")
+        self.assertRegex(
+            logged.output[0], "kept in memory until .+ is usable again: .*holds it locked; stop that process"
+        )
         self.assertRegex(logged.output[1], "is usable again; reasonings written: 2$")
         self.assertEqual(2, len(logged.records))
         self.assertEqual(found, self.store(self.path).find([key(number) for number in range(9)]))

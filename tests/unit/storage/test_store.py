@@ -88,7 +88,7 @@ class TestOutageLog(unittest.TestCase):
         return [record.getMessage() for record in logged.records[:-1]]
 
     def test_an_outage_is_one_warning_at_its_start_and_one_at_its_end(self) -> None:
-        begin = "reasoning is kept in memory only until store.sqlite3 can be used: it is locked; wait"
+        begin = "reasoning is kept in memory until store.sqlite3 is usable again: it is locked; wait"
         end = "store.sqlite3 is usable again; reasonings written: 7"
         self.assertEqual([begin, end], self.warnings(tries=100, written=7))
 
