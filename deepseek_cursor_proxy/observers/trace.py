@@ -159,12 +159,16 @@ def _reply_fields(message: Message) -> dict[str, Any]:
 _MOST_SHOWN = 48
 
 _NEEDS = {"hard": "required", "soft": "wanted", "none": "not needed"}
-_SOURCES = {"client": "the client sent it", "display": "from the thinking block in its text", "nobody": "nobody has it"}
+_SOURCES = {
+    "client": "the client sent it",
+    "display": "from the thinking block in its text",
+    "missing": "no source has it",
+}
 PROOFS = {
     "exact": "this message after exactly this history",
     "alias": "found here before, by a weaker proof",
     "sent": "sent in this chat before",
-    "sent without": "nobody had it when this chat first sent it",
+    "sent without": "no source had it when this chat first sent it",
     "call": "the id of one of its calls",
     "result": "the id of the result it answers",
     "dialogue": "the same dialogue, other system messages",
@@ -255,12 +259,14 @@ def _describe_reasoning(turn: Mapping[str, Any]) -> str:
     """Whether the reasoning was needed, and its source or the reason why there is none."""
     need = _NEEDS.get(str(turn.get("need")), "?")
     source, proof = str(turn.get("source")), str(turn.get("proof") or "")
+    # Older versions wrote "nobody".
+    source = "missing" if source == "nobody" else source
     why = f"{safe_text(proof, 40)}: {PROOFS[proof]}" if proof in PROOFS else safe_text(_describe_doubt(proof), 120)
     if source == "store":
         origin = f"found by {why}"
     else:
         origin = _SOURCES.get(source, safe_text(source, 40)) + (f" ({why})" if why and source != "client" else "")
-    empty = "; the model had thought nothing" if turn.get("is_empty") and source != "nobody" else ""
+    empty = "; the model had thought nothing" if turn.get("is_empty") and source != "missing" else ""
     return f"reasoning {need}, {origin}{empty}"
 
 

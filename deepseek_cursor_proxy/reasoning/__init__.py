@@ -1,6 +1,12 @@
-"""Remember, find and restore what the model thought. Pure.
+"""Remember, find and restore what the model thought. No I/O, except `chats/store`; the store is a function passed in.
 
-`identity` and `restore` are what an exchange uses, `display` what the chat endpoint shows, `thinking_blocks` how
-<details> and <think> are written and stripped, `sealed` what clients store for us, `server_turns` which searches were
-in a turn. The rest is private to the folder.
+    identity           the keys of a turn
+    echoes, restore    an exchange begins with `echoes.find_turns`; then `restore.prepare` makes the request to send
+    chats/             a request and the one before it in its chat: orders the tools, finds where the chat diverged
+    display            shows thinking in the text of a chat completion
+    thinking_blocks    writes, finds and strips <details> and <think> blocks
+    sealed             reasoning that clients store for us, encrypted
+    server_turns       the searches that were part of a turn
+
+Private to the folder: `markdown_escape`, `transcript`.
 """

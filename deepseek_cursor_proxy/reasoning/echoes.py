@@ -7,7 +7,7 @@ key finds the turn. The words of such a turn are still the same: its reasoning, 
 echo. That happens before the history is identified: the turn and all later ones have the keys that they would have had
 without the echo.
 
-Rule: the client itself sends every word of the reasoning, so no text of another chat can get in. Pure.
+Rule: the client itself sends every word of the reasoning, so no text of another chat can get in. No I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,9 @@ def find_turns(
     memory: ChatMemory = NO_MEMORY,
     client_messages: tuple[Message, ...] | None = None,
 ) -> FoundTurns:
-    """Identify the turns of a request and look them up; `client_messages` identify them, if not its own messages do.
+    """Identify the turns of a request and look them up.
+
+    `client_messages`, if given, identify the turns instead of `request.messages`.
 
     Only turns that no other key proves are examined, so a chat without echoes needs no further query.
     """

@@ -1,16 +1,22 @@
 """The keys that identify an assistant turn, so that its reasoning is found when the client sends the turn again.
 
-A turn is identified by its content and all before it. Clients change histories, though (system
-prompts, tools, older messages), so it also has weaker keys, which still prove that it is this turn of this caller:
+A turn is identified by its content and all before it. Clients change histories, though (system prompts, tools, older
+messages), so a turn also has fallback keys, each still specific enough to identify this turn of this caller. In
+brackets: the tag in the digest, kept from version 1, where it differs from the name.
 
+Primary key
     exact     the message and the whole history before it
-    alias     the same, recorded after a weaker key found the turn
-    sent      exact, and the message after it: leads to the reasoning that this chat sent there
+Fallback keys, strongest first
+    alias     exact once more, recorded after another fallback key found the turn ("linked")
     call      one of its calls: a random id, the name and the arguments
     result    the message, and the random id of a tool result that it answers
-    dialogue  the message and the history without the text of system prompts
-    round     the message and the history since the answer before the last question
+    dialogue  the message and the history without the text of system prompts ("talk key")
+    round     the message and the history since the answer before the last question ("place"): in A1 U2 A2 T A3, the key
+              of A3 is made of A1 U2 A2 T A3, whatever came before A1
+Special keys
+    sent      exact, and the message after it: leads to the reasoning that this chat sent there
     words     the reasoning, text and calls without white space, however the client divides them (see echoes)
+    partial   the message and the text that its block shows, if that is only the beginning of its reasoning ("shown")
 
 Rule: recording and looking up call the same function, `_HashChains.add`. No key is made of a tool's name, of "the same
 question", or of an id like call_0 alone: all of these recur. This file knows no store.
@@ -80,7 +86,7 @@ class MessageDigest(NamedTuple):
 
 @dataclass(eq=False)
 class TurnKeys:
-    """The keys of one assistant turn, strongest first; the weaker ones are computed when they are first needed."""
+    """The keys of one assistant turn, strongest first; fallback keys are computed when they are first needed."""
 
     exact: bytes
     _namespace: bytes
@@ -139,8 +145,8 @@ class TurnKeys:
         return digest(self._namespace, b"words", text_bytes(words), text_bytes(lead), *calls)
 
     def record_keys(self) -> tuple[bytes, ...]:
-        """All keys by its place to record the turn under."""
-        # Empty ones are not asked for: a cached property costs more than a digest.
+        """All keys under which to record the turn, except words keys."""
+        # Without empty properties: reading a cached property costs more than a digest.
         calls, results = self.call if self._calls else (), self.result if self._result_ids else ()
         return (self.exact, *calls, *results, self.dialogue, *self.round, *self.unnamed)
 
@@ -295,7 +301,7 @@ class _HashChains:
         return hashlib.sha256(self.exact + self._chat_root + b"sent").digest()
 
     def add(self, message: Message, own: MessageDigest) -> TurnKeys | None:
-        """Add one message to the chains; its keys if it is an assistant's."""
+        """Add one message to the chains. Returns its keys if it is an assistant's."""
         role = message.role
         self.exact = _link(self.exact, own.digest)
         if role == "system":
@@ -382,7 +388,8 @@ def _compute(message: Message) -> MessageDigest:
     text, blocks = message.content, list[thinking_blocks.Block]()
     if not isinstance(text, str) and not all(part["type"] == "text" for part in text):
         # Images and files as the client sent them: two pictures are two histories.
-        fields = [b"parts", canonical_json(text).encode()]
+        content = canonical_json(text).encode()
+        fields = [text_bytes(message.role), b"parts", content]
     else:
         if not isinstance(text, str):
             # The other APIs send the same as one text.
@@ -391,10 +398,13 @@ def _compute(message: Message) -> MessageDigest:
             blocks = thinking_blocks.find_blocks(text)
         if message.role == "assistant":
             text = thinking_blocks.strip_notices(thinking_blocks.strip_blocks(text, blocks)).strip()
-        fields = [b"text", text_bytes(text)]
-    fields.insert(0, text_bytes(message.role))
+        content = text_bytes(text)
+        fields = [text_bytes(message.role), b"text", content]
+    size = len(content)
     for call in message.tool_calls:
-        fields += (b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
+        call_arguments = arguments(call)
+        fields += (b"call", text_bytes(call.id), text_bytes(call.name), call_arguments)
+        size += len(call_arguments)
     if message.tool_call_id is not None:
         fields += (b"answers", text_bytes(message.tool_call_id))
     if message.name is not None:
@@ -402,8 +412,7 @@ def _compute(message: Message) -> MessageDigest:
     if message.server_items is not None and (kinds := server_tools.item_kinds(message.server_items)):
         # Their kinds alone: some clients drop ids and parts of a search when they send it back.
         fields += (b"server", *map(text_bytes, kinds))
-    # The text and the arguments of the calls.
-    return MessageDigest(digest(*fields), len(fields[2]) + sum(map(len, fields[6::4])), blocks)
+    return MessageDigest(digest(*fields), size, blocks)
 
 
 def arguments(call: ToolCall) -> bytes:

@@ -109,7 +109,7 @@ class _LineContext(NamedTuple):
 
 
 def _inside(container: int, line: str) -> str | None:
-    """A line without the marker of its list item or quote; None when it has none."""
+    """A line without the marker of its list item or quote; None if it has none."""
     if container == _IN_BLOCK_QUOTE:
         quote = _QUOTE.match(line)
         return line[quote.end() :] if quote else None
@@ -161,7 +161,7 @@ class Escaper:
         self._is_unscanned = True
 
     def take_plain(self, text: str) -> bool:
-        """Write a piece if it stays unchanged; whether it did."""
+        """Write a piece if it stays unchanged. True if it did."""
         if "<" in text or "&" in text or "]:" in text or "\\:" in text or self._is_holding:
             return False
         if text[0] == ":" and self._rest and self._rest[-1].endswith(("]", "\\")):
@@ -279,7 +279,7 @@ class Escaper:
         return begin
 
     def _replace_sign(self, whole: str, at: int, count: int, out: list[str]) -> int:
-        """Escape or unescape a sign and the `count` backslashes before it; the end of the sign."""
+        """Escape or unescape a sign and the `count` backslashes before it. Returns the end of the sign."""
         is_reference = self._is_in_address and whole.startswith(_LESS_THAN, at)
         if not self._unescapes and whole[at] == "<" and self._is_in_address:
             start, end, by = at, at + 1, "\\" * count + _LESS_THAN

@@ -1,9 +1,10 @@
 """Restore the reasoning that the client dropped, and prepare the request to send.
 
-Pure: `look_up` reads the texts stored under the keys of the history with a given function, `prepare` makes the request.
-Our own thinking blocks and notices leave the text here; `identity` strips them by the same functions.
+No I/O: `look_up` reads the texts stored under the keys of the history with a given function, `prepare` makes the
+request. Our own thinking blocks and notices leave the text here; `identity` strips them by the same functions.
 
 The reasoning of an assistant message comes from the first source that has it:
+  0. STORE    what this chat sent for the turn before, unless the client contradicts it
   1. STORE    the store, by the turn's exact key: the model's own bytes, whatever the client sends in their place; of
               several texts under that key, the client's decides
   2. CLIENT   a string in the request that is not blank; but the text of 3 or 4, if it differs in white space only,
@@ -43,7 +44,7 @@ class Source(Enum):
     CLIENT = "client"
     STORE = "store"
     DISPLAY = "display"
-    MISSING = "nobody"
+    MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,12 @@ class Turn:
 
     @property
     def has_filler(self) -> bool:
-        """Whether a filler goes to DeepSeek in place of reasoning."""
+        """True if DeepSeek gets a filler in place of reasoning."""
         return self.need is not ReasoningNeed.NONE and (self.is_empty or self.source is Source.MISSING)
 
 
 class KeyAlias(NamedTuple):
-    """An order to the store: `new` leads to the reasoning that `known` leads to.
+    """An instruction to the store: `new` leads to the reasoning that `known` leads to.
 
     Without a known key the store inserts the reasoning, unless it has one of the keys in `unless` by then.
     """
@@ -167,7 +168,7 @@ class PreparedRequest(NamedTuple):
         return self.transcript_count > 0
 
     def check_size(self, most: int) -> None:
-        """TooLarge when the reasonings alone are: a short history may name the same long one a thousand times."""
+        """Raise TooLarge if the reasoning texts alone exceed `most`: a short history may name one long text often."""
         size = sum(
             [
                 len(message.reasoning or "") + len(message.details or "") + len(message.server_items or "")
@@ -184,7 +185,7 @@ class PreparedRequest(NamedTuple):
 
 
 class StoreMatch(NamedTuple):
-    """The reasoning that the store proves for a turn (None: it proves none), and the proof or the lack of one."""
+    """The reasoning that the store proves for a turn, or None; and the proof, or why there is none."""
 
     reasoning: str | None
     proof: str
@@ -550,7 +551,7 @@ def match_client(message: Message, match: StoreMatch, keys: TurnKeys, stored: St
 
 
 def _choose(texts: Sequence[str], shown: Block | None) -> str | None:
-    """The one text recorded under a key, or the one of several that the client shows; None when that is uncertain."""
+    """The one text recorded under a key, or the one of several that the client shows; None if that is uncertain."""
     if len(texts) == 1:
         return texts[0]
     return next((text for text in texts if shown is not None and text in shown.readings), None)

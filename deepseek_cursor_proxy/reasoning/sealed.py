@@ -80,7 +80,7 @@ class Opener:
         self._known: dict[str, tuple[str, int]] = {}
 
     def open(self, sealed: str) -> str | None:
-        """The reasoning; None unless we sealed it for this caller. TooLarge when the sum is too large."""
+        """The reasoning; None unless we sealed it for this caller. Raises TooLarge if the sum is too large."""
         if sealed in self._known:
             text, size = self._known[sealed]
             self._spend(size)

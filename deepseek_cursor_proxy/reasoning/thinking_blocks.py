@@ -201,8 +201,7 @@ def find_blocks(text: str) -> list[Block]:
             blocks.append(replace(block, start=opening.start()))
             at = block.end
             continue
-        # Nothing that opens before this form's next closing can be a block of it either, and nothing at all when there
-        # is none: a text full of openings must not be read to its end for each of them.
+        # Skip to this form's next closing tag; if there is none, ignore the form from here on (keeps this linear).
         stop = -1 if form.tag in unclosed else form.find_end(text, opening.end(), budget)
         if stop < 0:
             unclosed.add(form.tag)

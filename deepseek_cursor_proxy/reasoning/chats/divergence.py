@@ -155,7 +155,7 @@ def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutl
 
 
 def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
-    """Where `now` differs from `before`; None when it only adds to it."""
+    """Where `now` differs from `before`; None if it only adds to it."""
     old, new = before.tools, now.tools
     is_same = before.system == now.system and before[3:] == now[3:] and [*old.items()] == [*new.items()]
     if is_same and now.common(before) == len(before.messages):

@@ -79,7 +79,7 @@ class ChatStore(Table[Row]):
         self._size = 0
 
     def find(self, conversation: bytes, now: RequestOutline) -> ChatBranch | None:
-        """The branch that a request belongs to; None when it begins one."""
+        """The branch that a request belongs to; None if it begins one."""
         branches = self._branches(conversation)
         last = nearest([branch.last for branch in branches if branch.last is not None], now)
         if last is not None:
@@ -107,7 +107,7 @@ class ChatStore(Table[Row]):
             branches = self._chats.get(conversation)
         if branches is None and (branches := self._read(conversation)):
             with self._lock:
-                # Another thread may have recorded a request meanwhile.
+                # Another thread may have recorded a request since.
                 branches = self._chats.get(conversation) or branches
                 self._replace(conversation, branches)
         return branches
@@ -126,7 +126,7 @@ class ChatStore(Table[Row]):
         return ()
 
     def _write(self, conversation: bytes, before: ChatBranch | None, branch: ChatBranch) -> ChatBranch:
-        """The branch with the time of its row, which is written if its order is new or the time is a day old."""
+        """Write the row if the order is new or its time a day old. Returns the branch with `written_at`."""
         if not branch.order or len(branch.order) > _MOST_TOOLS:
             return branch
         now = self.pruning.use_time()
@@ -147,7 +147,7 @@ class ChatStore(Table[Row]):
 
 
 def _continues(found: ChatBranch, now: RequestOutline) -> bool:
-    """Whether a request replaces the last one of the branch that was found; else it begins another branch."""
+    """True if a request replaces the last one of this branch; else it begins another branch."""
     return set(found.order) == now.tools.keys() if found.last is None else now.replaces(found.last)
 
 

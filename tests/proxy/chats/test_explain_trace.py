@@ -52,7 +52,7 @@ class TestExchanges(ExplainTestCase):
         client.ask("more")
         report = self.last_report()
         self.assertIn("found by call: the id of one of its calls", report)
-        self.assertIn("nobody has it (unknown: never seen by this proxy, or forgotten)", report)
+        self.assertIn("no source has it (unknown: never seen by this proxy, or forgotten)", report)
         self.assertRegex(report, r"\nrepaired +1 cancelled\n")
         self.assertRegex(report, r"\nrecovered +\d messages replayed as text, and the client was told\n")
 
@@ -83,8 +83,10 @@ class TestWords(ExplainTestCase):
             ("wanted, found by dialogue: ", {"need": "soft", "proof": "dialogue"}),
             ("not needed, the client sent it", {"need": "none", "source": "client", "proof": ""}),
             ("required, from the thinking block in its text (unknown: ", {"source": "display", "proof": "unknown"}),
-            ("required, nobody has it (ambiguous call: two different turns fit the id of one of its calls)",
-             {"source": "nobody", "proof": "ambiguous call"}),
+            ("required, no source has it (ambiguous call: two different turns fit the id of one of its calls)",
+             {"source": "missing", "proof": "ambiguous call"}),
+            # As older versions wrote it.
+            ("required, no source has it (unknown: ", {"source": "nobody", "proof": "unknown"}),
             ("history; the model had thought nothing", {"is_empty": True}),
         ):  # fmt: skip
             with self.subTest(expected):

@@ -61,7 +61,7 @@ class TestTrace(SocketTestCase):
         expected = {"words": "message 3 changed (user content)", "message": 3, "role": "user", "what": "content"}
         self.assertLessEqual(expected.items(), restored["drift"].items())
         self.assertEqual(("Hello.", "exact"), tuple(restored["turns"][0][key] for key in ("says", "proof")))
-        self.assertEqual(("nobody", "unknown"), tuple(restored["turns"][1][key] for key in ("source", "proof")))
+        self.assertEqual(("missing", "unknown"), tuple(restored["turns"][1][key] for key in ("source", "proof")))
 
     @skipUnless(os.name == "posix", "modes are a POSIX thing")
     def test_trace_files_are_private(self) -> None:
