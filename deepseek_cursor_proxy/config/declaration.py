@@ -110,7 +110,7 @@ class Setting(NamedTuple):
         return parsed
 
     def _convert(self, value: Any) -> Any:
-        """The value in this setting's kind; TypeError, ValueError or KeyError when it has no such meaning."""
+        """The value in this setting's kind. Raises TypeError, ValueError or KeyError if it has no such meaning."""
         if self.kind is bool:
             return value if isinstance(value, bool) else _BOOL_WORDS[str(value).strip().lower()]
         if self.switch and str(value).strip().lower() in _BOOL_WORDS:
@@ -165,7 +165,7 @@ def quote(value: Any) -> str:
 def refuse_unknown_keys(
     key: str, value: Mapping[str, Any], known: Collection[str], origin: str, otherwise: str = ""
 ) -> None:
-    """StartupError for a key of a table that is not known; `otherwise` ends it where no known key is similar."""
+    """Raise StartupError for an unknown key of a table; `otherwise` ends its text if no known key is similar."""
     for name in value:
         if name not in known:
             near = nearest(name, known)

@@ -33,7 +33,7 @@ class OutboundProxy(NamedTuple):
 
 
 def from_environment(environment: Mapping[str, str]) -> OutboundProxy | None:
-    """The outbound proxy that the environment names; StartupError for one that cannot be used."""
+    """The outbound proxy that the environment names. Raises StartupError if it is not usable."""
     name, value = _first(_NAMES, environment)
     if not value:
         return None
@@ -54,7 +54,7 @@ def from_environment(environment: Mapping[str, str]) -> OutboundProxy | None:
 
 
 def for_host(host: str, port: int, environment: Mapping[str, str]) -> OutboundProxy | None:
-    """The outbound proxy for an https host; None when it is called directly."""
+    """The outbound proxy for an https host; None if it is called directly."""
     if is_loopback(host) or is_exempt(host, port, _first(_EXEMPTION_NAMES, environment)[1]):
         return None
     return from_environment(environment)

@@ -67,7 +67,7 @@ class LoadedConfig(NamedTuple):
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "LoadedConfig":
-        """Read the file if there is one, then the environment, then flags; StartupError for a bad value."""
+        """Read the file if there is one, then the environment, then flags. Raises StartupError for a bad value."""
         sources = collect(path, environment, flags)
         if sources.faults:
             raise sources.faults[0]
@@ -86,7 +86,7 @@ class LoadedConfig(NamedTuple):
 
 
 def _check_upstreams(config: ProxyConfig, origin: str) -> None:
-    """StartupError for tables that cannot work together, or that beside other settings would do nothing."""
+    """Raise StartupError for tables that exclude each other, or that other settings would make useless."""
     tables = config.upstreams
     if tables and not config.access_keys and all(table.key_env for table in tables.values()):
         why = "every [upstreams] table has a key_env, and without access_keys no client may spend these keys"

@@ -147,7 +147,7 @@ class ProxyConfig:
         15.0, "seconds of silence after which the client gets an empty event, so that it keeps waiting", group="clients"
     )
     shutdown_grace: float = _seconds(5.0, "seconds running answers get to finish when the proxy stops", at_least=0)
-    # An editor uses a handful; each may send a large body.
+    # Each costs a socket, and a worker thread only while it blocks; an editor uses a handful.
     max_connections: int = setting(
         1024, "clients connected at the same time; further ones get 503", at_least=1, at_most=100_000
     )

@@ -180,7 +180,7 @@ def tunnel_address(key: str, value: Any, origin: str) -> str:
 
 
 def expand_home(path: Path) -> Path:
-    """Replace `~` in a path; StartupError when there is no such home."""
+    """Replace `~` in a path. Raises StartupError if that home does not exist."""
     try:
         return path.expanduser()
     except RuntimeError:

@@ -7,7 +7,7 @@ stopped, restarted or summarised send other histories. The repairs, by their nam
     moved       a result after other messages goes next to its call, if no answer of the model is in between
     repeated    the same result again is dropped
     orphaned    a result without a call, or a second and different one, becomes a user message
-    named       a call without an id, or with a duplicate, gets an id made of its position; its result the same
+    named       a call without an id, or with a duplicate, gets an id made of its position; its result gets the same id
     emptied     an assistant message without any content is left out
 
 Each repair depends only on messages up to its position, so a chat that grows keeps its prefix for DeepSeek's cache.
@@ -102,7 +102,10 @@ class _Round:
 
 
 class _HistoryBuilder:
-    """The rounds that a result may belong to are several if a client split a turn into its calls; found by id."""
+    """Builds the repaired history, message by message.
+
+    Several rounds stay open at once, because clients split one turn into a message per call; results find theirs by id.
+    """
 
     def __init__(self) -> None:
         # In their final order.

@@ -55,7 +55,7 @@ class Journal:
         return not self._size
 
     def add(self, turn: TurnOfSession, *, is_store_idle: bool) -> int:
-        """Add a turn; its number. 0 if it is too long, or the file cannot be written."""
+        """Add a turn. Returns its number; 0 if it is too long, or the file cannot be written."""
         try:
             return self._add(turn, is_store_idle)
         except Exception:

@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 def check_parser(name: str) -> str:
-    """The name of a rendering; BadRequest for one that cannot be had."""
+    """The name of a rendering. Raises BadRequest if the rendering is not available."""
     if name == HERMES:
         return name
     if name == "deepseek":

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions
 
 _FILE_NAME = "sessions.sqlite3"
-# A client that uses a session asks every few seconds; one that expires or is pruned meanwhile may get one more answer.
+# A client that uses a session asks every few seconds; one that expires or is pruned since may get one more answer.
 _SECONDS_KNOWN = 5.0
 _MOST_KNOWN = 1000
 # What a client needs between its first session and its first answer, thinking included.
@@ -100,7 +100,7 @@ class SessionService:
             return self._recorder
 
     def store(self) -> "SessionStore":
-        """The store; raises Unusable when its file cannot be opened, and tries again with the next call."""
+        """The store. Raises Unusable if its file cannot be opened, and tries again with the next call."""
         from deepseek_cursor_proxy.sessions.session_store import Limits, SessionStore
 
         with self._lock:
@@ -242,7 +242,7 @@ class SessionService:
         return found
 
     def delete(self, caller: bytes, session: str) -> bool:
-        """Delete a session; whether there was one, which a lookup decides. Raises Unusable."""
+        """Delete a session. True if there was one, which a lookup decides. Raises Unusable."""
         with self._lock:
             pending = self._pending.pop((caller, session), None)
             self._accepted = [(key, kept) for key, kept in self._accepted if kept.uuid != session]

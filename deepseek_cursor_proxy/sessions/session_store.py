@@ -207,7 +207,7 @@ class SessionStore:
         self._has_deleted_unused = True
 
     def prune(self) -> int:
-        """Delete expired, old and surplus sessions, longest unused first; how many."""
+        """Delete expired, old and surplus sessions, least recently used first. Returns how many."""
         oldest = self._pruning.oldest_kept(0), self._pruning.oldest_kept(self._limits.age_seconds)
         with self.database.transaction() as connection:
             deleted = _delete(connection, "expires_at <= ? OR used_at < ?", oldest)
@@ -225,7 +225,7 @@ class SessionStore:
     # Turns …
 
     def record(self, turns: Sequence[TurnOfSession], journal: str = "") -> int:
-        """Add turns, without those of sessions that are there no more; how many were new. Raises Unusable.
+        """Add turns, except those of deleted sessions. Returns how many were new. Raises Unusable.
 
         A turn that cannot be recorded costs itself alone. The turns of the journal with this name count as written up
         to the highest number, and none is written twice.
@@ -253,7 +253,7 @@ class SessionStore:
         return count
 
     def recover(self) -> int:
-        """Record what processes that are gone left in their journals; how many turns that were."""
+        """Record the turns in the journals of dead processes. Returns how many."""
         if self.database.path == ":memory:":
             return 0
         count = 0
@@ -384,7 +384,7 @@ def _session(uuid: str, name: str, tags: str, track_tree: int, tool_parser: str,
 
 
 def _delete(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> int:
-    """Delete sessions, with the messages that no other has; how many."""
+    """Delete sessions, with the messages that no other session has. Returns how many."""
     sessions = connection.execute(f"SELECT id FROM sessions WHERE {condition}", values).fetchall()
     for (session,) in sessions:
         messages = connection.execute(

@@ -278,7 +278,7 @@ class Link(NamedTuple):
 class Rows:
     """Writes messages at once, and links with their messages when `write` is called. Used within one transaction.
 
-    No other transaction writes meanwhile, so a link has its id before it is written.
+    No other transaction writes at the same time, so a link has its id before it is written.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:

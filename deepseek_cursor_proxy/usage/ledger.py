@@ -58,31 +58,31 @@ class UsageLedger(Table[RequestRecord]):
         self._earlier_keys: frozenset[str] | None = None
 
     def add(self, record: RequestRecord) -> None:
-        """Have a request written; returns at once."""
+        """Queue the record of a request; returns at once."""
         if not record.facts.key:
             return
         self._waiting.add([record])
         self._task.wake()
 
     def had_answer(self, key: str) -> bool:
-        """Whether a caller got an answer before this run; False while the file cannot be read."""
+        """True if a caller got an answer before this run; False while the file cannot be read."""
         if self._earlier_keys is None:
             with self._faults.guard("look up"):
                 self._earlier_keys = self.rows.answered_keys()
         return self._earlier_keys is not None and key in self._earlier_keys
 
     def add_picture(self, event: PictureDescribed) -> None:
-        """Have a call written that is no request of a client."""
+        """Queue the record of a call that no client requested."""
         self.add(_picture_record(event))
 
     def close(self) -> None:
-        """Write what waits, if it can be written now; idempotent. The database is its owner's to close."""
+        """Write waiting records, if the file is usable; idempotent. The owner of the database closes it."""
         self._task.close()
         self.flush()
         super().close()
 
     def flush(self) -> bool:
-        """Write what waits; whether all of it is in the file now."""
+        """Write waiting records. True if all of them are in the file now."""
         is_written = False
         with self._faults.guard("record"):
             self._waiting.flush(is_retry=False)
@@ -120,7 +120,7 @@ def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
 
 
 def _add_up(rows: Sequence[UsageRow]) -> DaySums:
-    """The sums of these rows, column by column; what is not known counts as nothing."""
+    """The sums of these rows, column by column; unknown figures count as 0."""
     columns = dict(zip(UsageRow._fields, zip(*rows, strict=True), strict=True))
     failed = sum([outcome in FAILURES for outcome in columns["outcome"]])
     added = [sum(filter(None, columns[name]), zero) for name, zero in _ADDED.items()]

@@ -118,9 +118,9 @@ class Cost(NamedTuple):
     """What a request cost, in one currency; fixed when it ends. All amounts are estimates."""
 
     amount: float
-    # What it would have cost more without the prefix cache.
+    # How much more it would have cost without the prefix cache.
     saved: float
-    # What it cost more because the chat diverged from its last request.
+    # How much more it cost because the chat diverged from its last request.
     divergence: float
     currency: str
     # The date since which the price holds, or "settings".

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.usage.ledger import FAILURES, day_of
 
 GROUPS = ("day", "model", "key", "api", "session", "cause")
-# What a group without a name is called: a request that came not so far, or a key that was refused.
+# What a group without a name is called: a request that ended before it had one, or a refused key.
 NAMELESS = "-"
 _Name = TypeVar("_Name", bound=Hashable)
 # Groups that the sums of days do not have, and the column of the rows with their names.

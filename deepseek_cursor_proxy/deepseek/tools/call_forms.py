@@ -34,7 +34,7 @@ class Block(Protocol):
         ...
 
     def feed(self, text: str, at: int) -> int:
-        """Read the text from there; where the block ends. Unless it is closed, that is the end of the text."""
+        """Read the text from `at`. Returns where the block ends: the end of the text unless the block is closed."""
         ...
 
     def values(self) -> Sequence[object]:
@@ -144,7 +144,7 @@ class RawText(str):
 
 
 def _typed(value: object, declared: object) -> object:
-    """The value in its declared type, where that is a simple one; ValueError if it has another."""
+    """The value in its declared type, if that is a simple one. Raises ValueError if the value has another."""
     types = declared if isinstance(declared, list) else [declared]
     is_simple = all(isinstance(each, str) and each in _TYPES for each in types)
     if isinstance(value, RawText):

@@ -62,7 +62,7 @@ class _MarkupBlock:
         return [{"name": name, "arguments": arguments} for name, arguments in self.calls]
 
     def _read_part(self) -> bool:
-        """Read the next part; whether it had arrived."""
+        """Read the next part. True if it had arrived."""
         raise AssertionError
 
     def _take(self, tag: re.Pattern[str]) -> re.Match[str] | None:

@@ -69,7 +69,7 @@ def has_any(request: ChatRequest) -> bool:
 
 
 def leave_out(request: ChatRequest) -> ChatRequest:
-    """The request without server tools, for an upstream that runs none; BadRequest if it forces one."""
+    """The request without server tools, for an upstream that runs none. Raises BadRequest if it forces one."""
     if is_forced(request):
         raise BadRequest(
             "tool_choice forces a tool that DeepSeek runs itself, and this upstream does not run it. Leave the choice "

@@ -12,8 +12,8 @@ are another matter: `answer_calls`.
                  last answer
     thinking     a block in it is a call only if nothing but blanks follows it, and no text and no call
 
-Line breaks before a block belong to it, and blanks after it if no text follows. A call that the server sent as such is
-not made twice. Each character is looked at a bounded number of times, however hostile the text is.
+Line breaks before a block belong to it, and blanks after it if no text follows. A call that the server sent in
+structured form is not made twice. Each character is looked at a bounded number of times, however hostile the text is.
 """
 
 import re
@@ -77,7 +77,7 @@ class WrittenCalls:
         *,
         with_hermes: bool = False,
     ) -> None:
-        """`on_structured` is called with each call that the server sent as such."""
+        """`on_structured` is called for each delta with calls in structured form."""
         self._markers = _DSML_AND_HERMES if with_hermes else _DSML
         self._tools = {_sent_name(tool, request): as_object(tool["function"]) for tool in request.tools}
         self._messages = request.messages
@@ -142,7 +142,7 @@ class WrittenCalls:
         return [*before, *_deltas(delta._replace(finish_reason=reason), groups, part)]
 
     def passes(self, delta: Delta) -> bool:
-        """Whether a delta is handed on as it is: it has no part of any call, and nothing is held; counts as read."""
+        """True if a delta has no part of any call and nothing is held: it is handed on as it is, and counts as read."""
         if delta.calls or delta.finish_reason:
             return False
         choice = self._choices.get(delta.choice)
@@ -229,7 +229,13 @@ _ReadBlock = Callable[[Block, str], Sequence[ToolCall] | None]
 
 
 class _Choice:
-    """The text of one choice. `read_block` gives the calls of a block; None for one that stays text."""
+    """The text of one choice. `read_block` returns the calls of a block; None if the block stays text.
+
+    state                              fields                     ends with
+    text                               _held: breaks, "<…"        an opening marker: block; unless in quotes
+    block                              _block, _parts             the end of the block: after a call, or text
+    after a call (_is_after_call)      _blanks                    text that is not blank: text; a marker: block
+    """
 
     def __init__(self, read_block: "_ReadBlock", markers: _Markers) -> None:
         self._read_block = read_block
@@ -249,19 +255,19 @@ class _Choice:
         # How many calls were written as text; some of them the server sent as well.
         self.written_count = 0
         self._has_text = False
-        # By index, the calls that the server sent as such; those after a written one wait for the end.
+        # By index, the calls that the server sent in structured form; those after a written one wait for the end.
         self._structured: dict[int, _Structured] = {}
         self._late: dict[int, _Structured] = {}
 
     def add_structured(self, pieces: Sequence[CallPiece]) -> Sequence[CallPiece]:
-        """Take pieces of calls that the server sent; those to hand on now."""
+        """Take pieces of calls that the server sent. Returns those to hand on now."""
         calls = self._late if self._written else self._structured
         passed = [calls.setdefault(piece.index, _Structured()).add(piece) for piece in pieces]
         self._next_index = max([self._next_index, *(piece.index + 1 for piece in pieces)])
         return () if self._written else passed
 
     def passes(self, text: str) -> bool:
-        """Whether nothing in a text or before it may be part of a block; it counts as read."""
+        """True if nothing in a text or before it may be part of a block; the text then counts as read."""
         if self._block is not None or self._held or self._is_after_call or "<" in text or text[-1] in _BREAKS:
             return False
         self._quotes.add(text)
@@ -336,7 +342,7 @@ class _Choice:
         ]
 
     def _read_text(self, text: str, at: int) -> int:
-        """Hand on the text from there to the next block, or to what is held; where to go on."""
+        """Hand on the text from `at` to the next block, or to what is held. Returns where to go on."""
         opened = self._markers.opening.search(text, at)
         end = opened.start() if opened is not None else len(text) - self._markers.partial_size(text[at:])
         cut = at + _before_breaks(text[at:end])
@@ -355,7 +361,7 @@ class _Choice:
         return opened.end()
 
     def _end_block(self, block: Block) -> None:
-        """Make calls of a block, or text; what a cut one has after its last whole call is text."""
+        """Make calls or text of a block. Of a cut one, all after its last whole call is text."""
         whole, self._block, self._parts = "".join(self._parts), None, []
         calls = self._read_block(block, whole.strip()) if block.state is not State.BROKEN else None
         if calls is None:
@@ -466,7 +472,7 @@ class _Thinking:
 
 
 class _Structured:
-    """A call that the server sent as such, in pieces. The end of empty arguments is held: a block may have others."""
+    """A structured call of the server, in pieces. The end of empty arguments is held: a block may have others."""
 
     def __init__(self) -> None:
         self._id = self._name = self.held = ""
@@ -489,7 +495,7 @@ class _Structured:
         return piece
 
     def take(self, arguments: str | None = None) -> str:
-        """What is held, or the rest of these arguments in its place; it is handed on."""
+        """Hand on what is held, or the rest of these arguments in its place."""
         taken, self.held = self.held, ""
         if arguments is not None:
             # An object, of which the brace may have been handed on.
@@ -525,7 +531,7 @@ def _deltas(delta: Delta, groups: Sequence[_Items], part: str) -> list[Delta]:
     for at, items in enumerate(groups):
         calls = tuple(item for item in items if isinstance(item, CallPiece))
         text = "".join(item for item in items if isinstance(item, str))
-        # A held text is none, and not absent: the client gets a sign of life.
+        # While text is held, send an empty string, not a missing field, so that the client sees activity.
         new = delta._replace(text=text if text or not calls else None, calls=calls, run=None)
         if at > 0:
             new = new._replace(reasoning=None, foreign=None, server=None)
