@@ -209,48 +209,56 @@ class FoundTurns(NamedTuple):
 
 
 def look_up(request: ChatRequest, history: History, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
-    """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs.
+    """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs."""
+    turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
+    stored = _find_sent(history, [keys.exact for _, keys in turns[-1:]], find, memory)
+    others = []
+    for at, keys in turns:
+        sent = stored.get(history.sent_keys[at] or b"")
+        if sent is None or not _is_confirmed(sent, request.messages[at].reasoning, history.blocks[at]):
+            others.append((at, keys))
+    if not others:
+        return FoundTurns(request, history, stored)
+    # Each further query is for the turns that those before it have not decided.
+    if exact := [keys.exact for _, keys in others if keys.exact not in stored]:
+        stored |= find(exact)
+    if undecided := [keys for _, keys in others if len(stored.get(keys.exact, ())) != 1]:
+        stored |= find([key for keys in undecided for key in keys.weaker_keys()])
+    if words := [key for at, keys in others if (key := own_words_key(request.messages[at], keys, stored))]:
+        stored |= find(words)
+    doubtful = [at for at, keys in others if not _is_text_proven(keys, stored)]
+    if partial := [key for at, keys in others for key in _partial_keys(keys, history.blocks[at], stored)]:
+        stored |= find(partial)
+    return FoundTurns(request, history, stored, doubtful)
+
+
+def _find_sent(
+    history: History, newest: Sequence[bytes], find: FindTexts, memory: ChatMemory
+) -> dict[bytes, list[str]]:
+    """The texts that this chat has sent, and those under the exact key of the newest turn.
 
     The chat memory knows the texts of turns that were sent before. They count while the store has the newest turn: else
     it may have been cleared.
     """
-    turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
     before = memory.look_up(_RESTORE, history.keys).result
     known = before.sent if before is not None and before.uses < _MOST_USES else {}
     sent_keys = [key for key in history.sent_keys if key is not None]
-    stored = find([*(key for key in sent_keys if key not in known), *(keys.exact for _, keys in turns[-1:])])
-    if known:
-        stored = known | stored if stored else find(sent_keys)
-    others = []
-    for at, keys in turns:
-        # Confirmed: the store has the reasoning that was sent for the turn, and the client does not contradict it.
-        sent = stored.get(history.sent_keys[at] or b"")
-        blocks, reasoning = history.blocks[at], request.messages[at].reasoning
-        if sent is None:
-            others.append((at, keys))
-        elif reasoning is not None and not is_blank(reasoning):
-            if reasoning not in sent:
-                others.append((at, keys))
-        elif blocks and blocks[0].start == 0 and sent[0] not in blocks[0].readings:
-            others.append((at, keys))
-    if not others:
-        return FoundTurns(request, history, stored)
-    if exact := [keys.exact for _, keys in others if keys.exact not in stored]:
-        stored |= find(exact)
-    if without_exact := [keys for _, keys in others if len(stored.get(keys.exact, ())) != 1]:
-        stored |= find([key for keys in without_exact for key in keys.weaker_keys()])
-    if changed := [key for at, keys in others if (key := own_words_key(request.messages[at], keys, stored))]:
-        stored |= find(changed)
-    # The keys of calls alone say nothing about the text.
-    doubtful = [
-        at
-        for at, keys in others
-        if keys.exact not in stored
-        and not any(key in stored for key in (keys.alias, *keys.result, keys.dialogue, *keys.round))
-    ]
-    if partial := [key for at, keys in others for key in _partial_keys(keys, history.blocks[at], stored)]:
-        stored |= find(partial)
-    return FoundTurns(request, history, stored, doubtful)
+    stored = find([*(key for key in sent_keys if key not in known), *newest])
+    if not known:
+        return stored
+    return known | stored if stored else find(sent_keys)
+
+
+def _is_confirmed(sent: Sequence[str], reasoning: str | None, blocks: Sequence[Block]) -> bool:
+    """True unless the client contradicts the reasoning that this chat sent: by its own, or by a block it shows."""
+    if reasoning is not None and not is_blank(reasoning):
+        return reasoning in sent
+    return not blocks or blocks[0].start != 0 or sent[0] in blocks[0].readings
+
+
+def _is_text_proven(keys: TurnKeys, stored: StoredTexts) -> bool:
+    """True if a stored key covers the text of a turn; the keys of calls alone say nothing about it."""
+    return any(key in stored for key in (keys.exact, keys.alias, *keys.result, keys.dialogue, *keys.round))
 
 
 def _partial_keys(keys: TurnKeys, blocks: Sequence[Block], stored: StoredTexts) -> tuple[bytes, ...]:
@@ -349,6 +357,10 @@ class _RestoredTurn(NamedTuple):
     # About how many bytes it takes.
     size: int
 
+    def is_unchanged(self, need: ReasoningNeed, sent: list[str] | None) -> bool:
+        """True if this chat has sent the turn before, and with the same reasoning."""
+        return self.sent is sent is not None and self.turn.need is need
+
 
 class _RestoredTurns(NamedTuple):
     """The assistants of a history by index, the texts of their sent keys, and how many requests used these texts."""
@@ -378,33 +390,36 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         sent = stored.get(sent_key) if sent_key is not None else None
         if sent_key is not None and sent is not None:
             sent_texts[sent_key] = sent
-        one = before.turns.get(index)
-        if one is not None and one.sent is sent is not None and one.turn.need is need and keys.exact not in stored:
+        former = before.turns.get(index)
+        if former is not None and former.is_unchanged(need, sent) and keys.exact not in stored:
             # As for the last request: nothing else was looked up for it.
-            restored[index] = one
-            messages[index] = one.message
+            restored[index] = former
+            messages[index] = former.message
             continue
         blocks = _open_partial_block(history.blocks[index], keys, stored)
         shown = blocks[0] if blocks and blocks[0].start == 0 else None
         match = match_sent(sent, shown) or match_turn(keys, stored, shown)
-        if one is None or one.turn.need is not need or one.match != match:
+        if former is not None and former.turn.need is need and former.match == match:
+            new = former if former.sent is sent else former._replace(sent=sent)
+        else:
             best = match_client(messages[index], match, keys, stored)
             message, turn = _restore_one(messages[index], index, need, best, blocks)
+            if former is not None and former.message == message:
+                # The same object if only the proof changed, as it does once a turn was sent: later stages look up
+                # their memory by these objects.
+                message = former.message
             reasoning = message.reasoning or match.reasoning or ""
             size = _BYTES_PER_TURN + len(message.content) + 2 * len(reasoning)
             new = _RestoredTurn(match, message, turn, sent, size)
-            # The same object if only the proof changed, as it does once a turn was sent: later stages look up their
-            # memory by these objects.
-            one = new._replace(message=one.message) if one is not None and one.message == new.message else new
-        restored[index] = one if one.sent is sent else one._replace(sent=sent)
-        messages[index] = one.message
+        restored[index] = new
+        messages[index] = new.message
         if match.key is not None and match.reasoning is not None:
             aliases.append(KeyAlias(match.key, keys.alias, match.reasoning))
         if sent_key is not None and sent is None and need is not ReasoningNeed.NONE:
-            aliases.append(_sent_alias(one, keys, sent_key, stored))
+            aliases.append(_sent_alias(new, keys, sent_key, stored))
     uses = before.uses + 1 if before.uses < _MOST_USES else 0
-    lookup.store(_RestoredTurns(restored, sent_texts, uses), sum([one.size for one in restored.values()]))
-    turns = tuple([one.turn for one in restored.values()])
+    lookup.store(_RestoredTurns(restored, sent_texts, uses), sum([new.size for new in restored.values()]))
+    turns = tuple([new.turn for new in restored.values()])
     return Restoration(repair(messages), turns, tuple(filter(None, aliases)))
 
 
@@ -419,10 +434,10 @@ def _open_partial_block(blocks: Sequence[Block], keys: TurnKeys, stored: StoredT
     return blocks
 
 
-def _sent_alias(one: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: StoredTexts) -> KeyAlias | None:
+def _sent_alias(restored: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: StoredTexts) -> KeyAlias | None:
     """The alias by which the next request finds the reasoning that is sent for a turn now."""
-    source, match = one.turn.source, one.match
-    reasoning = "" if one.turn.has_filler else one.message.reasoning or ""
+    source, match = restored.turn.source, restored.match
+    reasoning = "" if restored.turn.has_filler else restored.message.reasoning or ""
     if source is Source.MISSING:
         # With `exact`, because it may exist after all: in a file that could not be read, or in an answer stored later.
         unless = (sent_key,) if match.proof.startswith("ambiguous") else (sent_key, keys.exact)
@@ -441,13 +456,14 @@ def _sent_alias(one: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: Sto
 def _restore_one(
     message: Message, index: int, need: ReasoningNeed, match: StoreMatch, blocks: Sequence[Block]
 ) -> tuple[Message, Turn]:
-    sent = None if is_blank(message.reasoning) else message.reasoning
+    client_text = None if is_blank(message.reasoning) else message.reasoning
     single = blocks[0] if match.reasoning is None and thinking_blocks.is_single(blocks) else None
+    displayed = _displayed(single, client_text) if single is not None else None
     reasoning, source, proof = match.reasoning, Source.STORE, match.proof
-    if single is not None and (sent is None or (original := _original(sent, single)) is not None):
-        reasoning, source = single.reasoning if sent is None else original, Source.DISPLAY
-    elif sent is not None and not match.beats_client:
-        reasoning, source, proof = sent, Source.CLIENT, ""
+    if displayed is not None:
+        reasoning, source = displayed, Source.DISPLAY
+    elif client_text is not None and not match.beats_client:
+        reasoning, source, proof = client_text, Source.CLIENT, ""
     elif match.reasoning is None:
         source = Source.MISSING
     content, has_notice = message.content, False
@@ -465,11 +481,13 @@ def _restore_one(
     return Message(message.role, content, reasoning, *message[3:]), turn
 
 
-def _original(sent: str, shown: Block) -> str | None:
-    """The text of a block, if the client also sent it as reasoning, with other white space."""
-    if sent in shown.readings:
+def _displayed(shown: Block, client_text: str | None) -> str | None:
+    """The reasoning that a block shows, unless the client sent one of its own in other words, or the same bytes."""
+    if client_text is None:
+        return shown.reasoning
+    if client_text in shown.readings:
         return None
-    words = remove_spaces(sent)
+    words = remove_spaces(client_text)
     return next((text for text in shown.readings if remove_spaces(text) == words), None)
 
 
@@ -491,27 +509,27 @@ def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) 
     if len(exact) == 1:
         # The usual case: the weaker keys are not computed.
         return StoreMatch(exact[0], "exact")
-    doubt = "unknown"
+    doubt = ""
     for proof in PROOFS:
-        known = [key for key in keys.by_proof(proof) if key in stored]
-        if not known:
+        text_by_key = {key: _choose(stored[key], shown) for key in keys.by_proof(proof) if key in stored}
+        if not text_by_key:
             continue
-        texts = {key: _choose(stored[key], shown) for key in known}
-        whole = dict.fromkeys(text for text in texts.values() if text is not None)
-        if proof == "alias" and (exact or (shown is not None and _contradicts(shown, whole))):
+        texts = dict.fromkeys(text for text in text_by_key.values() if text is not None)
+        is_contradicted = shown is not None and _contradicts(shown, texts)
+        if proof == "alias" and (exact or is_contradicted):
             # The model has produced another reasoning exactly here since; the alias is of another chat.
             continue
-        if proof in ("dialogue", "round") and shown is not None and _contradicts(shown, whole):
+        if proof in ("dialogue", "round") and is_contradicted:
             # The client shows another reasoning: this is another chat's turn with the same text.
             return StoreMatch(None, f"contradicted {proof}")
-        if None not in texts.values():
-            # A client that merged two turns into one message left the calls of both in it, in order.
-            joined = "\n\n".join(text for text in whole if text)
-            certain = [key for key in texts if len(stored[key]) == 1 and proof not in ("exact", "alias")]
-            return StoreMatch(joined, proof, certain[0] if certain and len(whole) == 1 else None)
-        if doubt == "unknown":
-            doubt = f"ambiguous {proof}"
-    return StoreMatch(None, doubt)
+        if None in text_by_key.values():
+            doubt = doubt or f"ambiguous {proof}"
+            continue
+        # A client that merged two turns into one message left the calls of both in it, in order.
+        joined = "\n\n".join(text for text in texts if text)
+        certain = [key for key in text_by_key if len(stored[key]) == 1 and proof not in ("exact", "alias")]
+        return StoreMatch(joined, proof, certain[0] if certain and len(texts) == 1 else None)
+    return StoreMatch(None, doubt or "unknown")
 
 
 def own_words_key(message: Message, keys: TurnKeys, stored: StoredTexts) -> bytes | None:
@@ -533,6 +551,13 @@ def match_client(message: Message, match: StoreMatch, keys: TurnKeys, stored: St
     if reasoning is None or is_blank(reasoning) or reasoning in exact:
         return match
     words = remove_spaces(reasoning)
+    if not any(remove_spaces(text) == words for text in exact):
+        if own_words_key(message, keys, stored) in stored:
+            # What the model wrote in the client's own chat.
+            return match
+        if len(exact) == 1:
+            # What the model wrote here; but an empty text is no reason to drop the client's.
+            return match if is_blank(exact[0]) else StoreMatch(exact[0], "exact", beats_client=True)
     for proof in PROOFS:
         texts = (text for key in keys.by_proof(proof) for text in stored.get(key, ()))
         alike = {text for text in texts if remove_spaces(text) == words}
@@ -541,11 +566,6 @@ def match_client(message: Message, match: StoreMatch, keys: TurnKeys, stored: St
         if alike:
             # The same text, or several that differ in white space only.
             return match
-        if proof == "exact" and own_words_key(message, keys, stored) in stored:
-            return match
-        if proof == "exact" and len(exact) == 1:
-            # An empty one is no reason to drop what the client has.
-            return match if is_blank(exact[0]) else StoreMatch(exact[0], proof, beats_client=True)
     # If there are several, the one that this chat has sent before.
     return match._replace(beats_client=match.proof == "sent" and match.reasoning in exact)
 
