@@ -87,9 +87,9 @@ class ReasoningStore(Table[ReasoningEntry]):
         self, path: str | Path, *, durability: str = "normal", must_open: bool = False, **options: Unpack[TableOptions]
     ) -> None:
         """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
-        self.store = Store(path, durability, must_open=must_open)
-        super().__init__(self.store.database, **options)
-        self.store.open()
+        self.file = Store(path, durability, must_open=must_open)
+        super().__init__(self.file.database, **options)
+        self.file.open()
         with self._faults.guard("read the file"):
             self.rows.measure(is_exact=False)
             self.pruning.resume(lambda until: newest_time(self.database, until))
@@ -142,7 +142,7 @@ class ReasoningStore(Table[ReasoningEntry]):
     def _write_entries(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
         self.rows.write(entries, is_retry)
         if is_retry:
-            self.store.outage.count(sum(each.known_key is None and not each.unless_known for each in entries))
+            self.file.outage.count(sum(each.known_key is None and not each.unless_known for each in entries))
         return entries
 
     def stats(self) -> StoreStats:
@@ -155,9 +155,9 @@ class ReasoningStore(Table[ReasoningEntry]):
 
     def close(self) -> None:
         """Write waiting entries and close the file; idempotent. A later `record` returns False."""
-        self.store.reopener.close()
+        self.file.reopener.close()
         self._pruner.close()
-        if count := self._waiting.close(self.store.reopen):
+        if count := self._waiting.close(self.file.reopen):
             _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, self.database.path)
         with self._faults.guard("close"):
             # The uses of rows.

@@ -87,7 +87,7 @@ class FaultTestCase(unittest.TestCase):
         return Chat(self, proxy.url, self.fake, name)
 
     def assert_reopened(self, proxy: RunningProxy) -> None:
-        self.assertTrue(proxy.store.store.reopener.wait(PATIENCE))
+        self.assertTrue(proxy.store.file.reopener.wait(PATIENCE))
 
     def until_warned(self, count: int = 1) -> None:
         self.assertTrue(eventually(lambda: len(self.warnings) >= count), self.warnings)

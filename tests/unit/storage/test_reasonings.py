@@ -321,7 +321,7 @@ class TestGroupCommit(StoreTestCase):
                 self.assertEqual([False] * 20, [is_written for is_written, _ in self.record_at_once(store, 20)])
                 self.assertEqual(20, len(store.find([key(number) for number in range(20)])))
                 other.execute("DROP TRIGGER no")
-                self.assertTrue(store.store.reopener.wait(PATIENCE))
+                self.assertTrue(store.file.reopener.wait(PATIENCE))
         self.assertEqual(20, len(self.store(self.path).find([key(number) for number in range(20)])))
 
     def test_a_look_up_does_not_wait_for_a_writer(self) -> None:
@@ -455,12 +455,12 @@ class TestFaults(StoreTestCase):
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             yield logged
             while not logged.records:
-                self.assertFalse(store.store.reopener.wait(0.01))
+                self.assertFalse(store.file.reopener.wait(0.01))
             locker.execute("ROLLBACK")
             self.assert_reopened(store)
 
     def assert_reopened(self, store: ReasoningStore) -> None:
-        self.assertTrue(store.store.reopener.wait(PATIENCE))
+        self.assertTrue(store.file.reopener.wait(PATIENCE))
 
     def test_a_file_locked_by_another_process_costs_one_warning_and_nothing_is_lost(self) -> None:
         store = self.store(self.path)

@@ -517,7 +517,7 @@ class TestReopening(StoreFileTestCase):
             with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
                 store.put(ME, response("new"))
                 self.assertIsNotNone(store.get(ME, "new"))
-                self.assertTrue(owner.store.reopener.wait(PATIENCE))
+                self.assertTrue(owner.file.reopener.wait(PATIENCE))
             self.assertEqual(1, store.stats().responses)
             self.assertFalse(store.update(ME, response("old")))
             self.assertIsNotNone(store.get(ME, "new"))
