@@ -1,14 +1,17 @@
-"""The store: one SQLite file with reasonings, responses, tool orders, pictures in words, usage, and what was learned.
+"""The store: one SQLite file with reasonings, responses, tool orders, picture descriptions, usage and learned values.
 
     reasonings, responses            the two large stores, each a policy over its table
     answers                          answers that are used again: those of the response cache, descriptions of pictures
     learned                          token ratios of models, reasoning forms of upstreams
-    table, entries                   Table: what a kind of rows holds and how long; the seam to the engine
-    write_behind                     writes that share a commit, and those that wait for the file
-    store, faults                    a file that cannot be used, and how the proxy goes on
+    table, entries                   Table; Kind, the values of rows, and the contract of an engine
+    write_behind                     writes that share a commit, and entries that wait for the file
+    store, faults                    Store: opens, reopens and closes the file; the faults that it may have
     sqlite/                          the engine: connections, transactions, migrations, and all SQL
     steady_clock                     the clock by which rows are too old
     private_files                    files that only their owner reads; the secret beside the store
+
+A Table is the policy of one kind of rows, its Kind their description, its Rows the engine's side. The Store is the
+lifecycle of the file, the Database its connections.
 
 Other folders import the stores, the last two and, for tables of their own (`reasoning/chats/store`, `usage/ledger`),
 table and entries. `sessions/` has a file of its own on the same engine.

@@ -1,18 +1,44 @@
 """What the stores and the engine exchange: kinds of rows, and the values that are read and written.
 
-The engine opens the rows of a kind (`sqlite.rows.open_rows`). A second engine offers the same methods, each of which
-raises Unusable for a fault of the engine and ValueError for an entry that it refuses:
+This is the contract of an engine. There is one, `sqlite/`; another one in its place offers the same calls. They raise
+Unusable for a fault of the file, and Refused for an entry that the engine does not take. Keys and values are bytes,
+text and numbers: columns for SQLite, to be packed by an engine that knows bytes alone.
 
-    every kind    write(entries, is_retry)  all or nothing, and lasting when it returns; a result for each entry
-                  prune(go_on), totals()    delete what is beyond the limits of the kind; number and bytes of rows
-    by key        read(keys, prefix), read_all(most); an entry is a Row
-    reasonings    find(keys): key and text, newest first; stats(); an entry is a ReasoningEntry
-    responses     read(caller, id), unfinished(), fail(): an entry is a ResponseChange
+The file (`sqlite.database.Database`)
+    path, fault, fault_count     `fault` is the known one, or None; until `reopen`, what it stops raises it at once
+    open(may_set_aside), close() connect, create the file or migrate it; move a damaged one away only if that is allowed
+    request_reopen()             ask for a `reopen` soon; from any thread
+    on_reopen(write_waiting)     register a function that writes the waiting entries of one table, True if none is left
+    reopen()                     `open`, call these functions, then `confirm` by a write that the file is usable
+    size(), file_size()          rows by table and bytes; bytes alone. `shrink()` returns the space of deleted rows
+    newest_time(until)           functions of `sqlite.rows`: the newest time in any table, not after `until`;
+    delete_all()                 delete all rows but usage, totals of the cache and learned values
+
+The rows of one kind (`sqlite.rows.open_rows`)
+    every kind    write(entries, is_retry)     one transaction, durable when it returns; one result per entry
+                  prune(go_on), totals()       see below; number and bytes of rows
+                  measure(), is_nearly_full    the same as `totals`, but cheap; near a limit
+    by key        read(keys, prefix), read_all(most). Entry: Row; result: the values that the row has now
+    reasonings    find(keys): key and text, newest first; stats(). Entry: ReasoningEntry; its result is not used
+    responses     find(caller, id, with_events), unfinished(), fail(number, body, is_retry) with a number
+                  from `unfinished`. Entry: ResponseChange; result: True if a row was replaced, deleted or inserted
     answers       by key; add_totals(totals, is_retry), read_totals()
-    tool orders   read(chat, most), replace(chat, names, former, time)
-    usage         an entry is a UsageRow, which is also added to the sums of its day; read with `sqlite.usage_rows`
+    tool orders   find(chat, most), newest first; replace(chat, names, former, time): dropped if the file is at fault
+    usage         add(rows, sums, is_retry), the sums being those that `usage.ledger` computed; answered_keys(). Reports
+                  read with SQL (`sqlite.usage_rows`)
 
-Keys and values are bytes, text and numbers: columns for SQLite, to be packed for an engine that knows bytes alone.
+`is_retry` means two things: write despite a known fault, and the file may be a new one, which lacks earlier entries.
+
+Reasonings: a key leads to up to 16 texts, the last inserted being the newest; a further one takes the keys of its entry
+from the older half, and those without any other key are deleted. The row of the same turn is updated instead: one with
+the same text under `extends`; else, under the first key, one with the text `previous`, or the newest if it has the same
+text. A key with `known_key` is added only while it leads nowhere: it is never pointed at another text.
+
+Pruning: first the rows beyond `max_rows` and `max_bytes`, then those older than `max_age_seconds` by the PruningClock,
+of which one pruning deletes at most `share_by_age` of all rows. The least recently used go first, but rows dated in the
+future before them, as their age is unknown; an unfinished response never goes. A lookup of a reasoning counts as use,
+which is written with the next entry if the stored time is a day old, or a minute if the table is nearly full. Answers
+and responses have the time of their creation, usage that of the end of the request.
 """
 
 import math

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.entries import Kind, Row
 from deepseek_cursor_proxy.storage.faults import FaultGuard
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.rows import open_rows
+from deepseek_cursor_proxy.storage.sqlite.rows import Rows, open_rows
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
@@ -60,7 +60,7 @@ class Table(Generic[_Entry]):
         self.kind = replace(self.kind, **limits)
         self.database = database
         self.pruning = pruning or PruningClock(tolerance_for(self.kind.max_age_seconds))
-        self.rows: Any = open_rows(database, self.kind, self.pruning)
+        self.rows: Rows = open_rows(database, self.kind, self.pruning)
         self._faults = FaultGuard(logging.getLogger(type(self).__module__), self.kind.title)
         self._waiting: WriteBehind[_Entry] = self.waiting_type(database, self._write_entries, self._faults)
         self._pruner = Pruner(
@@ -81,7 +81,7 @@ class Table(Generic[_Entry]):
     def get_all(self, most: int) -> list[tuple[Any, ...]]:
         """For each row of a small table: (*key columns, *values). Returns at most `most` rows."""
         with self._faults.guard("look up"):
-            return list(self.rows.read_all(most))
+            return self.rows.read_all(most)
         return []
 
     def write(self, entry: _Entry) -> Any:
@@ -94,19 +94,17 @@ class Table(Generic[_Entry]):
         return results[0]
 
     def _write_entries(self, entries: Sequence[_Entry], is_retry: bool) -> Sequence[Any]:
-        written: Sequence[Any] = self.rows.write(entries, is_retry)
-        return written
+        return self.rows.write(entries, is_retry)
 
     def prune(self) -> int:
         """Delete the least recently used rows beyond the limits, on the pruner's thread. Returns how many."""
         with self._faults.guard("prune"):
-            return int(self.rows.prune(self._pruner.pause_step))
+            return self.rows.prune(self._pruner.pause_step)
         return 0
 
     def totals(self) -> tuple[int, int]:
         """Returns the number of rows and their bytes. Raises Unusable."""
-        rows, size = self.rows.totals()
-        return rows, size
+        return self.rows.totals()
 
     def close(self) -> None:
         """Stop pruning and write waiting entries; idempotent. The owner of the database closes it."""
