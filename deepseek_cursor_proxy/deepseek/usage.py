@@ -21,13 +21,13 @@ _MOST, _MOST_OF_SUM = 10**15, 10**18
 
 
 class Tokens(NamedTuple):
-    """Tokens of the prompt by whether DeepSeek had them cached, of the answer, and of it those of thinking."""
+    """Tokens of the prompt, cached or not, of the answer, and the part of the answer that is thinking."""
 
     hit: int
     miss: int
     output: int
     thinking: int = 0
-    # Server-side searches and pages read, each billed by itself.
+    # Server-side searches and pages read, billed one by one.
     searches: int = 0
 
     @property

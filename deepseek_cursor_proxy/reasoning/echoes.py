@@ -100,7 +100,7 @@ class _Reading(NamedTuple):
         return self.keys.words_key(self.words)
 
     def divide(self, texts: Sequence[str], find: FindTexts) -> Message | None:
-        """The message with its reasoning and without the echo of that; None if no stored text is its reasoning."""
+        """The message with its reasoning and without the echo; None if no stored text is its reasoning."""
         message = self.message
         said = message.reasoning if self.echo is None else self.echo
         if said is not None and not is_blank(said):

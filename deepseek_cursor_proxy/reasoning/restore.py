@@ -119,13 +119,13 @@ class Restoration(NamedTuple):
 class TurnCounts(NamedTuple):
     """Assistant turns of a history by where their reasoning came from."""
 
-    # Those that got back a reasoning that the client had dropped; a filler is none.
+    # Turns that got back a reasoning that the client had dropped; a filler does not count.
     filled: int = 0
-    # Those that came with their reasoning.
+    # Turns that came with their reasoning.
     kept: int = 0
-    # Those that got a filler because the model had thought nothing.
+    # Turns that got a filler because the model had thought nothing.
     empty: int = 0
-    # Those that needed a reasoning that no source had.
+    # Turns that needed a reasoning that no source had.
     missing: int = 0
     # Messages that were replayed as text.
     recovered: int = 0

@@ -48,7 +48,7 @@ def complete(
     new = [at for at in places if at >= lookup.count and messages[at].server_items is not None]
     missing = _complete_each(completed, {at: exact_keys[at] for at in new if at in exact_keys}, find)
     missing += [at for at in new if at not in exact_keys]
-    # By its words only what is not found otherwise: many turns may have the same.
+    # A turn is looked up by its words only if no other key finds it: many turns may have the same words.
     by_words = {at: _key(namespace, words[0]) for at in missing if (words := _words(messages[at]))}
     _complete_each(completed, by_words, find)
     lookup.store(tuple(completed))

@@ -27,11 +27,11 @@ _log = logging.getLogger(__name__)
 
 _SUFFIX = "-turns-"
 _NAME_BYTES = 8
-# Of a turn that continues none of the file: its whole history, which all threads wait a few milliseconds for.
+# Limit for a turn that continues none in the file: it has its whole history, which takes a few milliseconds to write.
 _MOST_BYTES = 1024 * 1024
-# Beyond this many, writing it to the store costs less, if that has the turn before it.
+# A larger turn is written to the store for less, if the store has the turn before it.
 _SHORT = 64 * 1024
-# While the store cannot be written.
+# Limit while the store cannot be written.
 _MOST_BYTES_OF_FILE = 64 * 1024 * 1024
 _MOST_SESSIONS_KNOWN = 64
 
@@ -102,13 +102,13 @@ class Journal:
         private_files.create(self._path)
         file = FileIO(self._path, "r+")
         if not private_files.try_lock(file) or not self._path.exists():
-            # It stays: another process that has taken it for one that was left removes what has its name.
+            # The file stays: the other process took it for an abandoned journal, and removes it by name.
             file.close()
             raise OSError("another process has it, or there are no locks")
         return file
 
     def clear(self, number: int) -> None:
-        """Empty the file if the turns up to this number are all that it has."""
+        """Empty the file if it has no turn after this number."""
         if self._file is None or self.is_empty or number < self._number:
             return
         self._bases.clear()
@@ -132,7 +132,7 @@ class Journal:
 
 
 class LeftJournal:
-    """The journal of a process that is gone; earlier versions had two files each."""
+    """The journal of a dead process; earlier versions had two files each."""
 
     def __init__(self, name: str, files: Sequence[FileIO]) -> None:
         self.name = name
@@ -159,7 +159,7 @@ class LeftJournal:
 
 
 def find_left(store: Path) -> Generator[LeftJournal, None, None]:
-    """The journals beside a store whose processes are gone, each locked until the next; empty ones are removed."""
+    """The journals of dead processes beside a store, each locked until the next; empty ones are removed."""
     store = _behind_links(store)
     pattern = glob.escape(store.name) + _SUFFIX + "[0-9a-f]" * 2 * _NAME_BYTES + "-[01]"
     for name in sorted({path.name.split("-")[-2] for path in store.parent.glob(pattern)}):
@@ -173,8 +173,8 @@ def find_left(store: Path) -> Generator[LeftJournal, None, None]:
             if any(os.fstat(file.fileno()).st_size for file in files):
                 continue
             if sys.platform == "win32":
-                # It removes no open file. Others do, and before the lock is gone: the file may be one that a process
-                # has just begun.
+                # Windows removes no open file. Other systems do, while the lock is held: after that, another process
+                # might have begun the file anew.
                 stack.close()
             for path in paths:
                 path.unlink()
@@ -197,7 +197,7 @@ def _is_longer(messages: Iterable[Message], most: int) -> bool:
 
 
 def _behind_links(store: Path) -> Path:
-    """Where SQLite has its side files, too."""
+    """The path behind any links, where SQLite keeps its side files, too."""
     return Path(os.path.realpath(store))
 
 

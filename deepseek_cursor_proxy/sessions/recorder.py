@@ -26,17 +26,17 @@ from deepseek_cursor_proxy.storage.store import OutageLog
 
 _log = logging.getLogger(__name__)
 
-# Turns that wait for the file; each holds its history, most of which it shares with others.
+# Limit for turns that wait for the file; each holds its history, most of it shared with other turns.
 _MOST_WAITING = 1000
-# In one transaction, which others that write to the file wait for.
+# Turns in one transaction: other writers of the file wait for it.
 _MOST_TOGETHER = 100
 _TURNS_BETWEEN_PRUNINGS = 256
 _SECONDS_BEFORE_WRITING = 0.25
 _SECONDS_AFTER_A_FAULT = 0.25
-# Once the recorder is closed: another process that writes to the file is soon done.
+# After close: another process that writes to the file is soon done.
 _LAST_TRIES = 4
 _LONGEST_TITLE = 80
-_BEGIN_OF_OUTAGE = "turns of sessions wait until %s can be used: %s"
+_BEGIN_OF_OUTAGE = "turns of sessions wait until %s is usable again: %s"
 _END_OF_OUTAGE = "%s is usable again; turns written: %d"
 
 
@@ -88,12 +88,12 @@ class SessionRecorder:
     def _add_to_journal(self, turn: TurnOfSession) -> int:
         if self._journal is None or self._is_emptying:
             return 0
-        # The turns of a slow chat go to the store alone, those of a busy one many at a time.
+        # A slow chat writes each turn to the store alone, a busy one many at a time.
         is_slow = time.monotonic() - self._written_at >= _SECONDS_BEFORE_WRITING
         return self._journal.add(turn, is_store_idle=is_slow and self._queued == self._written)
 
     def flush(self, seconds: float = 5.0, *, empties_journal: bool = False) -> None:
-        """Wait until all turns that were queued are written or cannot be, but no longer than that."""
+        """Wait until all queued turns are written or a fault stops that, for at most `seconds`."""
         with self._lock:
             queued = self._queued
             if empties_journal:
@@ -106,7 +106,7 @@ class SessionRecorder:
                 )
 
     def close(self) -> None:
-        """Write what waits, if the file can be used within a second, and end the thread; idempotent."""
+        """Write waiting turns, if the file is usable within a second, and end the thread; idempotent."""
         with self._lock:
             self._is_closed = True
             self._has_work.notify()
@@ -136,7 +136,7 @@ class SessionRecorder:
             del turns
 
     def _take(self) -> list[TurnOfSession]:
-        """The turns that wait longest, a moment after the first of them; none when the recorder is closed."""
+        """The oldest waiting turns, a moment after the first was queued; none once the recorder is closed."""
         with self._lock:
             self._has_work.wait_for(lambda: self._waiting or self._is_closed)
             self._has_work.wait_for(
@@ -152,7 +152,7 @@ class SessionRecorder:
         return self._is_urgent or (is_much and not self._has_fault)
 
     def _put_back(self, turns: Sequence[TurnOfSession], fault: Unusable) -> None:
-        """Have turns wait for the file, unless the recorder is closed and has tried often enough."""
+        """Put turns back into the queue, unless the recorder is closed and has tried often enough."""
         self._outage.report_fault(fault)
         left: Sequence[TurnOfSession] = ()
         with self._lock:

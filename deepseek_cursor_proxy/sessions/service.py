@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.sessions.trajectory import Node, Session, SessionOptions
 
 _FILE_NAME = "sessions.sqlite3"
-# A client that uses a session asks every few seconds; one that expires or is pruned since may get one more answer.
+# A client that uses a session asks every few seconds. An expired or pruned session may get one more answer.
 _SECONDS_KNOWN = 5.0
 _MOST_KNOWN = 1000
 # What a client needs between its first session and its first answer, thinking included.
 _SECONDS_PENDING = 900.0
 _MOST_PENDING = 1000
 _MOST_CHARACTERS_PENDING = 1_000_000
-# Of an id as we make it.
+# Characters of the ids that we make.
 _ID_LENGTH = 36
 
 
@@ -63,7 +63,7 @@ class SessionService:
     """An observer, and the way to the store. Called by handler threads; the lock protects all but `_known`."""
 
     def __init__(self, config: ProxyConfig, store_path: Path) -> None:
-        """`store_path` is that of the reasoning."""
+        """`store_path` is the path of the reasoning store."""
         self._config = config
         self._path = sessions_path(config, store_path)
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class SessionService:
     # Sessions …
 
     def create(self, caller: bytes, options: "SessionOptions", *, is_known: bool) -> "Session":
-        """A new session; raises Unusable."""
+        """Create a session. Raises Unusable."""
         from deepseek_cursor_proxy.sessions.session_writer import storable
         from deepseek_cursor_proxy.sessions.trajectory import new_session
 
@@ -176,7 +176,7 @@ class SessionService:
         return store.get(caller, session) if store is not None else None
 
     def list(self, caller: bytes) -> "list[Session]":
-        """The sessions of a caller, newest first; raises Unusable."""
+        """The sessions of a caller, newest first. Raises Unusable."""
         with self._lock:
             pending = self._pending_sessions(caller)
         store = self._existing_store()
@@ -188,7 +188,7 @@ class SessionService:
         return [pending.session for key, pending in self._pending.items() if key[0] == caller and pending.is_alive]
 
     def nodes(self, session: str) -> "Iterator[Node]":
-        """The nodes of a session; raises Unusable."""
+        """The nodes of a session. Raises Unusable."""
         store = self._existing_store()
         return store.nodes(session) if store is not None else iter(())
 
@@ -209,14 +209,14 @@ class SessionService:
             self._recorder.flush()
 
     def knows(self, caller: bytes, session: str) -> bool:
-        """Whether the caller has this session; True where that cannot be found out, because no answer fails for it."""
+        """Whether the caller has this session; True if the file cannot be read, so that no answer fails for that."""
         try:
             return self._look_up(caller, session) is not None
         except Unusable:
             return True
 
     def reads_written_calls(self, caller: bytes, session: str) -> bool:
-        """Whether the session was created with a tool parser by name; False where that cannot be found out."""
+        """Whether the session was created with a tool parser by name; False if the file cannot be read."""
         try:
             found = self._look_up(caller, session)
         except Unusable:
@@ -224,7 +224,7 @@ class SessionService:
         return found is not None and found.options.reads_written_calls
 
     def _look_up(self, caller: bytes, session: str) -> "Session | None":
-        """The session as it was a moment ago, or longer ago if the file cannot be read; raises Unusable."""
+        """The session as it was a moment ago, or longer ago if the file cannot be read. Raises Unusable."""
         key, now = (caller, session), time.monotonic()
         until, known = self._known.get(key, (0.0, None))
         if until > now:
@@ -252,7 +252,7 @@ class SessionService:
             store = self._existing_store()
             if store is None or not store.contains(caller, session):
                 return False
-            # What waits may have turns of it, and so may the journals: ours, and that of a process that was killed.
+            # The queue may hold turns of it, and so may the journals: ours, and those of killed processes.
             if self._recorder is not None:
                 self._recorder.flush(empties_journal=True)
             store = self.store()
@@ -262,7 +262,7 @@ class SessionService:
         return is_deleted
 
     def count(self) -> int | None:
-        """How many sessions there are; None if that cannot be found out."""
+        """The number of sessions; None if the file cannot be read."""
         with self._lock:
             pending = sum(pending.is_alive for pending in self._pending.values())
         try:
@@ -272,7 +272,7 @@ class SessionService:
             return None
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write waiting turns and close the file."""
         if self._recorder is not None:
             self._recorder.close()
         self._reopener.close()

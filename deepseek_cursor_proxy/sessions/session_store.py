@@ -52,13 +52,13 @@ from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_f
 
 _log = logging.getLogger(__name__)
 
-# Sessions that are recorded at the same time, as a rule a handful.
+# Sessions that are recorded at the same time, usually a handful.
 _MOST_SESSIONS_KNOWN = 64
-# In the column tool_parser after a parser that the client has asked for by name.
+# Suffix in the column tool_parser: the client asked for the parser by name.
 _BY_NAME = ", by name"
-# Messages in one read, which others that read wait for.
+# Messages in one read: other readers wait for it.
 _MOST_LOOKED_AT = 1000
-# Turns of a journal in one transaction, which others that write to the file wait for.
+# Turns of a journal in one transaction: other writers of the file wait for it.
 _MOST_TOGETHER = 100
 
 
@@ -141,7 +141,7 @@ class SessionStore:
         return self.insert(caller, new_session(options, model, self._clock()))
 
     def insert(self, caller: bytes, session: Session) -> Session:
-        """Add a new session, as it is used now; if there are too many, the longest unused go."""
+        """Add a new session, used now. Beyond the limit the least recently used ones are deleted."""
         session = session._replace(used_at=self._pruning.use_time())
         with self.database.transaction() as connection:
             _insert(connection, caller, session)
@@ -174,7 +174,7 @@ class SessionStore:
             return int(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
 
     def delete(self, caller: bytes, session: str) -> bool:
-        """Whether there was one; none of its bytes is left in the file."""
+        """Delete a session and all its bytes in the file. True if there was one."""
         with self.database.transaction() as connection:
             deleted = _delete(connection, "caller = ? AND uuid = ?", (caller, session))
             self._last_turns.pop(session, None)
@@ -350,7 +350,7 @@ class SessionStore:
 def _select_new(
     connection: sqlite3.Connection, turns: Sequence[TurnOfSession], journal: str
 ) -> Sequence[TurnOfSession]:
-    """The turns that are not written yet; those of the journal count as written from now on."""
+    """The turns that are not written yet. Those with a number of the journal count as written from now on."""
     number = max((turn.number for turn in turns), default=0)
     if not number:
         return turns

@@ -26,9 +26,9 @@ from deepseek_cursor_proxy.sessions.trajectory import Json, RecordedTurn, merge_
 _ROOT = 0
 # Few enough for one statement.
 _LINKS_PER_QUERY = 200
-# What is encoded came from JSON, so that nothing contains itself.
+# The values came from JSON, so none contains itself.
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
-# A file that an earlier version wrote may have sums that are infinite.
+# A file of an earlier version may have infinite sums.
 _from_json = json.JSONDecoder(parse_constant=lambda _: None).decode
 # The row of a link and its entries in three indexes.
 _BYTES_PER_LINK = 120
@@ -52,7 +52,7 @@ class WrittenTurn(NamedTuple):
     tools: Sequence[Json]
 
     def is_continued_by(self, messages: Sequence[Message], hashes: "array[int]") -> bool:
-        """Whether these messages are those of the turn, its answer, and more."""
+        """Whether these messages begin with the messages of the turn and its answer, and have more."""
         count = len(self.messages)
         if len(messages) <= count or hashes[:count] != self.messages:
             return False
@@ -75,7 +75,7 @@ def _hash(messages: Sequence[Message]) -> "array[int]":
 
 
 class _Place(NamedTuple):
-    """Where a turn belongs: the links of its messages that are there, that of its answer, its node, and its info."""
+    """Where a turn belongs: the stored links of its messages, the link of its answer, its node, and its info."""
 
     path: list[int]
     answer: int | None
@@ -101,7 +101,7 @@ class SessionWriter:
         self._connection = connection
         self._rows = rows
         self._turns: list[RecordedTurn] = []
-        # Of nodes that changed, what is not written yet.
+        # Changes of nodes that are not written yet.
         self._heads: dict[int, int] = {}
         self._infos: dict[int, Mapping[str, Any]] = {}
 
@@ -120,7 +120,7 @@ class SessionWriter:
         self._turns.append(turn)
 
     def finish(self, now: float) -> None:
-        """Write what is written once for all turns."""
+        """Write what all turns share."""
         self._rows.write()
         self._write_heads()
         rows = [(pack(info), node) for node, info in self._infos.items()]
@@ -185,7 +185,7 @@ class SessionWriter:
         if row is None:
             return None
         link, is_own, body, before = row
-        # The answer as it came is true; of what a client sends, the first with a reasoning is.
+        # Our own answer counts; of the messages that clients send, the first with a reasoning.
         if not is_own and not is_blank(message.reasoning) and not reasoning_of(unpack(body)):
             value = self._rows.write_message(self.session.id, message_json(message))
             self._connection.execute("UPDATE links SET message = ? WHERE id = ?", (value, link))
@@ -304,7 +304,7 @@ class Rows:
         return number
 
     def has_link_at(self, place: tuple[int, int, bytes]) -> bool:
-        """Whether a link with this session, parent and identity was added and is not written."""
+        """Whether a link with this session, parent and identity was added and not yet written."""
         return place in self._places
 
     def write(self) -> None:
@@ -321,7 +321,7 @@ class Rows:
         self._messages.clear()
 
     def write_message(self, session: int, message: Any) -> int:
-        """The id of a message, a prompt or a list of tools, which is added if it is not there."""
+        """The id of a message, a prompt or a list of tools, which is added if it is new."""
         text = encode(message)
         digest = sha256(text).digest()
         row = self._connection.execute("SELECT id FROM messages WHERE digest = ?", (digest,)).fetchone()
@@ -377,7 +377,7 @@ UNUSED = (
 
 
 def delete_unused(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
-    """Delete those of these messages that no chat has any more, and their bytes."""
+    """Delete the ones of these messages that no chat uses any more, and their bytes."""
     connection.execute("PRAGMA secure_delete = ON")
     for part in _divide(messages):
         connection.execute(f"DELETE FROM messages WHERE id IN ({','.join('?' * len(part))}) AND {UNUSED}", part)

@@ -73,12 +73,12 @@ class TurnOfSession(NamedTuple):
     caller: bytes
     session: str | UnnamedSession
     turn: RecordedTurn
-    # In the journal; 0 for one that is not there.
+    # Its number in the journal; 0 if it is not in the journal.
     number: int = 0
 
     @property
     def key(self) -> tuple[bytes, str | bytes]:
-        """The name of the session among those of all callers."""
+        """The session's name, unique among all callers."""
         return self.caller, self.session if isinstance(self.session, str) else self.session.chat
 
 

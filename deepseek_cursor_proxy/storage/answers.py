@@ -41,7 +41,7 @@ class CacheStats(NamedTuple):
 
 
 class _WaitingTotals(WriteBehind[CacheTotals]):
-    """By currency, what is not written yet."""
+    """The counts of each currency that are not written yet."""
 
     keeps_refused = False
 

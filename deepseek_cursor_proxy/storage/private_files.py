@@ -160,7 +160,7 @@ class InstallationSecret:
         return self._secret
 
     def _load(self) -> bytes:
-        """The secret in the file, created if there is none; in memory for a store in memory or a file that fails."""
+        """The secret in the file, which is created if absent; in memory if the store is, or if the file fails."""
         new = os.urandom(_SECRET_BYTES)
         if str(self._store) == ":memory:":
             return new

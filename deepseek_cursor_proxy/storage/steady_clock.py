@@ -37,7 +37,7 @@ class PruningClock:
         self._wall = wall or time.time
         self._monotonic = monotonic or time.monotonic
         self._lock = threading.Lock()
-        # How far the system's clock is ahead of the monotonic one, as it is believed.
+        # By how much the system's clock is ahead of the monotonic one, as far as we believe it.
         self._offset = self._wall() - self._monotonic()
         self._jump: _Jump | None = None
 

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The mean hardly changes after that.
+# The mean hardly changes after this many samples.
 _FIRST_SAMPLES = 16
 _SECONDS_BETWEEN_SAMPLES = 60.0
-# Tokens of a prompt that is sampled; its estimate takes 7 ms. Longer prompts teach no more.
+# Longest prompt that is sampled: its estimate takes 7 ms, and a longer one teaches no more.
 _MOST_TOKENS = 32_000
-# The proxy is idle if it uses less CPU than this within that time. A sample that finds it busy so often is dropped.
+# The proxy is idle if it uses less CPU than this within this time. After so many busy tries a sample is dropped.
 _IDLE_CPU_SECONDS = 0.005
 _SECONDS_TO_BE_IDLE = 0.1
 _MOST_TRIES = 50
@@ -50,7 +50,7 @@ class TokenCounter:
     """Called by handler threads. The lock protects `_sampled`, `_sample` and the start of the loader."""
 
     def __init__(self, config: ProxyConfig, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Open no file."""
+        """Opens no file."""
         self._path = config.tokenizer
         self._ratios = TokenRatios(database, clock=clock)
         self._clock = clock
@@ -83,7 +83,7 @@ class TokenCounter:
         self._sampler.wake()
 
     def close(self) -> None:
-        """Idempotent; the owner of the database closes it."""
+        """Stop sampling and write the ratios; idempotent. The owner of the database closes it."""
         self._sampler.close()
         self._ratios.close()
 
@@ -127,7 +127,7 @@ class TokenCounter:
         return self._tokenizer is not None
 
     def load_tokenizer(self) -> "BpeTokenizer | None":
-        """The tokenizer of the settings; waits until its file is read. None if there is none that can be used."""
+        """The tokenizer of the settings, once its file is read; None if there is none or it is not usable."""
         if self._path is None:
             return None
         if not self._is_loaded(self._path):

@@ -1,4 +1,4 @@
-"""What is left on an account at DeepSeek: the answer of `GET /user/balance`, checked."""
+"""The balance of an account at DeepSeek: the answer of `GET /user/balance`, checked."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class Account(NamedTuple):
 
 
 def read_account(body: Mapping[str, Any]) -> Account:
-    """Raises UpstreamFailed for an answer that is none of DeepSeek's."""
+    """Parse an answer of `GET /user/balance`. Raises UpstreamFailed if it is not DeepSeek's."""
     infos = [as_object(info) for info in as_list(body.get("balance_infos"))][:_MOST_CURRENCIES]
     if not isinstance(body.get("is_available"), bool) or "balance_infos" not in body:
         raise UpstreamFailed(

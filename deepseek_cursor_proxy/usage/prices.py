@@ -201,7 +201,7 @@ def _override(built_in: Rates | None, own: Mapping[str, float], peak: str) -> Ra
 
 
 def add_costs(costs: Sequence[Cost | None]) -> Cost | None:
-    """The cost of several calls together; None if that of one is not known, or there are none."""
+    """The cost of several calls together; None if there are none, or the cost of one is unknown."""
     known = [cost for cost in costs if cost is not None]
     if not known or len(known) < len(costs):
         return None

@@ -43,7 +43,7 @@ def write_sums(connection: sqlite3.Connection, sums: Mapping[DayGroup, DaySums])
 
 
 def _bounded(connection: sqlite3.Connection, group: DayGroup) -> DayGroup:
-    """The group, or that of all others if the day has too many."""
+    """The group itself, or the one for all others if the day has too many groups."""
     where = " AND ".join(f"{name} = ?" for name in _GROUP)
     if connection.execute(f"SELECT 1 FROM usage_days WHERE {where}", group).fetchone() is not None:
         return group
@@ -52,7 +52,7 @@ def _bounded(connection: sqlite3.Connection, group: DayGroup) -> DayGroup:
 
 
 def has_tables(connection: Reader) -> bool:
-    """Whether the file has a ledger: those of older versions have none."""
+    """Whether the file has a ledger: files of older versions have none."""
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'usage_days'").fetchone() is not None
 
 
@@ -65,7 +65,7 @@ def read_days(connection: Reader, since: str, until: str) -> list[tuple[DayGroup
 
 
 def read_answered_keys(connection: Reader) -> frozenset[str]:
-    """The keys of callers that got answers, those of the last days if there are very many."""
+    """The keys of callers that got answers; of very many, those of the last days."""
     found = connection.execute(
         "SELECT key FROM usage_days WHERE requests > failed GROUP BY key ORDER BY max(day) DESC LIMIT ?",
         (_MAX_ANSWERED_KEYS,),

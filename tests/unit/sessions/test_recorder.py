@@ -193,7 +193,7 @@ class TestSessionRecorder(unittest.TestCase):
             self.recorder.flush(PATIENCE)
         self.assertEqual([["a", "b", "c", "d"]], self.store.batches)
         self.assertEqual(2, len(logged.output), logged.output)
-        self.assertIn("until sessions.sqlite3 can be used: the disk is full; free some space", logged.output[0])
+        self.assertIn("until sessions.sqlite3 is usable again: the disk is full; free some space", logged.output[0])
         self.assertIn("turns written: 4", logged.output[1])
 
     def test_turns_that_wait_are_tried_again_without_a_flush(self) -> None:
