@@ -325,14 +325,14 @@ def _credential(request: HttpRequest) -> str | None:
     headers = request.headers
     scheme, _, token = headers.get("authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
-    given = [key for key in (bearer, headers.get("x-api-key", "").strip(), headers.get("api-key", "").strip()) if key]
+    azure = headers.get("api-key", "").strip()
+    given = list(filter(None, (bearer, headers.get("x-api-key", "").strip(), azure)))
     own = [key for key in given if not is_anthropic_key(key)]
     if given and not own:
         raise WrongKey(
             "This is a key of Anthropic (sk-ant-…), which is never sent to DeepSeek. Set ANTHROPIC_AUTH_TOKEN to the "
             "key for this proxy, and unset ANTHROPIC_API_KEY."
         )
-    azure = headers.get("api-key", "").strip()
     if azure in own and own[0] != azure:
         raise BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")
     return own[0] if own and is_credential(own[0]) else None

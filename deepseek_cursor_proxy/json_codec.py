@@ -7,6 +7,7 @@ In a client's JSON a field of the wrong type raises a BadRequest that names it; 
 clients. In upstream's JSON such a field counts as absent (`as_object` and its kind).
 """
 
+import codecs
 import itertools
 import json
 import json.encoder
@@ -57,7 +58,7 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
     if not body or body.isspace():
         raise BadRequest("The request body is empty; send a JSON object.", code="empty_body")
     try:
-        text = body.decode("utf-8-sig")
+        text = body.removeprefix(codecs.BOM_UTF8).decode()
         _check_value_count(body)
         value = _decode(text)
         if len(text) >= _LONG_TO_COUNT or text.count("{") + text.count("[") > MAX_JSON_DEPTH:
@@ -254,9 +255,24 @@ def _finite_or_none(text: str) -> float | None:
     return number if abs(number) != float("inf") else None
 
 
-_decode_upstream = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none).decode
+def _make_decoder(decoder: json.JSONDecoder) -> Callable[[str], Any]:
+    """Its `decode` without the search for white space around a value: for a small one half of the time."""
+    scan_once: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
+
+    def decode(text: str) -> Any:
+        try:
+            value, end = scan_once(text, 0)
+        except StopIteration:
+            # White space before the value, or no value.
+            return decoder.decode(text)
+        return decoder.decode(text) if text[end:].strip(" \t\r\n") else value
+
+    return decode
+
+
+_decode_upstream = _make_decoder(json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none))
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-_decode = _decoder.decode
+_decode = _make_decoder(_decoder)
 # The value that begins at an index of a text, and the index after it; ValueError if there is none.
 scan = _decoder.raw_decode
 # The same text for all spellings of a value: keys sorted, no white space.
