@@ -111,14 +111,11 @@ class Attempt:
         self.prepared: PreparedRequest | None = None
         # Set once the upstream accepts, or to a cached answer.
         self.response: UpstreamResponse | ReplayedResponse | None = None
+        self.is_cached = False
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
         # Converts calls in the model's own markup, once the answer is read.
         self.written_calls: WrittenCalls | None = None
-
-    @property
-    def is_cached(self) -> bool:
-        return isinstance(self.response, ReplayedResponse)
 
     @property
     def absence_means_none(self) -> bool:
@@ -226,7 +223,7 @@ class Attempt:
 
     def use_cached(self, answer: ReplayedResponse | None) -> None:
         """Take an answer of the response cache in place of a response, if there is one."""
-        self.response, self._sent = answer, None
+        self.response, self._sent, self.is_cached = answer, None, answer is not None
         if answer is not None:
             # The tracker records a hit like any other request of its chat; `Sent` is not emitted.
             self._record_acceptance(0)

@@ -377,6 +377,9 @@ _RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore", lambda keys:
 def restore(request: ChatRequest, history: History, stored: StoredTexts, memory: ChatMemory = NO_MEMORY) -> Restoration:
     """Restore the reasoning of every assistant that has a source, and strip our display from its text."""
     messages = list(request.messages)
+    if not any(history.keys):
+        # The first question of a chat.
+        return Restoration(repair(messages), (), ())
     aliases: list[KeyAlias | None] = []
     lookup = memory.look_up(_RESTORE, history.keys)
     # This history when it was shorter.
