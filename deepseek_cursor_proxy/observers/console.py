@@ -19,14 +19,16 @@ so they hold figures and names, and no text of a request.
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
+from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
+from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
-from deepseek_cursor_proxy.usage.prices import format_amount
+from deepseek_cursor_proxy.usage.prices import Cost, format_amount
 
 _log = logging.getLogger(__name__)
 
@@ -102,10 +104,22 @@ class Console:
             self._release(number)
         elif self._held.pop(number, None) is not None:
             edge = "─"
-        name = safe_text(event.facts.requested_model, 60) if edge == "─" else ""
         last = event.last_prompt
-        is_same_cache = last is not None and (last.upstream, last.model) == (event.upstream, event.facts.model)
-        self._print(edge, number, _format_finished, event.without_texts(), is_same_cache, name)
+        ended = _Ended(
+            safe_text(event.facts.requested_model, 60) if edge == "─" else "",
+            event.end,
+            event.timing.total,
+            event.retries,
+            event.is_cached,
+            event.finish_reason,
+            event.tokens,
+            event.cost,
+            event.divergence,
+            event.repair.words() if event.repair is not None else "",
+            last,
+            last is not None and last.model == event.facts.model and last.upstream == event.upstream,
+        )
+        self._print(edge, number, _format_finished, ended)
         for message in filter(None, (event.message, *event.other_messages)) if self._verbose else ():
             _print_body("DeepSeek said", {"reasoning": message.reasoning, "content": message.content})
 
@@ -160,6 +174,25 @@ class Console:
         if self._colour:
             return f"{_DIM}{edge} #{number}{_PLAIN} {colour}{text}{_PLAIN}"
         return f"{edge} #{number} {text}"
+
+
+class _Ended(NamedTuple):
+    """What the last line of a request shows; the event itself would keep the texts of client and model."""
+
+    # Of the model, if this is the only line: no upstream has accepted the caller.
+    name: str
+    end: events.End
+    seconds: float
+    retries: int
+    is_cached: bool
+    finish_reason: str | None
+    tokens: Tokens | None
+    cost: Cost | None
+    divergence: Divergence | None
+    repair: str
+    last_prompt: PromptTokens | None
+    # Whether the last prompt went to the same upstream and model.
+    is_same_cache: bool
 
 
 # Returns a text and its colour.
@@ -229,9 +262,8 @@ def _retries(count: int) -> list[str]:
     return [f"{count} {'retry' if count == 1 else 'retries'}"] if count else []
 
 
-def _format_finished(event: events.Finished, is_same_cache: bool, name: str) -> tuple[str, str]:
-    """The last line; the only one of a caller that no upstream has accepted begins with the name of the model."""
-    last, tokens, is_good = event.last_prompt, event.tokens, event.end is events.COMPLETED
+def _format_finished(ended: _Ended) -> tuple[str, str]:
+    last, tokens, is_good = ended.last_prompt, ended.tokens, ended.end is events.COMPLETED
     before, has_lost_cache = "", False
     # A prompt that is shorter than the cached part of the last one is a different one.
     if last is not None and tokens is not None and last.share >= _LEAST_SHARE and tokens.prompt >= last.cached:
@@ -239,29 +271,30 @@ def _format_finished(event: events.Finished, is_same_cache: bool, name: str) -> 
         has_lost_cache = tokens.hit < tokens.prompt * last.share / 2
         before = f", was {int(100 * last.share)} %" if has_lost_cache else ""
     parts = [format_tokens(tokens, before)] if tokens is not None else []
-    if event.divergence is not None:
+    if ended.divergence is not None:
         price = ""
-        if event.cost is not None and event.cost.divergence:
-            price = f", about {format_amount(event.cost.divergence, event.cost.currency)}"
-        parts.append(f"prefix lost: {event.divergence.words()}{price}")
+        if ended.cost is not None and ended.cost.divergence:
+            price = f", about {format_amount(ended.cost.divergence, ended.cost.currency)}"
+        parts.append(f"prefix lost: {ended.divergence.words()}{price}")
     elif has_lost_cache:
         forgot, other = "the chat is unchanged: DeepSeek forgot it", "another upstream has its own cache"
-        parts.append(forgot if is_same_cache else other)
-    if event.repair is not None:
-        parts.append(f"repaired: {event.repair.words()}")
-    if event.finish_reason:
-        parts.append(safe_text(event.finish_reason, 40))
-    if event.is_cached:
+        parts.append(forgot if ended.is_same_cache else other)
+    if ended.repair:
+        parts.append(f"repaired: {ended.repair}")
+    if ended.finish_reason:
+        parts.append(safe_text(ended.finish_reason, 40))
+    if ended.is_cached:
         parts.insert(0, "cached answer")
     if not is_good:
-        parts[:0] = [_format_end(event.end), *_retries(event.retries)]
-    parts.append(f"{event.timing.total:.1f} s")
-    if event.cost is not None:
-        parts.append(format_amount(event.cost.amount, event.cost.currency))
+        parts[:0] = [_format_end(ended.end), *_retries(ended.retries)]
+    parts.append(f"{ended.seconds:.1f} s")
+    if ended.cost is not None:
+        parts.append(format_amount(ended.cost.amount, ended.cost.currency))
     elif tokens is not None:
         parts.append("cost unknown")
     text = f"{'completed' if is_good else 'ended':<10} {' · '.join(parts)}"
-    return f"{name} {text}" if name else text, _RED if not is_good else _YELLOW if has_lost_cache else _GREEN
+    text = f"{ended.name} {text}" if ended.name else text
+    return text, _RED if not is_good else _YELLOW if has_lost_cache else _GREEN
 
 
 def _format_end(end: events.End) -> str:

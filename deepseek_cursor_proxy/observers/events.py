@@ -227,11 +227,6 @@ class Finished(NamedTuple):
     def number(self) -> int:
         return self.facts.number
 
-    def without_texts(self) -> "Finished":
-        """The event for an observer that keeps it: its figures, and no text of client or model."""
-        facts = RequestFacts(self.facts.number, self.facts.started_at, self.facts.api)
-        return self._replace(facts=facts, message=None, usage=None, prepared=None, other_messages=(), logprobs=None)
-
 
 class PictureDescribed(NamedTuple):
     """A call to put a picture into words, for a model that sees none, is over: `outcome` is "described" or an error.
