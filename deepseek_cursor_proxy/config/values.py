@@ -6,10 +6,9 @@ a StartupError of one line.
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config.declaration import (
@@ -107,15 +106,14 @@ def _day(key: str, value: Any, origin: str) -> str:
         raise refusal(key, [text], "has an entry that is not a date such as 2027-02-09", origin) from None
 
 
-@dataclass(frozen=True)
-class PassthroughRoute:
+class PassthroughRoute(NamedTuple):
     """Another upstream with an OpenAI-compatible API, and the environment variable that holds its key."""
 
     base_url: str
     key_env: str
 
     def toml(self) -> dict[str, str]:
-        return vars(self)
+        return self._asdict()
 
 
 def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:

@@ -9,7 +9,6 @@ names that they list are known as well, and NAME/model is the model of one of th
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -30,8 +29,7 @@ _LONGEST_NAME = 200
 _KNOWN_NAMES = 128
 
 
-@dataclass(frozen=True)
-class ModelChoice:
+class ModelChoice(NamedTuple):
     """The model for a request; `effort` (in the client's words) and `thinking` if the name has a suffix for them."""
 
     model: str
@@ -54,7 +52,7 @@ def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str,
         # A name of the host itself, with its own suffixes such as :free.
         return ModelChoice(requested.strip())
     is_known = match.choice.model in KNOWN_MODELS and not match.is_alias
-    return replace(match.choice, model=default) if has_own_names and is_known else match.choice
+    return match.choice._replace(model=default) if has_own_names and is_known else match.choice
 
 
 @lru_cache(_KNOWN_NAMES)
@@ -67,7 +65,7 @@ def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
         inner = _find(name, {}, config.upstream_model, listed)
         # A name that only this upstream knows goes there as it is.
         choice = inner.choice if inner.weight else ModelChoice(name)
-        return replace(choice, model=f"{upstream}/{choice.model}")
+        return choice._replace(model=f"{upstream}/{choice.model}")
     match = _find(requested, config.models, config.upstream_model, listed)
     choice = match.choice
     if match.is_alias and split_name(choice.model, config.upstreams) is not None:
@@ -77,7 +75,7 @@ def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
     if not match.weight and any(table.models and table.sent_model(requested) for table in config.upstreams.values()):
         # A table lists a prefix of it.
         return ModelChoice(requested.strip())
-    return choice if match.is_alias or is_served(choice.model, config) else replace(choice, model=config.upstream_model)
+    return choice if match.is_alias or is_served(choice.model, config) else choice._replace(model=config.upstream_model)
 
 
 def resolve_claude(requested: str, config: ProxyConfig) -> str:

@@ -8,7 +8,7 @@ of the chat begins with the same bytes and DeepSeek's prefix cache goes on hitti
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
@@ -20,8 +20,7 @@ _PREAMBLE = (
 )
 
 
-@dataclass(frozen=True)
-class Transcription:
+class Transcription(NamedTuple):
     messages: tuple[Message, ...]
     # How many messages the transcript replaces, and where native history begins in the client's numbering.
     transcript_count: int

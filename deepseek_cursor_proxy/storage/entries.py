@@ -43,12 +43,10 @@ and responses have the time of their creation, usage that of the end of the requ
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A table, its columns, and the limits that hold unless others are given.
 
     key, values        the columns by which a row is found, and those that it holds

@@ -7,7 +7,6 @@ memory, where it is found. Old rows are deleted on a thread that no answer waits
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 
 from deepseek_cursor_proxy.net.threads import BackgroundTask
@@ -57,7 +56,7 @@ class Table(Generic[_Entry]):
 
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         pruning, limits = options.pop("pruning", None), cast("dict[str, Any]", options)
-        self.kind = replace(self.kind, **limits)
+        self.kind = self.kind._replace(**limits)
         self.database = database
         self.pruning = pruning or PruningClock(tolerance_for(self.kind.max_age_seconds))
         self.rows: Rows = open_rows(database, self.kind, self.pruning)

@@ -6,9 +6,9 @@ others, and `chat_of` makes one for another host of the models.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
@@ -19,8 +19,7 @@ from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.redaction import hide_texts
 
 
-@dataclass(frozen=True)
-class UpstreamApi:
+class UpstreamApi(NamedTuple):
     """One of DeepSeek's APIs. `read_answer` and the reader return deltas that add up to the same reply."""
 
     # Appended to the configured base URL.
@@ -59,7 +58,7 @@ def chat_of(host: Host) -> UpstreamApi:
 def with_server_tools(chat: UpstreamApi) -> UpstreamApi:
     """The same chat completions API, for a request with tools that DeepSeek runs itself."""
     open_reader = partial(StreamReader, has_server_tools=True)
-    return replace(chat, read_answer=_read_searched_answer, open_reader=open_reader, runs_server_tools=True)
+    return chat._replace(read_answer=_read_searched_answer, open_reader=open_reader, runs_server_tools=True)
 
 
 def _read_searched_answer(body: Mapping[str, Any]) -> list[Delta]:

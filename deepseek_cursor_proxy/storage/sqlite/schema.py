@@ -8,7 +8,7 @@ a step that was released never changes.
 import re
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.storage.faults import Damaged, Unusable
 
@@ -83,8 +83,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
 OF_ANOTHER_PROGRAM = "it is a database of another program, which is left alone"
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(NamedTuple):
     """The tables of one kind of file: the number that marks it, and the migrations."""
 
     application_id: int

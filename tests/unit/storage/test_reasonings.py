@@ -5,7 +5,6 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -372,7 +371,7 @@ class TestCosts(StoreTestCase):
 
     def test_a_turn_costs_the_same_after_400_turns_as_after_twenty(self) -> None:
         # Not on a thread of its own, whose instructions would count.
-        kind = replace(ReasoningStore.kind, writes_between_prunings=10**9)
+        kind = ReasoningStore.kind._replace(writes_between_prunings=10**9)
         self.enterContext(mock.patch.object(ReasoningStore, "kind", kind))
         store = self.store(self.path)
         steps = [self.steps(store, number) for number in range(401)]

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -523,7 +522,7 @@ class TestReopening(StoreFileTestCase):
             self.assertIsNotNone(store.get(ME, "new"))
 
     def test_a_file_of_schema_version_two_keeps_its_rows(self) -> None:
-        with mock.patch.object(schema, "STORE", replace(schema.STORE, migrations=schema.MIGRATIONS[:2])):
+        with mock.patch.object(schema, "STORE", schema.STORE._replace(migrations=schema.MIGRATIONS[:2])):
             older = self.open()
             with older.transaction() as connection:
                 connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")

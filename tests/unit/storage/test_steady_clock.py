@@ -3,7 +3,6 @@
 import math
 import tempfile
 import unittest
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -244,7 +243,7 @@ class TestStores(unittest.TestCase):
         self.restart()
         for table in (self.reasonings, self.chats, self.pictures, self.responses, self.answers):
             most = 2 if table is self.responses else 1
-            table.rows.kind = replace(table.kind, max_rows=most, max_bytes=200 if table is self.answers else math.inf)
+            table.rows.kind = table.kind._replace(max_rows=most, max_bytes=200 if table is self.answers else math.inf)
         self.sessions._limits = self.sessions._limits._replace(sessions=1)
         self.prune()
         self.assertEqual(

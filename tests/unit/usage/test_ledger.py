@@ -7,7 +7,6 @@ import sqlite3
 import stat
 import threading
 import unittest
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from unittest import mock
@@ -191,7 +190,7 @@ class TestBounds(LedgerTestCase):
         self.assertEqual(9, self.all_sums().requests)
 
     def test_pruning_runs_on_another_thread(self) -> None:
-        self.enterContext(mock.patch.object(UsageLedger, "kind", replace(UsageLedger.kind, writes_between_prunings=64)))
+        self.enterContext(mock.patch.object(UsageLedger, "kind", UsageLedger.kind._replace(writes_between_prunings=64)))
         opened = self.ledger()
 
         def write() -> None:

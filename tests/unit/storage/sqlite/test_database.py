@@ -7,7 +7,6 @@ import subprocess
 import sys
 import unittest
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -74,7 +73,7 @@ class TestDatabase(StoreFileTestCase):
     def test_migrations_start_at_the_version_of_the_file(self) -> None:
         self.open().close()
         step = ("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)",)
-        with mock.patch.object(schema, "STORE", replace(schema.STORE, migrations=[*schema.MIGRATIONS, step])):
+        with mock.patch.object(schema, "STORE", schema.STORE._replace(migrations=[*schema.MIGRATIONS, step])):
             self.open().close()
             self.assertEqual(1, count(self.open()))
 
