@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ClientRequest(NamedTuple):
-    """A request of an admitted caller with its body decoded, which nothing changes."""
+    """A request of an admitted caller, with its decoded body, which must not be changed."""
 
     http: HttpRequest
     caller: Caller
@@ -53,7 +53,7 @@ _OWN_FIELDS = ("cache", "nomyo")
 class Endpoint:
     """Serves one request with the services; immutable.
 
-    Called by the thread of the client and, for a background response, by that of its job.
+    Called by a worker and, for a background response, by the job's thread.
     """
 
     def __init__(self, services: Services, report: RequestReport) -> None:
@@ -92,7 +92,7 @@ class GenerationEndpoint(Endpoint):
         create: Callable[[ClientRequest], HttpReply],
         model: str | None = None,
     ) -> HttpReply:
-        """What `create` replies, or another upstream if the model has one for this API; `model` replaces the body's."""
+        """Reply with `create`, or relay the request if its model has another upstream; `model` replaces the body's."""
         caller = self._services.access.admit(request)
         context = self.context(caller, request.peer)
         raw = request.read_body()
@@ -112,7 +112,7 @@ class GenerationEndpoint(Endpoint):
         return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services, self._report)
 
     def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
-        """The exchange of a call that DeepSeek accepted, or a late one; `access` records whether it accepts the key."""
+        """Open the exchange, or a LateExchange; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(request.caller)
         if config.response_cache != "off" and generation.request.choices == 1:

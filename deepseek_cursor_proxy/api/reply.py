@@ -103,7 +103,7 @@ def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Ev
 
 
 def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
-    """The reply, as soon as it is known whether it is the value or begins with a blank."""
+    """The reply: the whole value or, if that takes longer than `blank_seconds`, a body that begins with a blank."""
     blanks = _take_all(exchange, batches, writer, blank_seconds)
     body: bytes | Body
     try:
@@ -145,7 +145,7 @@ def failure(error: Exception) -> ProxyError:
 
 
 def internal_error(error: Exception) -> InternalError:
-    """The error for a bug of ours, which is logged."""
+    """Log a bug, and return the error for the client."""
     details = _log.isEnabledFor(logging.DEBUG)
     _log.error("unexpected %s while streaming an answer", type(error).__name__, exc_info=details)
     return InternalError()
@@ -212,7 +212,7 @@ class LateExchange:
         self._is_closed = False
 
     def open_in_time(self) -> OpenExchange | None:
-        """The exchange if the texts are there before the first heartbeat is due; what it raises is not reported."""
+        """Open the exchange if the texts are there before the first heartbeat is due, else None; reports no error."""
         try:
             if not self._texts.wait(self._heartbeat_seconds):
                 return None

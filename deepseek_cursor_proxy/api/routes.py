@@ -5,8 +5,8 @@ client's API, with a sentence that says what to do; only ClientGone is raised, b
 
 To add a route, add a line to `_TABLE`. A plain function there, like `_list_models`, checks no key, sees only the
 configuration and imports little. Any other endpoint is a method of an Endpoint, which has `_services`; it calls
-`access.admit` first. Both get the request and the {} of the path. Below a session's own URL is the path
-of any API; those requests are recorded.
+`access.admit` first. Both get the request and the {} of the path. Every path of an API also exists below a session's
+own URL, where requests are recorded.
 """
 
 import logging
@@ -193,7 +193,7 @@ class App:
         except ProxyError as error:
             reply = self._refuse(error, request, name, report)
         except BaseException as error:
-            # The client left, or a bug of ours, which the server answers.
+            # The client left, or this is a bug, which the server answers.
             self._report_refused(error, request, name, report)
             raise
         return HttpReply(reply.status, reply.body, reply.headers + self._cors_headers) if self._cors_headers else reply
@@ -281,7 +281,7 @@ _OPENAI_PATH = re.compile(r"(?:/v1)?/(?:chat|responses|openai)(?:/|\Z)")
 
 
 def _speaks_messages(request: HttpRequest) -> bool:
-    """Whether a request is meant for Anthropic's API, also where nothing answers it."""
+    """Whether a request is meant for Anthropic's API, even at an unknown path."""
     path = _normalize(request.path)
     if _MESSAGES_PATH.match(path):
         return True

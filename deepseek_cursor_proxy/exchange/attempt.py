@@ -91,7 +91,7 @@ class Attempt:
         # Whether the settings want the native API for every request of the client's API.
         is_native = shared.services.config.responses_upstream == "native"
         self._is_native = is_native and request.client_api == server_tools.RESPONSES
-        # The API that the client's API, or one of these tools, asks for; not every upstream has it.
+        # The API that the client's API, or a tool that DeepSeek runs itself, needs; not every upstream has it.
         self._wanted_api = shared.upstream_api
         self.api = self.upstream.api(self._wanted_api, request)
         if rules.needs_beta(request) and (self.upstream.beta_url is None or self.api.path != CHAT.path):

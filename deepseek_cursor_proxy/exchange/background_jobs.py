@@ -1,10 +1,10 @@
 """Jobs: work that goes on when the client that started it leaves, and that any number of clients may follow.
 
-A worker runs a job and appends its events. The job has a Wakeup in the place of a client: cancelling the job, or
-stopping the proxy, sets it, and ends whatever the work waits for as a client that leaves does. The events are held,
-packed, until the job is over: at most 16 million characters for each job, which is the bound of an answer. Jobs of
-unknown callers (`access`) are limited in number and size, so that they cannot fill the queue.
-This file knows no protocol, no store and no exchange.
+A worker of this file runs a job and appends its events. The job has a Wakeup in place of a client: cancelling the job,
+or stopping the proxy, sets it, and every wait of the work ends as if the client had left. The events are held, packed,
+until the job is over: at most 16 million characters for each job, which is the bound of an answer. Jobs of unknown
+callers (`access`) are limited in number and size, so that they cannot fill the queue. This file knows no protocol, no
+store and no exchange.
 """
 
 import logging
@@ -31,7 +31,7 @@ _CHECK_SECONDS = 0.25
 # A job whose peer is set ends within moments; no thread waits longer for it.
 _END_SECONDS = 1.0
 _RETRY_AFTER_SECONDS = 10
-# Of jobs for callers that are not known yet, all together; at most half of all jobs.
+# For the jobs of unknown callers together; their number is also at most half of all jobs.
 _MOST_UNACCEPTED = 16
 _MOST_UNACCEPTED_BYTES = 16 * 1024 * 1024
 # A comment of an event stream, as DeepSeek sends it to calls in its queue.
@@ -62,12 +62,12 @@ class Job:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was cancelled before the proxy stopped."""
+        """Whether the job was cancelled before the proxy stopped."""
         return self.peer.has_left()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it has to end because the proxy stops."""
+        """Whether the job must end because the proxy stops."""
         return self.peer.close_reason is not None
 
     # By the worker …
@@ -80,7 +80,7 @@ class Job:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """No more events follow; idempotent."""
+        """Mark the end of the events; idempotent."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
@@ -97,7 +97,7 @@ class Job:
         return JobEvents(self, peer, heartbeat_seconds)
 
     def read_after(self, count: int, seconds: float) -> bytes | Lull | None:
-        """Whole pieces after so many bytes, perhaps not all; a Lull when none came in time, None when none will."""
+        """Wait for whole pieces after the first `count` bytes; a Lull if none came in time, None after the last."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._log) > count or self._has_ended, seconds)
             return self._log.read(count) or (None if self._has_ended else BLOCKING)
@@ -107,7 +107,7 @@ class Job:
         return self._closed.wait(seconds)
 
     def close(self) -> None:
-        """The work is over; idempotent. Followers get the rest all the same."""
+        """End the job when its work is over; idempotent. Followers still get the remaining events."""
         self.end()
         self.peer.close()
         self._closed.set()
@@ -177,14 +177,14 @@ class Jobs:
         # Protects all below; notified when a job comes or is over, and when everything stops.
         self._changed = threading.Condition()
         self._queue: deque[_Task] = deque()
-        # Those that wait and those that run.
+        # Waiting and running tasks.
         self._tasks: dict[tuple[bytes, str], _Task] = {}
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._is_stopping = False
 
     def check(self, unaccepted_bytes: int = 0) -> None:
-        """Raise a ProxyError if no job, or none with so many of its bytes, can be submitted now."""
+        """Raise a ProxyError if no job can be submitted now; for an unknown caller `unaccepted_bytes` is its size."""
         with self._changed:
             if self._is_stopping:
                 raise ProxyStopping
@@ -203,7 +203,10 @@ class Jobs:
             )
 
     def submit(self, job: Job, run: Run) -> None:
-        """Have a worker, or the thread that cancels it first, call `run(job)`; else raise a ProxyError and close it."""
+        """Queue a job; a worker calls `run(job)`, or a thread that cancels it first.
+
+        Raises a ProxyError, and closes the job, if there is no place for it.
+        """
         task = _Task(job, run)
         try:
             with self._changed:
@@ -228,7 +231,7 @@ class Jobs:
         return None if task is None else task.job
 
     def cancel(self, job: Job) -> bool:
-        """End a queued job at once, have a running one end; `job.wait` waits for that. False if it ended before."""
+        """End a queued job at once, or interrupt a running one; `job.wait` waits for its end. False if it had ended."""
         with self._changed:
             task = next((queued for queued in self._queue if queued.job is job), None)
             if task is not None:
@@ -239,7 +242,7 @@ class Jobs:
         return is_first
 
     def stop(self, seconds: float) -> None:
-        """Accept no more jobs, end those that wait, and those that run after so many seconds. Idempotent."""
+        """Accept no more jobs, end the waiting ones, and after so many seconds the running ones. Idempotent."""
         deadline = Deadline.after(seconds)
         with self._changed:
             self._is_stopping = True
@@ -263,7 +266,7 @@ class Jobs:
     def _work(self) -> None:
         while (task := self._next_task()) is not None:
             self._run_task(task)
-            # It holds the whole answer, and the next task may be long in coming.
+            # The task holds a whole answer, and the next one may not come for long.
             del task
 
     def _next_task(self) -> _Task | None:

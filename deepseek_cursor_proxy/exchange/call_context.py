@@ -52,7 +52,7 @@ class RequestReport:
         self._is_known: Callable[[], bool] = lambda: False
         self._key = ""
         self.path_session = path_session
-        # The same once it is found to be one of the caller's sessions.
+        # `path_session`, once it is known to be a session of the caller.
         self.session = ""
         self.requested_model = ""
         self.stream = False
@@ -106,8 +106,8 @@ class RequestReport:
         )
 
     def copy_for(self, observer: Observer) -> "RequestReport":
-        """The same report with its events for this observer, which reports on one of several choices."""
-        # Taken now, so that all have the same.
+        """A copy of the report whose events go to this observer, which reports on one of several choices."""
+        # The number is taken now, so that all copies have the same.
         assert self.number
         other = copy.copy(self)
         other.emit = observer.emit
@@ -123,7 +123,7 @@ class RequestReport:
         """End the request with an error that came before an exchange; without effect if it has ended."""
         if self.has_ended:
             return
-        # `access` warns about the first, once.
+        # `access` itself warns about too many attempts, once.
         is_quiet = isinstance(error, (TooManyAttempts, ClientGone))
         self.end(Refused(self.facts(), route, End.of(error), self.seconds, is_quiet))
 

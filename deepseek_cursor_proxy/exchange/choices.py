@@ -1,8 +1,8 @@
 """ChoicesExchange: several answers to one request (n > 1), one exchange per choice, with the interface of one.
 
-DeepSeek answers with one choice per call, so each choice is a call of its own on a thread of its own; this file numbers
-their deltas and adds up their usage. The client's own thread watches the client, and ends all choices at once when it
-leaves or when one of them fails. Observers see one request: the events of its first choice, and one end.
+DeepSeek answers with one choice per call, so each choice is a separate call on a separate thread; this file numbers
+their deltas and adds up their usage. The thread that serves the request watches the client, and ends all choices at
+once when the client leaves or a choice fails. Observers see one request: the events of its first choice, and one end.
 """
 
 import queue
@@ -45,7 +45,7 @@ class _Signal(Enum):
 
 
 class _Output(NamedTuple):
-    """What the thread of a choice hands to the client's thread."""
+    """An output of a choice's thread, for the thread that serves the client."""
 
     choice: int
     item: Batch | BaseException | _Signal
@@ -64,13 +64,13 @@ class ChoicesExchange:
                 # The client of every choice: set, it interrupts whatever they wait for.
                 self._shared_peer = Wakeup()
                 stack.callback(self._shared_peer.close)
-                # Notified of every output, so that the client's thread can wait for output and client together.
+                # Notified of every output, so that one wait watches the outputs and the client together.
                 self._wakeup = Wakeup()
             except OSError:
                 raise _overload_error() from None
             stack.pop_all()
         self._outputs: queue.Queue[_Output] = queue.Queue(_MAX_WAITING_BATCHES)
-        # Those that came before all calls were accepted.
+        # Outputs that came before all calls were accepted.
         self._early_outputs: deque[_Output] = deque()
         self._exchanges: dict[int, Exchange] = {}
         self._is_closing = threading.Event()
@@ -108,7 +108,7 @@ class ChoicesExchange:
 
     @property
     def cache_state(self) -> str:
-        """Never used: a client that wants several answers wants different ones."""
+        """The cache is never used: a client that wants several answers wants different ones."""
         return ""
 
     @property
@@ -124,7 +124,7 @@ class ChoicesExchange:
         first: dict[str, Any] = {}
         unfinished = set(self._exchanges)
         try:
-            # It waits for other threads, whatever the consumer wants.
+            # This waits for other threads, with or without lulls.
             yield BLOCKING
             while unfinished:
                 choice, items = self._early_outputs.popleft() if self._early_outputs else self._next()
@@ -158,7 +158,7 @@ class ChoicesExchange:
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Idempotent. Ends every exchange, for that reason if there is one, and waits for its thread."""
+        """End every exchange, with this error if there is one, and wait for its thread. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -174,7 +174,7 @@ class ChoicesExchange:
             wakeup.close()
         self._outcome.emit(error)
 
-    # By the client's thread …
+    # By the thread that serves the client …
 
     def _start(
         self, slots: tuple[Slot, ...], context: CallContext, generation: GenerationRequest, services: Services
@@ -240,7 +240,7 @@ class _Outcome:
         self.finished: list[Finished] = []
 
     def emit(self, error: BaseException | None) -> None:
-        """Emit the one end of all choices, as soon as all of them ended."""
+        """Emit the one end of all choices, once all have ended."""
         if self.finished:
             self.report.end(self._merge(error))
 

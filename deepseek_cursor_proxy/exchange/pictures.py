@@ -3,11 +3,11 @@
     PictureTexts        the descriptions that one request needs
     PictureDescriber    the call that has a model which sees pictures put one into words
 
-Descriptions never fail a request: a picture without one, whatever the reason, is named, and tried again with the next
-request. While they are made the thread of the request waits, a few seconds at a time, so that its client can get a
-heartbeat. A description is one call without thinking. It is admitted, retried and paid for as any other call, stored
-for its caller, and shared by requests that want it at the same time (`shared_calls`). `deepseek/images` knows what is
-asked, and where the text goes.
+A failed description never fails a request: the picture is named instead, and described with the next request. While
+descriptions are made the thread of the request waits, a few seconds at a time, so that its client can get a heartbeat.
+A description is one call without thinking. It is admitted, retried and paid for as any other call, stored for its
+caller, and shared by requests that want it at the same time (`shared_calls`). `deepseek/images` knows the question,
+and where the text goes.
 """
 
 import contextlib
@@ -143,7 +143,7 @@ class PictureDescriber(NamedTuple):
         return self.services.shared_calls.join((self.context.namespace, digest), work, waiter)
 
     def _describe(self, digest: bytes, picture: Picture, peer: Peer) -> str | None:
-        """The description, as it is stored; None when there is none. Called by the thread of the call."""
+        """Have the picture described, and store the text; None if that fails. Called by the call's thread."""
         store, caller = self.services.picture_descriptions, self.context.namespace
         # The call before this one may have ended after the request had looked.
         if found := store.find(caller, [digest]):
@@ -162,7 +162,7 @@ class PictureDescriber(NamedTuple):
         except ClientGone:
             outcome, status = "client left", 499
         seconds = time.monotonic() - started
-        # An upstream that answers has accepted the key, or was called with one of the owner's, for a known caller.
+        # An upstream that answers has accepted the caller's key, or was called with the owner's for a known caller.
         has_answer = status == 200 or reply.usage is not None
         key = caller_digest(caller) if has_answer else self.context.report.key
         cost = None

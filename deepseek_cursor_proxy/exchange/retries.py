@@ -34,7 +34,7 @@ class TemporaryFailure(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """How long to wait before a retry, and why there is one: one of REASONS."""
+    """The wait before a retry, and the retry's reason, one of REASONS."""
 
     seconds: float
     reason: str

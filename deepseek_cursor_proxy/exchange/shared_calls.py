@@ -1,4 +1,4 @@
-"""SharedCalls: work that several requests want at the same time, done once on a thread of its own.
+"""SharedCalls: work that several requests want at the same time, done once, on its own thread.
 
 A request that wants a result joins the call for it, and is notified when the call is over. The call has a Wakeup in the
 place of a client: when the last request has left, it ends what the work waits for. This file knows no picture, no store
@@ -42,7 +42,7 @@ class SharedCalls:
         self._calls: dict[Key, SharedCall] = {}
 
     def join(self, key: Key, work: Work, waiter: Wakeup) -> SharedCall | None:
-        """The call for this key, begun if there is none; `waiter` is notified when it is over. None without threads."""
+        """Join the call for this key, or begin it; `waiter` is notified of its end. None if no thread is left."""
         with self._lock:
             call = self._calls.get(key)
             if call is None:
@@ -52,7 +52,7 @@ class SharedCalls:
             return call
 
     def leave(self, call: SharedCall, waiter: Wakeup, reason: Callable[[], ProxyError] | None = None) -> None:
-        """Wait no longer; the last one to leave ends the call, as a client that leaves does or with that error."""
+        """Stop waiting; the last waiter to leave ends the call, with `reason` or as if its client had left."""
         with self._lock:
             call.waiters.discard(waiter)
             if call.waiters or call.is_over:

@@ -1,4 +1,4 @@
-"""Upstreams: the servers that generations are asked for, and the order in which those that serve a model are asked.
+"""Upstreams: the servers that generate answers, and the order in which a request tries them.
 
 Without a table [upstreams] there is one, that of the settings `base_url` and `upstream_host`. With tables, a chat stays
 where it was answered last, for the prefix cache; a new one goes to
@@ -93,7 +93,7 @@ class Upstream:
         return self.keys is None or not self.keys.is_empty
 
     def is_ready_for(self, kind: RequestKind) -> bool:
-        """Whether it is worth asking now."""
+        """Whether its breaker and one of its keys are ready for such a request."""
         return (self.breaker is None or self.breaker.is_ready) and (self.keys is None or self.keys.is_ready_for(kind))
 
     @cached_property
@@ -149,17 +149,17 @@ class Candidate(NamedTuple):
 
 
 class RoutedChat(NamedTuple):
-    """A chat to find an upstream for: its digest and its caller's, and whether keys of the owner may be spent on it."""
+    """A chat to find an upstream for; `can_spend`: its caller may spend the keys of `key_env`."""
 
     digest: bytes
     caller: bytes = b""
     can_spend: bool = True
-    # The limit in which slots are reserved for it.
+    # The limit in which the chat has reserved slots.
     reserved: CallLimit | None = None
     max_tokens: object = None
 
     def kind(self, model: str) -> RequestKind:
-        """Its kind of request, for what an upstream calls its model."""
+        """The kind of its requests; `model` is the upstream's name of the model."""
         return RequestKind(self.caller, model, self.max_tokens)
 
 
@@ -190,7 +190,7 @@ class Upstreams:
         self._limits = limits
         self._now = now
         self._tables = config.upstreams
-        # The one of the settings; None where tables are used.
+        # The upstream of the settings; None if there are tables [upstreams].
         self.only = None if config.upstreams else Upstream.of_settings(config, forms)
         self._all = {
             name: Upstream.of_table(name, table, forms, _keys(name, table, held_key, environment))

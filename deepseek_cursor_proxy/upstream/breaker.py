@@ -1,4 +1,4 @@
-"""Breaker: whether an upstream is worth asking, by what became of the calls to it.
+"""Breaker: whether an upstream is worth calling, judged by the outcome of earlier calls.
 
     closed       calls go there; failures of several chats in a row, or one sure failure, open it
     open         calls go elsewhere if they can, for a time that doubles with every probe that fails

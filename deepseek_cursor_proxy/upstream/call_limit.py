@@ -143,7 +143,7 @@ class CallLimits:
             with self._lock:
                 new = CallLimit(self._limit_of(name), self._timeout, self._setting_of(name) or _SETTING)
                 if len(self._limits) >= _MOST_LIMITS:
-                    # A call that is about to use one of them counts for itself.
+                    # A call that already holds a dropped limit counts only there.
                     self._limits = {name: limit for name, limit in self._limits.items() if limit.is_used}
                 limit = self._limits.setdefault(name, new)
         return limit

@@ -30,8 +30,8 @@ class UpstreamClient:
         self._config = config
         self.call_limits = CallLimits(config.most_calls, config.queue_timeout, config.calls_setting)
         connect = Connector(config).open
-        # A kept connection may turn out to be dead after a request was sent on it, which then has to be sent again: not
-        # for users who want no retries.
+        # A pooled connection may turn out to be dead after a request was sent on it. The request is then sent again,
+        # which users without a retry budget do not want.
         self._pool = ConnectionPool(connect) if config.retry_budget else ConnectionPool(connect, most_idle=0)
         self._connect = connect
         self._handler = _PoolHandler(self._pool, config)
@@ -73,7 +73,7 @@ class UpstreamClient:
         return self._handler.answered_at
 
     def probe(self, destination: Destination) -> None:
-        """Open a connection and close it again, without a request; ProxyError when there is none."""
+        """Open a connection and close it again, without a request; raises a ProxyError if that fails."""
         try:
             self._connect(destination.origin, None).close()
         except (OSError, ValueError) as error:

@@ -160,7 +160,7 @@ def _connect(address: Address, attempt: ConnectAttempt) -> socket.socket:
 
 
 def _error_text(code: int) -> str:
-    """The system's text for a socket error; on Windows os.strerror() knows none of them."""
+    """The system's text for a socket error; on Windows os.strerror() has none."""
     texts: Mapping[int, str] = getattr(socket, "errorTab", {})
     return texts[code].rstrip(".") if code in texts else os.strerror(code)
 
@@ -236,7 +236,9 @@ def _errors_of(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
         kind = UpstreamFailed if is_permanent(error) else UpstreamDropped
         raise kind(f"The proxy {proxy} cannot be used ({reason}). Check network and HTTPS_PROXY.") from None
     except ValueError as error:
-        raise UpstreamFailed(f"The proxy {proxy} is none: {error}. Check HTTPS_PROXY.") from None
+        raise UpstreamFailed(
+            f"The proxy {proxy} does not answer as an HTTP proxy: {error}. Check HTTPS_PROXY."
+        ) from None
 
 
 class _Lookup:

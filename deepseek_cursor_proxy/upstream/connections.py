@@ -69,7 +69,7 @@ class Connection:
         self._waiter = self._idle_waiter = ReadWaiter(sock)
 
     def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
-        """Send all, unless the server answers first; TimeoutError after such a stall. Raises as `net.wait.pause`."""
+        """Send everything, unless the server answers first; TimeoutError after a stall. Raises as `net.wait.pause`."""
         view = memoryview(data)
         deadline: Deadline | None = None
         while view:
@@ -173,7 +173,7 @@ class ConnectionPool:
         self._is_closed = False
 
     def take(self, origin: Origin, peer: Peer | None = None, *, is_new: bool = False) -> Connection:
-        """A connection to the origin: a kept one that is alive, or a new one. ClientGone if `peer` leaves."""
+        """A live connection to the origin, pooled or new; raises ClientGone if `peer` leaves."""
         while not is_new and (idle := self._take_idle(origin)):
             if not idle.is_stale:
                 idle.is_reused = True

@@ -1,4 +1,4 @@
-"""KeyPool: the keys of one upstream, of which each call takes the one with the fewest calls under way.
+"""KeyPool: the keys of one upstream; each call takes the key with the fewest running calls.
 
 A chat keeps its key, because the prefix cache belongs to an account. A key that the upstream refuses is set aside for a
 time: for requests of that kind, because an upstream may refuse one model, or more tokens than are paid for; for all
@@ -87,7 +87,7 @@ class KeyPool:
         return any(key.usable_from(kind) <= now for key in self._keys if key is not besides)
 
     def take(self, kind: RequestKind, digest: str | None = None) -> KeyLease:
-        """The key of this digest if it is ready, else the ready one with the fewest calls, the longest unused of these.
+        """Lease the key with this digest if it is ready, else the ready key with the fewest calls, then longest unused.
 
         If none is ready, the key that is set aside for the shortest time: its account may have been topped up since.
         There must be keys.

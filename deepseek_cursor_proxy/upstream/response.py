@@ -260,7 +260,7 @@ class UpstreamResponse:
         self._has_lulls = False
 
     def _next(self, until: float | None) -> bytes | None:
-        """The next bytes without framing (perhaps b""); None if none are there, or with `until` none came by then."""
+        """The next bytes without framing (perhaps b""); None if nothing has arrived, or nothing before `until`."""
         try:
             if self._unread:
                 data: bytes | None = self._unread
@@ -295,7 +295,7 @@ class UpstreamResponse:
         return ContentDecoder(coding, limit)
 
     def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterable[bytes]:
-        """The content of these bytes without the owner's key, in pieces of which none is empty."""
+        """The content of these bytes without the owner's key, in non-empty pieces."""
         if not decoder.is_identity or self._filter is not None:
             return self._decode_pieces(decoder, data)
         try:

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.protocols.anthropic.writer import (
 )
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
-# For the input tokens that a stream has to name at its beginning; DeepSeek counts them at its end.
+# To estimate the input tokens, which a stream names at its beginning and DeepSeek counts only at its end.
 _BYTES_PER_TOKEN = 4
 
 
@@ -38,7 +38,7 @@ class MessagesEndpoint(GenerationEndpoint):
         message = parse(request.body, self._services.config, sealer, self._services.memory)
         chat = message.request
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
-        # Its own Messages API for the tools that it runs there, and for histories that have something of them.
+        # Its own Messages API serves the tools that it runs there, and histories with their items.
         needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)
         upstream_api = MESSAGES if needs_own else CHAT
         generation = GenerationRequest(chat._replace(stream=True), request.body, request.body_bytes, upstream_api)

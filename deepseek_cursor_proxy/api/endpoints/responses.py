@@ -126,7 +126,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         chat_body = envelope.summary_request if options.compacts else envelope.chat_body
         chat = parse(chat_body(body, items), config, self._services.memory, server_tools.RESPONSES)
         if options.background:
-            # So that its events can be followed while it runs. It is a generation of its own, never one of the cache.
+            # Streamed, so that its events can be followed while it runs; never answered by the response cache.
             chat = chat._replace(stream=True, cache=False)
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
         is_native = config.responses_upstream == "native" or server_tools.has_any(chat)
@@ -215,7 +215,7 @@ class ResponsesEndpoint(GenerationEndpoint):
 
 
 def _cancel_if_left(events: Events, writer: ResponseWriter) -> Events:
-    """The events; when the client leaves before the last, the response is saved as cancelled with what there is."""
+    """The events; if the client leaves before the last one, the response is saved as cancelled with its output."""
     try:
         yield from events
     finally:
@@ -285,7 +285,7 @@ class ResponseInput:
         return own
 
     def _stored_item(self, item_id: str, options: ResponseOptions) -> Json | None:
-        """An item by its id. One with an id of DeepSeek's own, as a search has, comes from a response of the others."""
+        """An item by its id. An id of DeepSeek's own, as of a search, is looked for in the other items' responses."""
         if (own := OWN_ID.fullmatch(item_id)) is not None:
             output, index = self._output(own[1]), int(own[2])
             return output[index] if index < len(output) else None

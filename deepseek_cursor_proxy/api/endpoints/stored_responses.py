@@ -41,7 +41,7 @@ class StoredEndpoint(Endpoint):
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self.namespace(request)
         number = starting_after(request.query)
-        # In this order: a job that ends meanwhile is in the store by then, and one that was deleted is not.
+        # In this order: a job that ends in between is in the store by then, and a deleted one is not.
         job = self._services.jobs.find(namespace, response_id) if number is not None else None
         stored = self._find(namespace, response_id, with_events=number is not None and job is None)
         if number is None:
@@ -65,7 +65,7 @@ class StoredEndpoint(Endpoint):
         if not self._services.responses.delete(namespace, response_id):
             raise _unknown(response_id)
         if job is not None:
-            # Its response could not be retrieved.
+            # The job's response could not be retrieved any more.
             self._services.jobs.cancel(job)
         return HttpReply.json({"id": response_id, "object": "response.deleted", "deleted": True})
 
@@ -87,7 +87,7 @@ class StoredEndpoint(Endpoint):
 
 
 class EventsAfter:
-    """The events of a running or finished job after those that a client has; `number` is its last, -1 for none."""
+    """The events of a running or finished job after the client's last event, `number`; -1 if it has none."""
 
     is_finished = False
 
@@ -96,7 +96,7 @@ class EventsAfter:
         self._number = number
 
     def __iter__(self) -> Iterator[bytes | Lull]:
-        # It waits for another thread.
+        # The events wait for another thread.
         yield BLOCKING
         try:
             for piece in self._events:
@@ -117,7 +117,7 @@ def complete_items(items: Sequence[Json], id_suffix: str, first: int = 0) -> lis
 
 
 def _complete(item: Json, id_suffix: str, index: int) -> Json:
-    # An empty type is no message: it was read as an item of an unknown kind, and has to be when it is inherited, too.
+    # An empty type is no message: it was read as an item of an unknown kind, and must be again when it is inherited.
     kind = "message" if item.get("type") is None else item["type"]
     given = item.get("id")
     if not isinstance(kind, str):
@@ -166,7 +166,7 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
 
 
 def _distinct_ids(items: Sequence[Json]) -> list[Json]:
-    """The items with distinct ids, because pages go by id; one that is inherited may have been sent again as well."""
+    """The items with distinct ids, because pages go by id; an inherited item may have been sent again."""
     taken = {item["id"] for item in items}
     if len(taken) == len(items):
         return list(items)
@@ -223,9 +223,9 @@ def events_after(piece: bytes, number: int) -> bytes:
 
 
 def last_events(response: Json, number: int) -> bytes:
-    """The end of a failed response whose events are lost with their process, after those that a client has.
+    """The end of a failed response whose other events were lost with their process, numbered after the client's last.
 
-    A client that has none gets a beginning as well, without which the official library reads no end.
+    A client without events also gets a beginning, without which the official library reads no end.
     """
     kinds = ("response.created", "response.failed") if number < 0 else ("response.failed",)
     return b"".join(

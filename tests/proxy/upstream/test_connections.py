@@ -347,7 +347,7 @@ class TestProxies(ConnectingTestCase):
             (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nNever", UpstreamFailed, "(403)"),
             (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1\r\n\r\n", UpstreamFailed, "(302)"),
             (b"HTTP/1.1 503 Busy\r\n\r\n", UpstreamDropped, "(503)"),
-            (b"SSH-2.0-OpenSSH_9.0\r\n\r\n", UpstreamFailed, "is none"),
+            (b"SSH-2.0-OpenSSH_9.0\r\n\r\n", UpstreamFailed, "does not answer as an HTTP proxy"),
             (b"HTTP/1.1 200 OK\r\n\r\nwelcome", UpstreamFailed, "says more"),
             (b"HTTP/1.1 2", UpstreamDropped, "closed the connection"),
             (b"", UpstreamTimeout, "in time"),
