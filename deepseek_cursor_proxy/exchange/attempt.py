@@ -326,15 +326,11 @@ def read_stream(
                     record_sent()
                 yield piece if isinstance(piece, Lull) else ParsedEvents([piece])
                 continue
-            rest = b""
-            if not has_begun:
-                end = _first_event_end(piece)
-                piece, rest = piece[:end], piece[end:]
-            while piece:
-                events = reader.read(piece)
+            for part in (piece,) if has_begun else _split_first_event(piece):
+                events = reader.read(part)
                 if events.is_progress:
                     response.note_progress()
-                elif events.batch or piece.isspace():
+                elif events.batch or part.isspace():
                     # Nothing but comments and blank lines.
                     response.note_keep_alive()
                 if events.is_durable:
@@ -352,16 +348,17 @@ def read_stream(
                         is_recorded = True
                         yield BLOCKING
                         record_sent()
-                piece, rest = rest, b""
 
 
-def _first_event_end(data: bytes) -> int:
-    """Where the first event ends; comments, which DeepSeek sends to calls in its queue, go with it."""
+def _split_first_event(data: bytes) -> tuple[bytes, ...]:
+    """The first event and, if there is any, the rest; comments, which DeepSeek sends to queued calls, go with it."""
     start = 0
     while data.startswith(b":", start) and (end := data.find(b"\n\n", start)) >= 0:
         start = end + 2
     end = data.find(b"\n\n", start)
-    return end + 2 if end >= 0 else len(data)
+    if end < 0 or end + 2 == len(data):
+        return (data,)
+    return data[: end + 2], data[end + 2 :]
 
 
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:
