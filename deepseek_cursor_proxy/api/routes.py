@@ -176,16 +176,14 @@ class App:
             match = _find(request.method, request.path)
             if match is None:
                 return self._reply_without_route(request)
-            name, endpoint, api = match.route.name, match.route.endpoint, match.route.api
+            route = match.route
+            name, endpoint = route.name, route.endpoint
             if isinstance(endpoint, str):
                 # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
                 services = self._services()
                 endpoint_class, method = _load_endpoint(endpoint)
-                report = services.open_report(api, session)
-                reply = method(endpoint_class(services, report), request, match.group)
-                id_header = _REQUEST_ID_HEADERS.get(api)
-                if id_header is not None and id_header not in dict(reply.headers):
-                    reply = HttpReply(reply.status, reply.body, (*reply.headers, (id_header, new_request_id())))
+                report = services.open_report(route.api, session)
+                reply = _with_request_id(method(endpoint_class(services, report), request, match.group), route.api)
             else:
                 reply = endpoint(self._config, request, match.group)
         except RecursionError:
@@ -267,6 +265,14 @@ def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpRep
 
 # The header with the id that clients quote in a report, by API.
 _REQUEST_ID_HEADERS = {"chat": "x-request-id", "responses": "x-request-id", "messages": "request-id"}
+
+
+def _with_request_id(reply: HttpReply, api: str) -> HttpReply:
+    """The reply with an id for its request, if the API has a header for one and the endpoint has not set it."""
+    header = _REQUEST_ID_HEADERS.get(api)
+    if header is None or header in dict(reply.headers):
+        return reply
+    return HttpReply(reply.status, reply.body, (*reply.headers, (header, new_request_id())))
 
 
 class _Match(NamedTuple):
