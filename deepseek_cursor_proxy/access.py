@@ -62,7 +62,7 @@ class Caller(NamedTuple):
 
 
 class Access:
-    """Called by handler threads. All mutable state is in `_state`, which an Access with new settings takes over."""
+    """Called by workers. All mutable state is in `_state`, which an Access with new settings takes over."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class _Failures(NamedTuple):
 
 
 class _State:
-    """Accepted keys and failures since the start. Called by handler threads."""
+    """Accepted keys and failures since the start. Called by workers."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -5,7 +5,7 @@
     failure                              if                                                     next
     history refused, reasoning missing   no content handed on; not sent as a transcript yet     TRANSCRIPT
     any                                  a delta was handed on; one upstream: a heartbeat       GIVE_UP
-    connection dropped, 429, 500-504     only upstream, or the chat's home; budget left         RETRY
+    dropped, 429, 500, 502-504           only upstream, or the chat's home; budget left         RETRY
     server tools refused                                                                        WITHOUT_TOOLS
     `cause_of` gives None                or there is no other upstream                          GIVE_UP
     429, 402, 401                        another key of its `key_env` is ready                  OTHER_KEY

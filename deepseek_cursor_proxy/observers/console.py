@@ -43,7 +43,7 @@ _MOST_OF_NAME = 100
 
 
 class Console:
-    """Called by handler threads. Operations of its set and its dict are atomic; a name added twice does no harm."""
+    """Called by workers. Operations of its set and its dict are atomic; a name added twice does no harm."""
 
     def __init__(self, *, verbose: bool = False, colour: bool = False) -> None:
         self._verbose = verbose

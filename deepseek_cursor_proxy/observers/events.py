@@ -302,7 +302,7 @@ Event = Received | Restored | Sent | Finished | PictureDescribed | Refused | Pas
 
 
 class Observer(Protocol):
-    """Called by handler threads, several at a time; events of one exchange come in order."""
+    """Called by workers, several at a time; events of one exchange come in order."""
 
     def emit(self, event: Event) -> None: ...
 

@@ -41,7 +41,7 @@ _END_OF_OUTAGE = "%s is usable again; turns written: %d"
 
 
 class SessionRecorder:
-    """Called by handler threads; the lock protects the fields below it. Only its thread writes what was queued."""
+    """Called by workers; the lock protects the fields below it. Only its thread writes what was queued."""
 
     def __init__(self, store: Callable[[], SessionStore], path: str, journal: Journal | None) -> None:
         """`store` opens the file at this path with the first turn; one in memory has no journal."""

@@ -60,7 +60,7 @@ class _Pending(NamedTuple):
 
 
 class SessionService:
-    """An observer, and the way to the store. Called by handler threads; the lock protects all but `_known`."""
+    """An observer, and the way to the store. Called by workers; the lock protects all but `_known`."""
 
     def __init__(self, config: ProxyConfig, store_path: Path) -> None:
         """`store_path` is the path of the reasoning store."""

@@ -101,7 +101,7 @@ _LIMITS = Limits()
 
 
 class SessionStore:
-    """Called by handler threads; `record` by the recorder's, and by any that recovers. Methods raise Unusable."""
+    """Called by workers; `record` by the recorder's, and by any that recovers. Methods raise Unusable."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ class SessionOptions:
     track_tree: bool = False
     tool_parser: str = "hermes"
     ttl_seconds: float | None = None
-    # Whether calls that the model writes as text become calls: the client has asked for the parser by name.
+    # Whether calls in the model's own markup become calls: the client has asked for the parser by name.
     reads_written_calls: bool = False
 
 

@@ -53,7 +53,7 @@ class _WaitingTotals(WriteBehind[CacheTotals]):
 
 
 class CachedAnswers(Table[Row]):
-    """Whole answers of upstreams by the digest of what was asked. Called by handler threads.
+    """Whole answers of upstreams by the digest of what was asked. Called by workers.
 
     The digest has the caller in it, so that no row is ever found for another one. A row is never changed; it is deleted
     when it is too old, and the oldest are when all take up too much. Sums of hits, and of the tokens and the money that
@@ -128,8 +128,8 @@ class PictureDescriptions(Table[Row]):
 
     The text is the same in every later request, so that DeepSeek's prefix cache hits: the first one stored counts, also
     for another process that described the picture at the same time. A description that is not used for long is deleted,
-    and so are the longest unused of too many; the picture is then described again. Called by handler threads and those
-    that describe.
+    and so are the longest unused of too many; the picture is then described again. Called by workers and the
+    threads that describe pictures.
     """
 
     # Some two kilobytes each.

@@ -62,7 +62,7 @@ class Refused(ValueError):
 
 
 class FaultGuard:
-    """Swallows the file's faults and warns now and then. Called by handler threads; the lock protects `_warned_at`."""
+    """Swallows the file's faults and warns now and then. Called by workers; the lock protects `_warned_at`."""
 
     def __init__(self, log: logging.Logger, store: str) -> None:
         self._log = log

@@ -50,7 +50,7 @@ class TokenRatios(Table[Row]):
     is layout, weighs less than a long one, and no prompt counts as more than a factor of two. Rows are written minutes
     apart and when the proxy stops; a crash loses what a few requests teach again.
 
-    Called by handler threads and the counter's thread. The lock protects `_ratios`, read from the file once.
+    Called by workers and the counter's thread. The lock protects `_ratios`, read from the file once.
     """
 
     kind = Kind("token_ratios", "token ratios", ("model",), ("mean", "count"), writes_between_prunings=0)
@@ -118,7 +118,7 @@ class ReasoningForms(Table[Row]):
     A form is confirmed when two answers in a row show it; until then it is used only if the answer that showed it
     leaves no doubt, and never written. A row is written when another form is confirmed.
 
-    Called by handler threads. The lock protects the dicts; two are read from the file once.
+    Called by workers. The lock protects the dicts; two are read from the file once.
     """
 
     kind = Kind("reasoning_forms", "reasoning forms", ("base_url",), ("form",), writes_between_prunings=0)

@@ -64,7 +64,7 @@ class WaitingReasonings(WriteBehind[ReasoningEntry]):
 
 
 class ReasoningStore(Table[ReasoningEntry]):
-    """Called by handler threads."""
+    """Called by workers."""
 
     rows: ReasoningRows
     waiting_type = WaitingReasonings

@@ -95,7 +95,7 @@ class WaitingChanges(WriteBehind[ResponseChange]):
 
 
 class ResponseStore(Table[ResponseChange]):
-    """Called by handler threads, background jobs and the reopener.
+    """Called by workers, background jobs and the reopener.
 
     The lock lets one thread write at a time and protects `_in_work`, `_has_warned` and `_has_orphans`. Changes that
     wait and the database have locks of their own, so that a lookup waits for no writer.

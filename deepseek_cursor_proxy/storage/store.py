@@ -25,7 +25,7 @@ _END = "%s is usable again; reasonings written: %d"
 
 
 class Store:
-    """Called by handler threads and the reopener's."""
+    """Called by workers and the reopener's."""
 
     def __init__(self, path: str | Path, durability: str, *, must_open: bool) -> None:
         """With `must_open` a fault is raised, here and later, and no damaged file is moved."""

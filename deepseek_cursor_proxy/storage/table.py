@@ -49,7 +49,7 @@ class WaitingRows(WriteBehind[Row]):
 
 
 class Table(Generic[_Entry]):
-    """Called by handler threads. Database, guard, pruner and write-behind have locks of their own."""
+    """Called by workers. Database, guard, pruner and write-behind have locks of their own."""
 
     kind: Kind
     waiting_type: type[WriteBehind[Any]] = WaitingRows

@@ -42,7 +42,7 @@ class _Put(Generic[_Entry]):
 
 
 class WriteBehind(Generic[_Entry]):
-    """Entries in memory by key; a subclass says what they are. Called by handler threads and the reopener.
+    """Entries in memory by key; a subclass says what they are. Called by workers and the reopener.
 
     `_lock` protects the entries. `_writing`, which is taken first, lets one thread write and take from `_puts`.
     """

@@ -47,7 +47,7 @@ _MAX_BYTES_OF_TEXTS = 2 * 1024 * 1024
 
 
 class TokenCounter:
-    """Called by handler threads. The lock protects `_sampled`, `_sample` and the start of the loader."""
+    """Called by workers. The lock protects `_sampled`, `_sample` and the start of the loader."""
 
     def __init__(self, config: ProxyConfig, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Opens no file."""

@@ -40,7 +40,7 @@ class WaitingRequests(WriteBehind[RequestRecord]):
 
 
 class UsageLedger(Table[RequestRecord]):
-    """`add` is called by handler threads, the rest by its own. `_lock` protects `_lost` and `_has_warned`."""
+    """`add` is called by workers, the rest by its own. `_lock` protects `_lost` and `_has_warned`."""
 
     # Pruning counts the rows, which takes milliseconds when there are many.
     kind = Kind("usage", "usage", writes_between_prunings=1024)

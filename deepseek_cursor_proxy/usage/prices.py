@@ -136,7 +136,7 @@ class Price(NamedTuple):
 
 
 class PriceList:
-    """Called by handler threads. Never changes but for what it remembers; a new configuration makes a new one."""
+    """Called by workers. Never changes but for what it remembers; a new configuration makes a new one."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self.currency = config.currency

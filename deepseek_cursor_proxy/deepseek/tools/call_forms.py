@@ -1,4 +1,4 @@
-"""What the forms share in which models write calls as text: Block, `read_call`, and Quotes, which finds quotations.
+"""What the forms of calls in a model's own markup share: Block, `read_call`, and Quotes, which finds quotations.
 
 The forms are Hermes, `<tool_call>{"name": …, "arguments": {…}}</tool_call>` with one call per block, which is here, and
 those of `dsml`. A block is read piece by piece and stops at the first character that rules its form out. Rule:

@@ -252,7 +252,7 @@ class _Choice:
         self._blocks_left = _MOST_BLOCKS
         self._next_index = 0
         self._written: list[ToolCall] = []
-        # How many calls were written as text; some of them the server sent as well.
+        # How many calls came in the model's own markup; some of them the server sent as well.
         self.written_count = 0
         self._has_text = False
         # By index, the calls that the server sent in structured form; those after a written one wait for the end.

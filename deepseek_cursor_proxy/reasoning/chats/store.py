@@ -65,7 +65,7 @@ class ChatBranch(NamedTuple):
 
 
 class ChatStore(Table[Row]):
-    """Called by handler threads. Its lock protects `_chats` and `_size`; the database has its own."""
+    """Called by workers. Its lock protects `_chats` and `_size`; the database has its own."""
 
     # Orders change rarely, so a few writes are many chats.
     kind = Kind("tool_orders", "conversation store", max_rows=10_000)

@@ -104,7 +104,7 @@ class StoreSize(NamedTuple):
 
 
 class Database:
-    """Called by handler threads and by the reopener's thread.
+    """Called by workers and by the reopener's thread.
 
     `_lock` protects the writing connection, `_read_lock` the reading one; `_lock` is taken first. Fields that both use
     change under both, except the faults: the thread that meets one holds one of the locks, and the last one counts.
