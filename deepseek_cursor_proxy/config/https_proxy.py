@@ -98,7 +98,7 @@ def _authorization(user: str | None, password: str | None) -> str | None:
 
 
 def local_url(host: str, port: int) -> str:
-    """The address, for programs on this machine, of what listens at a host; none can connect to a wildcard."""
+    """The address at which programs on this machine reach a listener: nothing can connect to a wildcard."""
     return f"http://{authority({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}"
 
 

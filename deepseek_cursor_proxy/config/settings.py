@@ -358,7 +358,7 @@ class ProxyConfig:
         return 5 * self.max_upstream_calls if "flash" in model else self.max_upstream_calls
 
     def calls_setting(self, name: str) -> str | None:
-        """Where the limit of calls to an upstream is set; None for that of a model."""
+        """The setting that limits the calls to an upstream; None if the limit of the model applies."""
         return f"max_calls of [upstreams.{name}]" if name in self.upstreams else None
 
     @property

@@ -28,14 +28,14 @@ class UpstreamTable:
     base_url: str
     # One of HOSTS.
     host: str = "auto"
-    # The environment variables with its keys; none: it is called with the client's key.
+    # The environment variables with its keys; empty: it is called with the client's key.
     key_env: tuple[str, ...] = ()
     # The names of models here, and what the upstream calls them; both may end in *. None: it is asked for any model.
     models: Mapping[str, str] = field(default_factory=dict, hash=False)
     # 1 is asked before 2; new chats are spread over those of one priority by weight.
     priority: int = 1
     weight: int = 1
-    # How many calls to it may run at once; None: as max_upstream_calls says.
+    # How many calls to it may run at once; None: max_upstream_calls.
     max_calls: int | None = None
     # Raw fields for every request to it.
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -76,7 +76,7 @@ def listed_models(tables: Mapping[str, UpstreamTable]) -> tuple[str, ...]:
 
 
 def split_name(model: str, tables: Mapping[str, UpstreamTable]) -> tuple[str, str] | None:
-    """The upstream and the model of `NAME/model`; None for any other name, also one with a slash that a table lists."""
+    """The upstream and the model of `NAME/model`; None for other names, also with a slash if a table lists them."""
     name, slash, rest = model.partition("/")
     upstream = next((known for known in tables if known.lower() == name.lower()), None) if slash and rest else None
     if upstream is None or model.lower() in (known.lower() for known in listed_models(tables)):

@@ -27,7 +27,7 @@ CANCELLED = "[cancelled: this call was not answered]"
 
 
 class RepairedHistory(NamedTuple):
-    """The history to send; `origins` has for each message the index of the client's message it comes from."""
+    """The history to send; `origins` holds, for each message, the index of its source in the client's history."""
 
     messages: tuple[Message, ...]
     origins: tuple[int, ...]
@@ -192,7 +192,7 @@ class _HistoryBuilder:
             self._entries.append((index, Message("user", text)))
 
     def _complete(self, current: _Round) -> list[tuple[int, Message]]:
-        """A round with every call answered, in the client's order, or in that of the calls if results are missing."""
+        """A round with every call answered, in the client's order; in the order of the calls if results are missing."""
         calls = current.message.tool_calls
         missing = [position for position in range(len(calls)) if position not in current.results]
         self._repairs["cancelled"] += len(missing)

@@ -37,17 +37,17 @@ class Host:
     name: str
     form: ReasoningForm
     thinking_fields: ThinkingFields
-    # Base URLs at these domains and below them are of this host.
+    # Base URLs at these domains and their subdomains belong to this host.
     domains: tuple[str, ...] = ()
     # It refuses a history without `reasoning_content`, so a filler is sent where none is known.
     requires_reasoning: bool = False
     # An answer without reasoning means that the model did not think; other hosts may have left the reasoning out.
     absence_means_none: bool = False
-    # It takes DeepSeek's own `prefix` and `user_id`; elsewhere the latter is OpenAI's `user`.
+    # It takes DeepSeek's own `prefix` and `user_id`; other hosts get `user_id` as OpenAI's `user`.
     has_extensions: bool = False
     # It may run DeepSeek's own tools, as web search.
     runs_server_tools: bool = False
-    # The form that its answers show replaces its own.
+    # The form that its answers show replaces the declared one.
     is_learning: bool = False
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -141,7 +141,7 @@ def beta_url(host: Host, base_url: str) -> str | None:
 
 @lru_cache(64)
 def choose(name: str, base_url: str) -> Host:
-    """The host of this name; for `auto` the one whose domain the base URL has."""
+    """The host with this name; `auto` chooses it by the domain of the base URL."""
     if name != "auto":
         return next(host for host in HOSTS if host.name == name)
     address = f".{urlsplit(base_url).hostname or ''}"

@@ -33,7 +33,7 @@ def has_own_names(config: ProxyConfig) -> bool:
 
 
 def picture_model(config: ProxyConfig) -> str | None:
-    """The model that sees pictures for those that see none; None if none is known at this host."""
+    """The vision model that serves models without vision; None if the host is not known to have one."""
     is_known = not has_own_names(config) and is_served(MODELS[1], config)
     return config.picture_model or (MODELS[1] if is_known else None)
 

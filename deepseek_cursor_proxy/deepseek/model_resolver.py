@@ -57,7 +57,7 @@ def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str,
 
 @lru_cache(_KNOWN_NAMES)
 def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
-    """The model of a name where tables [upstreams] say which there are."""
+    """The model that a name means if tables [upstreams] list the models."""
     listed = listed_models(config.upstreams)
     split = split_name(requested.strip(), config.upstreams)
     if split is not None:

@@ -55,7 +55,7 @@ def count_of(usage: Mapping[str, Any], name: str) -> int:
 
 
 def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two usages, number by number; of other values the first is kept."""
+    """The sum of two usages, number by number; other values are those of the first."""
     total = dict(one)
     for name, value in other.items():
         known = total.get(name)

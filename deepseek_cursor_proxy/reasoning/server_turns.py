@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
 from deepseek_cursor_proxy.reasoning.identity import TurnKeys, digest, is_unique_id, text_bytes
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
 
-# A field that does not tell which item it is, and those that clients get although DeepSeek did not send them.
+# A field that does not identify an item, and the fields that clients get although DeepSeek did not send them.
 _CHANGING_FIELD = "status"
 _ADDED_FIELDS = frozenset({"action", "query"})
 
@@ -56,7 +56,7 @@ def complete(
 
 
 def _complete_each(messages: list[Message], keys: Mapping[int, bytes], find: FindTexts) -> list[int]:
-    """Complete the messages at these indexes in place; returns the indexes of those that nothing stored fits."""
+    """Complete the messages at these indexes in place. Returns the indexes for which no stored turn fits."""
     stored = find([*keys.values()]) if keys else {}
     missing: list[int] = []
     for at, key in keys.items():

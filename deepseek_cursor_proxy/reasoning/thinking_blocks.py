@@ -55,7 +55,7 @@ class Form:
         return markdown_escape.escape(text) if self.is_markdown else self.escape_tag(text)
 
     def readings(self, body: str, *, is_open: bool = False) -> tuple[str, ...]:
-        """The reasonings that the inside may mean, likeliest first; earlier versions escaped otherwise."""
+        """The reasonings that the inside may mean, likeliest first; earlier versions escaped differently."""
         whole = self.split_unfinished(body)[0] if is_open else body
         former = self._unescape.sub(r"<\1", whole) if "<" in whole else whole
         if not self.is_markdown:
@@ -74,7 +74,7 @@ class Form:
         return written.startswith(body)
 
     def find_end(self, text: str, inside: int, budget: "_FenceBudget | None" = None) -> int:
-        """The index of the closing of a block whose inside begins at `inside`; -1 when it is open."""
+        """The index of the closing tag of a block whose inside begins at `inside`; -1 if the block is open."""
         first = text.find(self.end, inside)
         if first < 0 or not self.is_markdown or (budget is not None and not budget.left):
             return first

@@ -325,7 +325,7 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
         and index == delta.choice
     ):
         return delta
-    # Without its damaged fields, which clients would fail at.
+    # Without its damaged fields, which clients cannot parse.
     pieces = zip(as_list(entries), calls, strict=False)
     whole_calls = [{**call, "index": piece.index} for call, piece in pieces if piece is not None]
     known = {"content": delta.text, "reasoning_content": delta.reasoning, "tool_calls": whole_calls}
@@ -344,7 +344,7 @@ def _piece(position: int, call: object) -> CallPiece | None:
         return None
     arguments = function.get("arguments")
     if isinstance(arguments, dict):
-        # Some hosts send the arguments as they are, not as the JSON of them.
+        # Some hosts send the arguments as an object, not as JSON text.
         arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     return CallPiece(index, as_text(call.get("id")), as_text(function.get("name")), as_text(arguments))
 

@@ -54,7 +54,7 @@ class ParsedEvents:
         return self.is_done or self.problem is not None
 
     def take_early(self) -> "ParsedEvents":
-        """The items that need not be stored, taken off this."""
+        """Remove and return the items that need not be stored."""
         early = ParsedEvents(self.batch[: self.early_count])
         self.batch = self.batch[self.early_count :]
         return early
@@ -98,7 +98,7 @@ class EventReader:
                 return
 
     def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
-        """Add an event; its deltas are returned as well."""
+        """Add an event. Returns its deltas."""
         if not data:
             return []
         if data.strip() == "[DONE]":
@@ -286,7 +286,7 @@ _ADDED_UP = frozenset({"role", "content", "reasoning_content", "tool_calls"})
 
 
 def join_stream(batches: Batches, *, has_server_tools: bool) -> Batches:
-    """The same answer as one delta at its end; until then a heartbeat for every batch, for a client that waits."""
+    """The same answer as one delta at its end; until then a heartbeat for every batch, because the client waits."""
     joined = _Completion()
     with closing(batches):
         for batch in batches:

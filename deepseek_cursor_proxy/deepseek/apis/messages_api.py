@@ -94,7 +94,7 @@ def _tool_choice(request: ChatRequest) -> dict[str, Any] | None:
 
 
 def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages after the system prompt; those of one role that follow each other are one here."""
+    """The messages after the system prompt; consecutive messages of one role are merged."""
     # chat_api adds user messages only, so the assistant turns are the same.
     turns = (message for message in request.messages if message.role == "assistant")
     sent: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> li
 
 
 def _pair_searches(turn: dict[str, Any], *, is_last: bool) -> dict[str, Any]:
-    """A turn in which every search has its result after it, as DeepSeek requires it.
+    """The turn with a result after every search, as DeepSeek requires.
 
     A search whose answer broke off before the result is left out, unless the turn is to go on. A result alone becomes
     text.
@@ -233,7 +233,7 @@ _FIELDS = {"partial_json": "input", "citation": "citations"}
 
 
 def message_deltas(body: Mapping[str, Any]) -> list[Delta]:
-    """A whole message as deltas: those of each block, and one with the finish_reason."""
+    """A whole message as deltas: one or more for each block, and one with the finish_reason."""
     if body.get("type") == "error" or body.get("error"):
         raise _failure(body)
     if not isinstance(body.get("content"), list):
@@ -250,7 +250,7 @@ class BlockReader:
     """Turns the blocks of one message into deltas."""
 
     def __init__(self) -> None:
-        # The blocks that have begun and not ended, as far as they have come.
+        # The open blocks, each with what has arrived of it.
         self._open: dict[int, _OpenBlock] = {}
         self._calls = 0
         self._has_text = False
@@ -314,7 +314,7 @@ class BlockReader:
         return deltas
 
     def end_all(self) -> list[Delta]:
-        """End the blocks that the end of the message finds open."""
+        """Close the blocks that are still open when the message ends."""
         return self.end(*self._open)
 
     @staticmethod
@@ -368,7 +368,7 @@ def _server_piece(key: int, block: Mapping[str, Any], step: str) -> Delta:
 
 
 def _pieces(*, reasoning: object = None, text: object = None) -> list[Delta]:
-    """A delta with the reasoning or text; none if it is empty or no text."""
+    """A delta with the reasoning or text; no delta if that is empty or not a string."""
     delta = Delta(reasoning=as_text(reasoning) or None, text=as_text(text) or None)
     return [delta] if delta.reasoning or delta.text else []
 

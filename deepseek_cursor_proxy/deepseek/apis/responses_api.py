@@ -180,12 +180,12 @@ class ItemReader:
         # The items of which something was returned, and the index of each item that is a call.
         self._read_keys: set[ItemKey] = set()
         self._calls: dict[ItemKey, int] = {}
-        # Items of tools that DeepSeek runs itself, as they began, and those of them that are whole.
+        # Items of tools that DeepSeek runs itself: as they began, and when they are complete.
         self._server_items: dict[ItemKey, Mapping[str, Any]] = {}
         self._whole: set[ItemKey] = set()
         # How many sources of each text were returned.
         self._cited: dict[ItemKey, int] = {}
-        # How many searches succeeded; pages that were read are none.
+        # How many searches succeeded; pages read do not count.
         self._searches = 0
 
     def finish(self, response: object) -> list[Delta]:

@@ -22,15 +22,15 @@ class State(Enum):
 
 
 class Block(Protocol):
-    """What comes after an opening marker, read piece by piece."""
+    """The text after an opening marker, read piece by piece."""
 
     state: State
-    # How many of the characters that were read follow the last whole call.
+    # Number of characters read after the last whole call.
     tail: int
 
     @property
     def unread(self) -> str:
-        """What a broken block has read and is no part of it."""
+        """The text that a broken block has read beyond its end."""
         ...
 
     def feed(self, text: str, at: int) -> int:

@@ -40,7 +40,7 @@ _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _SINGLE = frozenset({"items", "not", "if", "then", "else", "contains", "propertyNames"})
 # A boolean is common here, and accepted.
 _SINGLE_OR_BOOLEAN = frozenset({"additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems"})
-# The root's own win over those of the schema that it refers to.
+# The root's own annotations win over those of the schema that it refers to.
 _ANNOTATIONS = frozenset({"$schema", "$id", "$comment", "title", "description", "type"})
 # In place of the value of a keyword: leave the keyword out.
 _LEFT_OUT = object()

@@ -160,7 +160,7 @@ class WrittenCalls:
         return _ConvertedReader(reader, self)
 
     def flush(self) -> list[Delta]:
-        """What is held, when the answer breaks off."""
+        """Release all that is held, because the answer broke off."""
         deltas = []
         for index, choice in self._choices.items():
             if choice.thinking.has_held:
@@ -298,7 +298,7 @@ class _Choice:
 
     @property
     def has_no_marker(self) -> bool:
-        """Whether hardly more than line breaks are held."""
+        """True if nothing but blanks or a lone < is held."""
         return self._held.strip() in ("", "<")
 
     def take_held(self) -> str:
@@ -308,13 +308,13 @@ class _Choice:
         return "".join(map(str, self._take()))
 
     def break_off(self) -> _Items:
-        """What was held of an answer that is not whole."""
+        """Release what is held of an incomplete answer, as text."""
         self._put("".join(self._parts) + self._held)
         self._held, self._block, self._parts = "", None, []
         return self._take()
 
     def end(self) -> _Items:
-        """What was held; a block that is cut keeps its whole calls."""
+        """Release what is held at the end of the answer; a block that is cut keeps its whole calls."""
         if self._block is not None:
             self._end_block(self._block)
         self._put(self._held)
@@ -455,13 +455,13 @@ class _Thinking:
         return shown
 
     def release(self) -> str:
-        """All that is held, which is thinking."""
+        """Release all that is held, as thinking."""
         text = "".join(whole for _, whole in self._closed) + "".join(self._parts) + self._held
         self._held, self._block, self._parts, self._closed = "", None, [], []
         return text
 
     def take_calls(self, read_block: "_ReadBlock") -> Sequence[ToolCall]:
-        """The calls of the held blocks; none, and all stays held, if one of them is no call."""
+        """Take the calls of the held blocks. If one of them is no call, returns none and keeps all held."""
         if not self._closed or self._block is not None or self._held.strip():
             return ()
         found = [read_block(block, whole.strip()) for block, whole in self._closed]
@@ -508,7 +508,7 @@ class _Structured:
         return ToolCall(self._id, self._name, "".join(self._arguments) + self.held)
 
     def is_same(self, name: str, arguments: str) -> bool:
-        """Whether it is this call, or what the server left of it."""
+        """True if this is the same call, or what the server left of it."""
         own = self.whole()
         return name == own.name and (not self.has_arguments or decode(own.arguments) == decode(arguments))
 
@@ -573,7 +573,7 @@ def _chunk(delta: Delta, part: str, *, is_first: bool) -> Mapping[str, Any] | No
         return chunk
     choice = chunk["choices"][0]
     if not is_first:
-        # Its tokens are those of the first.
+        # The first chunk carries the log probabilities.
         choice = {name: value for name, value in choice.items() if name not in (part, "logprobs")}
     fields = {name: value for name, value in as_object(choice.get(part)).items() if name != "tool_calls"}
     if delta.calls:

@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.sqlite.rows import ToolOrderRows
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 
-# With more sub-agents than this under one first question, the one that was idle longest counts as new.
+# Beyond this many sub-agents under one first question, the one idle longest counts as new.
 _BRANCHES_PER_CHAT = 16
 # DeepSeek takes 128; the order of more than this is not worth its place in the file.
 _MOST_TOOLS = 1000
@@ -47,7 +47,7 @@ class PromptTokens(NamedTuple):
 
 
 class LastPrompt:
-    """The prompt of a request in its branch; its tokens are None until the answer has ended, which its thread notes."""
+    """The prompt of a request in its branch. Its tokens are None until the thread of the answer records them."""
 
     __slots__ = ("tokens",)
 
