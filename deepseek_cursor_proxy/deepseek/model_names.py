@@ -24,6 +24,7 @@ def can_see_images(model: str) -> bool:
     return not model.rpartition("/")[2].lower().startswith(_TEXT_ONLY_MODEL)
 
 
+@lru_cache(8)
 def has_own_names(config: ProxyConfig) -> bool:
     """Whether the upstream is known to have other names for the models than DeepSeek."""
     if config.upstreams:

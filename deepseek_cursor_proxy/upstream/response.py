@@ -145,7 +145,8 @@ class UpstreamResponse:
             if data is None:
                 is_queued = pieces and not has_begun and time.monotonic() >= queued_until
                 raise self._queue_error() if is_queued else self._silent_error()
-            deadline = deadline.allow_for_stop(timeout)
+            if not self._is_ended:
+                deadline = deadline.allow_for_stop(timeout)
             for piece in self._decode(decoder, data):
                 pieces.append(piece)
                 if not has_begun and piece.isspace():

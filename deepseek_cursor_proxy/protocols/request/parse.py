@@ -13,6 +13,7 @@ anthropic/request never gets here: take it out of that list.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
@@ -99,6 +100,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     )
 
 
+@lru_cache(8)
 def _has_beta(config: ProxyConfig) -> bool:
     """Whether an upstream may have DeepSeek's beta path."""
     for table in config.upstreams.values():
