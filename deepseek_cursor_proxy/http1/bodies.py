@@ -136,13 +136,16 @@ class ChunkedBody(BodyDecoder):
     def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
         """Where the chunks end that are here whole: a megabyte of tiny ones took seconds, step by step."""
         total, limit = self._total, sys.maxsize if self._limit is None else self._limit
-        while (match := _SIZE_LINE.match(data, position)) and match.end() - position <= _MAX_SIZE_LINE:
-            start, size = match.end(), int(match[1], 16)
-            if not size or total + size > limit or not data.startswith(b"\r\n", start + size):
+        match_size = _SIZE_LINE.match
+        while match := match_size(data, position):
+            start = match.end()
+            size = int(match[1], 16)
+            end = start + size
+            if not size or total + size > limit or data[end : end + 2] != b"\r\n" or start - position > _MAX_SIZE_LINE:
                 break
-            payload.append(data[start : start + size])
+            payload.append(data[start:end])
             total += size
-            position = start + size + 2
+            position = end + 2
         self._total = total
         return position
 
