@@ -40,16 +40,18 @@ class ReasoningNeed(Enum):
 
 
 def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
+    # Looked up once: Python 3.11 takes a tenth of a microsecond for each.
+    none, hard = ReasoningNeed.NONE, ReasoningNeed.HARD
     if not request.thinking:
-        return [ReasoningNeed.NONE] * len(request.messages)
-    otherwise = ReasoningNeed.SOFT if request.tools or request.server_tools else ReasoningNeed.NONE
+        return [none] * len(request.messages)
+    otherwise = ReasoningNeed.SOFT if request.tools or request.server_tools else none
     needs: list[ReasoningNeed] = []
     in_tool_loop = False
     for message in request.messages:
         if message.role == "assistant":
-            needs.append(ReasoningNeed.HARD if message.tool_calls or in_tool_loop else otherwise)
+            needs.append(hard if message.tool_calls or in_tool_loop else otherwise)
             continue
-        needs.append(ReasoningNeed.NONE)
+        needs.append(none)
         in_tool_loop = message.role == "tool"
     return needs
 
