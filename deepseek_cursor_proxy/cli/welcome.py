@@ -64,8 +64,8 @@ def _dashboard_lines(config: ProxyConfig, dashboard: tuple[str, str] | None) -> 
         yield f"Port {config.admin_port} is in use, so the dashboard is on {port} (see admin_port)."
     if not is_loopback(config.admin_host):
         yield (
-            f"The dashboard and its API are open to your network at {url}, unencrypted: anyone with the key sees what "
-            "is asked here. Set admin_host to localhost unless you mean it."
+            f"The dashboard and its API are open to your network at {url}, unencrypted: anyone with the key can "
+            "watch all requests. Set admin_host to localhost unless you mean it."
         )
     if config.admin_key is not None and config.admin_key.is_guessable:
         yield "admin_key is short enough to guess: `access-key --new` makes a better one."
@@ -116,7 +116,7 @@ def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
         tunnel = ["the tunnel"] if config.tunnel_program else []
         *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]
         where = f"{', '.join(names)} or {last}"
-        yield f"Keys of yours are spent only for requests to {where}; add other names to public_hosts."
+        yield f"Your keys are spent only for requests to {where}; add other names to public_hosts."
 
 
 # By wildcard: a remote address, reserved for documentation, to find the route to.

@@ -194,7 +194,7 @@ def _read_through(path: Path) -> int:
                 raise
             damage = "ok"
     if damage != "ok":
-        raise Unusable(f"it is damaged ({damage})", "stop the proxy and move the file away; a new one is begun")
+        raise Unusable(f"it is damaged ({damage})", "stop the proxy and move the file away; a new one is created")
     return count
 
 

@@ -418,8 +418,8 @@ class Ssh(Program):
         if self._host:
             if not self.url:
                 raise StartupError(
-                    f"ssh: {self._host} needs --tunnel-url, the https address at which its web server hands requests "
-                    f"on to its port {self.port}; `--tunnel ssh` alone uses {_SERVICE}"
+                    f"ssh: {self._host} needs --tunnel-url, the https address at which its web server forwards "
+                    f"requests to its port {self.port}; `--tunnel ssh` alone uses {_SERVICE}"
                 )
             return ("-N", *_OPTIONS, "-R", f"{self.port}:{local}", self._host)
         service = (*_OPTIONS, "-o", "StrictHostKeyChecking=accept-new", "-R")
