@@ -117,6 +117,7 @@ def row(number: int) -> Json:
         "retries": int(outcome == "failed") * 2, "turns": turns,
         "repairs": {"cancelled": 1} if number % 9 == 0 else {},
         "divergence": "message 14 changed (user content)" if has_diverged else None,
+        "repaired": "1 call written as text" if has_diverged else None,
         "messages": messages, "tools": 18, "body_bytes": messages * 5300, "upstream": "api.deepseek.com",
     }  # fmt: skip
 
@@ -134,6 +135,7 @@ def details(number: int) -> Json:
     sources = ["store"] * 24 + ["client", "empty", "missing"] + ["store"] * 7 + ["display"] * 2 + ["none"]
     strip = [{"index": 2 + 2 * place, "source": source, "proof": None} for place, source in enumerate(sources)]
     more = {"finish_reason": "tool_calls", "dropped": ["parallel_tool_calls"], "bodies": None, "repairs": {"moved": 2}}
+    more["repair"] = {"before": ['<|DSML|invoke name="read">…</|DSML|invoke>'], "after": ['read({"path": "a.py"})']}
     return {**row(number), **more, "strip": strip, "bodies_hint": "Bodies are kept only while tracing is on."}
 
 

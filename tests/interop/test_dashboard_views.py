@@ -48,6 +48,9 @@ class ViewsTest(BrowserCase):
         detail = page.get_by_role("region", name="Request", exact=True)
         words = "31 from the store, 1 from the client, 2 from the thinking block, 1 without thoughts, 1 missing"
         expect(detail.get_by_role("img", name=f"Reasoning of 37 turns: {words}, 1 not needed")).to_be_visible()
+        broken = detail.get_by_role("region", name="Broken turn")
+        for text in ("1 call written as text", "<|DSML|invoke", 'read({"path": "a.py"})'):
+            expect(broken).to_contain_text(text)
         expect(detail.get_by_role("region", name="Lost prefix")).to_contain_text("message 14 changed (user content)")
         expect(detail.get_by_role("region", name="Lost prefix")).to_contain_text("$0.0312")
         expect(detail.get_by_role("img", name="Time: connect 0.21")).to_be_visible()
