@@ -7,6 +7,7 @@
 Only behind a LateExchange (`api/reply`) a failure of `open` is an error in the stream: the reply has begun by then.
 `_send` is the loop that all calls are made in: an attempt sends, and after a failure the plan returns the next one.
 
+An answer that ends with neither text nor calls is discarded and asked for once more, while nothing was handed on.
 A turn or call is stored before the batch that completes it is handed on.
 """
 
