@@ -77,7 +77,7 @@ IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess
 HARMLESS = {"urllib.parse"}
 # The most that each figure may be.
 BUDGET = {
-    "lines of code": 28_900,
+    "lines of code": 28_960,
     "files": 240,
     "folders at the top": 18,
     "files at the top": 9,

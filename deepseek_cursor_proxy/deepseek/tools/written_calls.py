@@ -579,7 +579,8 @@ def _chunk(delta: Delta, part: str, *, is_first: bool) -> Mapping[str, Any] | No
     if delta.calls:
         # Beside calls an answer without text has null, in a completion as in a stream.
         fields["tool_calls"] = [_call_json(each, part) for each in delta.calls]
-    fields["content"] = delta.text or (None if delta.calls else delta.text)
+    if delta.text or not delta.calls or "content" in fields or part == "message":
+        fields["content"] = delta.text or (None if delta.calls else delta.text)
     body = {**chunk, "choices": [{**choice, part: fields, "finish_reason": delta.finish_reason}]}
     if delta.usage is None:
         body.pop("usage", None)
