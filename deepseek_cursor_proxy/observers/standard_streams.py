@@ -26,8 +26,9 @@ _MOST_CHARACTERS = 4 * 1024 * 1024
 # The memory of a queue entry besides its characters, and that of a line that is not formatted yet.
 _ENTRY = 64
 _LINE = 256
-# Lines of one moment are written together: waking the thread for each took longer than the write.
-_GATHER_SECONDS = 0.01
+# Lines of one moment are written together: waking the thread takes longer than the write, and the request beside it
+# waits for the interpreter. The first line after a pause is written at once.
+_GATHER_SECONDS = 0.1
 # Small, so that `drain` notices a slow reader's progress; also below a Windows console's limit per write.
 _PIECE = 16 * 1024
 # How long the process waits at its end for a descriptor that takes nothing, and for a slow one.
