@@ -138,8 +138,7 @@ class ChunkedBody(BodyDecoder):
         total, limit = self._total, sys.maxsize if self._limit is None else self._limit
         match_size = _SIZE_LINE.match
         while match := match_size(data, position):
-            start = match.end()
-            size = int(match[1], 16)
+            start, size = match.end(), int(match[1], 16)
             end = start + size
             if not size or total + size > limit or data[end : end + 2] != b"\r\n" or start - position > _MAX_SIZE_LINE:
                 break

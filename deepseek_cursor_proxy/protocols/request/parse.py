@@ -103,11 +103,9 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
 @lru_cache(8)
 def _has_beta(config: ProxyConfig) -> bool:
     """Whether an upstream may have DeepSeek's beta path."""
-    for table in config.upstreams.values():
-        if hosts.beta_url(hosts.choose(table.host, table.base_url), table.base_url) is not None:
-            return True
-    url = config.upstream_base_url
-    return not config.upstreams and hosts.beta_url(hosts.choose(config.upstream_host, url), url) is not None
+    tables = [(table.host, table.base_url) for table in config.upstreams.values()]
+    upstreams = tables or [(config.upstream_host, config.upstream_base_url)]
+    return any(hosts.beta_url(hosts.choose(host, url), url) is not None for host, url in upstreams)
 
 
 # Plain fields: a check for each, and its words for the error …
