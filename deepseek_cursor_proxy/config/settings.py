@@ -170,7 +170,7 @@ class ProxyConfig:
     )
     durability: str = setting(
         "normal",
-        "normal survives a killed proxy; full also survives power loss, and each answer waits for the disk",
+        "normal: tool turns survive a killed proxy; full: all turns, also power loss, each answer waits for the disk",
         choices=("normal", "full"),
         needs_restart=True,
     )

@@ -56,6 +56,11 @@ def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
     return needs
 
 
+def is_in_tool_loop(request: ChatRequest) -> bool:
+    """Whether an answer to the request is part of a tool loop even without a call."""
+    return next((message.role for message in reversed(request.messages) if message.role != "assistant"), "") == "tool"
+
+
 def needs_beta(request: ChatRequest) -> bool:
     """Whether a request uses what only DeepSeek's beta path has: a prefix to continue, or strict functions."""
     has_prefix = bool(request.messages) and request.messages[-1].prefix

@@ -7,6 +7,9 @@ an interrupted turn      when the exchange closes, as far as it came; and once m
                          because clients drop that
 aliases                  with any of these, or when the exchange closes: the keys under which the reasoning that we sent
                          is found next time, so that the same prefix is sent again and hits DeepSeek's cache
+
+A turn of a tool loop is in the file before the client gets on: DeepSeek insists on its reasoning. Any other turn may
+reach the file a moment later.
 """
 
 import json
@@ -105,7 +108,9 @@ class TurnRecorder:
             for record_keys, reasoning in new + extras:
                 keys_of[reasoning] = (*keys_of.get(reasoning, ()), *record_keys)
             merged = [(record_keys, reasoning) for reasoning, record_keys in keys_of.items()]
-            self._store.record(merged, (*prepared.aliases, *partial), self._stored)
+            is_searched = any(turn.server_items is not None for turn in turns)
+            can_wait = not (has_calls or is_searched or rules.is_in_tool_loop(prepared.request))
+            self._store.record(merged, (*prepared.aliases, *partial), self._stored, can_wait=can_wait)
             self._has_stored_aliases = True
             self._stored.update((record_keys[0], reasoning) for record_keys, reasoning in new + extras)
 

@@ -2,8 +2,9 @@
 
 A cache with a promise: once `record` returns True, the reasoning survives the death of this process; and whatever is
 wrong with the file, no answer fails or waits for it. A reasoning that cannot be written waits in memory, is found
-there, and is written when the file can be used (see `store`). Keys are digests; no credential, prompt or answer is
-ever stored, only the reasoning itself.
+there, and is written when the file can be used (see `store`). One that `can_wait` waits there a moment as well, for
+others to share its transaction, unless the file is durable against a power cut. Keys are digests; no credential,
+prompt or answer is ever stored, only the reasoning itself.
 
 This store also owns the file, for all other stores.
 """
@@ -13,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
+from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.entries import Kind, ReasoningEntry, StoreStats, decode_text, encode_text
 from deepseek_cursor_proxy.storage.sqlite.rows import ReasoningRows, delete_all, newest_time
 from deepseek_cursor_proxy.storage.store import Store
@@ -25,6 +27,8 @@ _log = logging.getLogger(__name__)
 _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 # So many bytes count as one turn towards the next pruning.
 _BYTES_PER_TURN = 256 * 1024
+# What a killed process loses of the reasonings that can wait; a transaction costs twice as much as a reasoning in it.
+_SECONDS_BETWEEN_BATCHES = 0.25
 # Roughly what an entry takes in memory besides its text and keys.
 _BYTES_PER_ENTRY = 500
 
@@ -89,6 +93,8 @@ class ReasoningStore(Table[ReasoningEntry]):
         """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
         self.file = Store(path, durability, must_open=must_open)
         super().__init__(self.file.database, **options)
+        self._writes_at_once = durability == "full"
+        self._writer = BackgroundTask(self._write_batch, "reasonings-write")
         self.file.open()
         with self._faults.guard("read the file"):
             self.rows.measure(is_exact=False)
@@ -99,6 +105,8 @@ class ReasoningStore(Table[ReasoningEntry]):
         entries: Sequence[tuple[Sequence[bytes], str]],
         aliases: Sequence[_Alias] = (),
         previous: Mapping[bytes, str] | None = None,
+        *,
+        can_wait: bool = False,
     ) -> bool:
         """Store reasonings, each under all its keys, in one transaction. True if the file has them now.
 
@@ -108,7 +116,6 @@ class ReasoningStore(Table[ReasoningEntry]):
         """
         before = {key: encode_text(text) for key, text in (previous or {}).items()}
         new = []
-        turns = len(aliases)
         for keys, reasoning in entries:
             text = encode_text(reasoning)
             if len(text) > min(_LONGEST_REASONING_BYTES, self.kind.max_bytes):
@@ -116,13 +123,30 @@ class ReasoningStore(Table[ReasoningEntry]):
                 continue
             same = [key for key, known in before.items() if known == text and key != keys[0]]
             new.append(ReasoningEntry(tuple(keys), text, None, before.get(keys[0]), same[0] if same else None))
-            turns += 1 + len(text) // _BYTES_PER_TURN
         for known, key, reasoning, unless in aliases:
             new.append(ReasoningEntry((key,), encode_text(reasoning), known, unless_known=unless))
-        if not new or self._waiting.put(new) is None:
+        if not new:
             return False
-        self._pruner.count_writes(turns)
-        return True
+        if can_wait and not self._writes_at_once:
+            self._waiting.add(new)
+            self._writer.wake()
+            return False
+        # Before an alias of it.
+        self.flush()
+        return self._waiting.put(new) is not None
+
+    def _write_batch(self) -> None:
+        # Others join the batch.
+        self._writer.pause(_SECONDS_BETWEEN_BATCHES)
+        self.flush()
+        if self._waiting:
+            self.database.request_reopen()
+
+    def flush(self) -> None:
+        """Write what waits, unless it waits for the file."""
+        if self._waiting and self.database.fault is None:
+            with self._faults.guard("record"):
+                self._waiting.flush(is_retry=False)
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """The different reasonings recorded under each known key, newest first."""
@@ -141,11 +165,13 @@ class ReasoningStore(Table[ReasoningEntry]):
 
     def _write_entries(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
         self.rows.write(entries, is_retry)
+        self._pruner.count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
         if is_retry:
             self.file.outage.count(sum(each.known_key is None and not each.unless_known for each in entries))
         return entries
 
     def stats(self) -> StoreStats:
+        self.flush()
         return self.rows.stats()
 
     def clear(self) -> int:
@@ -155,6 +181,7 @@ class ReasoningStore(Table[ReasoningEntry]):
 
     def close(self) -> None:
         """Write waiting entries and close the file; idempotent. A later `record` returns False."""
+        self._writer.close()
         self.file.reopener.close()
         self._pruner.close()
         if count := self._waiting.close(self.file.reopen):

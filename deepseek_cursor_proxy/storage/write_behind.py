@@ -3,12 +3,13 @@
 One behaviour for everything that is written:
 
     put       at once, in one transaction with the entries of other threads; what cannot be written is kept here
+    add       a moment later, in one transaction with others: the store flushes
     bound     limits the sizes of all entries together; beyond it the oldest are lost
     flush     when the file reopens, when the store asks for it and when the store closes: oldest first, so that newer
               entries stay the newest, in transactions so short that no turn waits noticeably for the writer
     refused   an entry that the engine refuses stops no other one; it is kept or counted as lost (`keeps_refused`)
-    killed    a killed process loses the entries that wait; so turns are written with `put`, and wait only during an
-              outage
+    killed    a killed process loses the entries that wait; so turns that DeepSeek insists on are written with `put`,
+              and wait only during an outage
 
 This module knows no table.
 """
@@ -28,6 +29,8 @@ _Entry = TypeVar("_Entry")
 
 _TRIES_AT_CLOSE = 10
 _SECONDS_BETWEEN_TRIES = 0.1
+# So many entries of a key are looked at for one to merge with; the same question all day has hundreds.
+_MOST_MERGED = 16
 # Keeps a shared transaction so short that no thread notices the others' share.
 _MOST_PUTS_AT_ONCE = 64
 
@@ -134,7 +137,7 @@ class WriteBehind(Generic[_Entry]):
 
     def _add(self, new: _Entry) -> None:
         for key in self.merge_keys(new):
-            for number in reversed(self._by_key.get(key, ())):
+            for number in reversed(self._by_key.get(key, ())[-_MOST_MERGED:]):
                 old = self._entries[number]
                 merged = self.merge(new, old)
                 if merged is old:
@@ -235,8 +238,9 @@ class WriteBehind(Generic[_Entry]):
     def _flush_batch(self, batch: dict[int, _Entry], is_retry: bool) -> None:
         with self._writing:
             try:
-                # Without those that were discarded since.
-                self._write([entry for number, entry in batch.items() if number in self._entries], is_retry)
+                # Without those that were discarded since, or written by another thread.
+                if entries := [entry for number, entry in batch.items() if number in self._entries]:
+                    self._write(entries, is_retry)
             except Unusable:
                 raise
             except Exception as error:

@@ -309,9 +309,9 @@ class TestEnds(SocketTestCase):
         written, record = threading.Event(), proxy.store.record
         self.addCleanup(written.set)
 
-        def slowly(*given: Any) -> None:
+        def slowly(*given: Any, **options: Any) -> None:
             written.wait(PATIENCE)
-            record(*given)
+            record(*given, **options)
 
         with mock.patch.object(proxy.store, "record", slowly):
             sock = self.connect(proxy, chat_body(stream=True))

@@ -20,8 +20,8 @@ def descriptors() -> int:
 
 
 def threads() -> int:
-    """The number of threads but that of the ledger, which the first request starts."""
-    return sum(thread.name != "usage-ledger" for thread in threading.enumerate())
+    """The number of threads but those that write what requests left, which any request starts."""
+    return sum(thread.name not in ("usage-ledger", "reasonings-write") for thread in threading.enumerate())
 
 
 class ResourceBaseline:

@@ -57,6 +57,7 @@ class UnacceptedKeysCase(AdminCase):
     def tables(self) -> dict[str, list[Any]]:
         """The rows of every table in every file."""
         services = self.running.server.services()
+        services.reasoning_store.flush()
         services.ledger.flush()
         services.sessions.flush()
         services.response_cache.store._write_totals()

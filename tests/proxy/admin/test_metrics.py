@@ -35,6 +35,7 @@ class MetricsTest(AdminCase):
         for _ in range(2):
             self.round_trip(proxy, chat_body())
         self.round_trip(proxy, {"messages": 1})
+        proxy.store.flush()
         reply = self.get(admin, "/metrics")
         self.assertEqual("text/plain; version=0.0.4; charset=utf-8", reply.headers["content-type"])
         lines = reply.body.decode().splitlines()

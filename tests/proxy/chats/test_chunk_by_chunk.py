@@ -59,6 +59,7 @@ class TestChunkByChunk(SocketTestCase):
         self.send(upstream, event({"content": ""}, "stop") + b"data: [DONE]\n\n")
         upstream.sendall(b"0\r\n\r\n")
         read_until(client, b"[DONE]")
+        self.running.store.flush()
         with self.running.store.database.reader() as connection:
             (text,) = connection.execute("SELECT text FROM reasonings").fetchone()
         self.assertEqual("firstsecond" + "".join(f" thought{number}," for number in range(30)), text.decode())
@@ -105,6 +106,7 @@ class TestChunkByChunk(SocketTestCase):
         client.close()
         # Hanging up is all that it sees of that.
         self.assertEqual(b"", upstream.recv(1))
+        self.running.store.flush()
         with self.running.store.database.reader() as connection:
             (text,) = connection.execute("SELECT text FROM reasonings").fetchone()
         self.assertEqual("firstsecondlast", text.decode())

@@ -1,8 +1,10 @@
-"""A proxy killed at any moment loses no reasoning of a turn that a client got complete.
+"""A proxy killed at any moment loses no reasoning of a tool loop's turn that a client got complete.
 
 The real process, killed with SIGKILL at random moments while several chats stream through it. A turn counts from the
 moment a client has read its finish_reason; after the next start every one of them must be restored, byte for byte:
 the thinking is not shown, and with `reject` a missing reasoning is an error instead of a recovery.
+
+Only a plain answer of the last moment may be lost, for which DeepSeek accepts a filler.
 """
 
 import itertools
@@ -15,6 +17,7 @@ from http.client import HTTPException
 from typing import Any
 
 from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
+from deepseek_cursor_proxy.deepseek.rules import FILLER
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.support.program import Process, ServeTest, address
 from tests.support.width import IS_LONG, width
@@ -143,3 +146,19 @@ class TestKilledProcess(ServeTest):
         self.assertGreater(self.survived, CHATS * ROUNDS)
         if IS_LONG:
             print(f"\nkilled {ROUNDS} times, {self.survived} turns that clients had seen complete, none lost")
+
+    def test_a_plain_answer_survives_sigterm_and_its_chat_also_sigkill(self) -> None:
+        for end in (signal.SIGKILL, signal.SIGTERM):
+            with self.subTest(end):
+                chat = Chat(next(self.numbers))
+                self.fake.answer(Answer("Hm.", "Hi."), Answer("Hm again.", "Hi again."))
+                process, url = self.start()
+                self.assertTrue(chat.go_on(url))
+                process.send(end)
+                process.wait()
+                process, url = self.start()
+                self.assertTrue(chat.go_on(url))
+                sent = self.fake.accepted[-1]["messages"][2]["reasoning_content"]
+                self.assertIn(sent, ("Hm.",) if end is signal.SIGTERM else ("Hm.", FILLER))
+                process.send(signal.SIGTERM)
+                process.wait()

@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.storage.sqlite import schema
 from deepseek_cursor_proxy.storage.sqlite.schema import STORE
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
 from tests.support.harness import PATIENCE, RunningProxy
-from tests.support.polling import eventually
+from tests.support.polling import eventually, wait_until
 from tests.support.program import ServeTest, address
 from tests.support.systems import needs_removable_open_files
 
@@ -236,8 +236,9 @@ class TestLocks(FaultTestCase):
         chat.ask()
         self.chat(two).go_on_from(chat)
         self.chat(one, "another").ask()
+        # An answer outside a tool loop is written a moment later.
+        wait_until(lambda: self.rows() == 4 + 3)
         self.assertEqual([], self.warnings)
-        self.assertEqual(4 + 3, self.rows())
 
 
 class TestDamage(FaultTestCase):

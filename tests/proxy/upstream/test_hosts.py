@@ -222,6 +222,7 @@ class TestLearnedForm(HostTestCase):
                 for _ in range(2):
                     self.fake.answer(self.stream({"reasoning": "Hm."}, {"content": "Hi."}))
                     self.chat(proxy, QUESTION, stream=True)
+                store.flush()
             else:
                 self.fake.answer(self.stream({"content": "Done."}))
                 self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)

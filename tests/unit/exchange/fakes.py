@@ -108,5 +108,6 @@ class ExchangeTestCase(TestCase):
         return GenerationRequest(parse(body, ProxyConfig()), body, 1)
 
     def stored_texts(self) -> list[str]:
+        self.store.flush()
         with self.store.database.reader() as connection:
             return sorted(text.decode() for (text,) in connection.execute("SELECT text FROM reasonings"))

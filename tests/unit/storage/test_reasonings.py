@@ -148,6 +148,35 @@ class TestRecord(StoreTestCase):
             self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
             store.close()
 
+    def test_reasonings_that_can_wait_are_found_at_once_and_share_a_transaction_a_moment_later(self) -> None:
+        store, other = self.store(self.path), self.store(self.path)
+        with mock.patch.object(store.rows, "write", wraps=store.rows.write) as write:
+            for number in range(3):
+                self.assertFalse(store.record(**turn(str(number), number), can_wait=True))
+                self.assertEqual({key(number): [str(number)]}, store.find([key(number)]))
+            wait_until(lambda: len(other.find([key(0), key(1), key(2)])) == 3)
+        self.assertEqual(1, write.call_count)
+
+    def test_a_reasoning_that_can_wait_is_in_the_file_after_close(self) -> None:
+        store = self.store(self.path)
+        store.record(**turn("why", 1), can_wait=True)
+        store.close()
+        self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
+
+    def test_a_reasoning_that_can_wait_is_written_before_one_that_cannot_and_its_alias(self) -> None:
+        self.enterContext(mock.patch.object(reasonings, "_SECONDS_BETWEEN_BATCHES", 3600))
+        store = self.store(self.path)
+        store.record(**turn("why", 1), can_wait=True)
+        self.assertTrue(store.record(**turn("call", 2, aliases=[alias(1, 3, "why")])))
+        found = self.store(self.path).find([key(1), key(2), key(3)])
+        self.assertEqual({key(1): ["why"], key(2): ["call"], key(3): ["why"]}, found)
+
+    def test_a_store_that_survives_power_loss_lets_no_reasoning_wait(self) -> None:
+        store = ReasoningStore(self.path, durability="full")
+        self.addCleanup(store.close)
+        self.assertTrue(store.record(**turn("why", 1), can_wait=True))
+        self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
+
     def test_clear_deletes_everything(self) -> None:
         store = self.store(self.path)
         store.record([((key(1),), "x" * 100_000)])
@@ -484,6 +513,17 @@ class TestFaults(StoreTestCase):
             store.record([((key(1),), "new")])
             self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
         self.assertEqual({key(1): ["new", "old"]}, store.find([key(1)]))
+
+    def test_a_reasoning_that_can_wait_also_waits_for_a_file_that_is_locked(self) -> None:
+        store = self.store(self.path)
+        locker = self.lock()
+        with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
+            store.record(**turn("why", 1), can_wait=True)
+            wait_until(lambda: logged.records)
+            self.assertEqual({key(1): ["why"]}, store.find([key(1)]))
+            locker.execute("ROLLBACK")
+            self.assert_reopened(store)
+        self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
 
     def test_close_writes_pending_reasonings(self) -> None:
         store = self.store(self.path)
