@@ -1,7 +1,8 @@
 """Decode the JSON of a chat that grows: the part of a body that an earlier one began with is not parsed again.
 
 The bytes of a body are compared with known bodies up to their last common message, which takes a hundredth of the time
-of parsing; parsing continues there. The messages are the list named `messages` or, in Responses, `input`.
+of parsing; parsing continues there. The messages are the list named `messages` or, in Responses, `input`. What follows
+them, which is the tools of many clients, is not parsed again either if it is the same as in the last body of the chat.
 
 Exact, because a JSON value depends on its own bytes and on nothing after them. The result equals that of
 `decode_json_object`, which decodes every unusual body and raises every error. Rule: no caller changes a decoded body.
@@ -32,25 +33,37 @@ class _Message(NamedTuple):
     values: int
 
 
+class _Tail(NamedTuple):
+    """A body from the bracket that ends its messages: bytes, the fields in it, and how many JSON values it contains."""
+
+    raw: bytes
+    fields: Mapping[str, Any]
+    values: int
+
+
+_NO_TAIL = _Tail(b"", {}, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Prefix:
     """A body up to its last message: the fields before the messages, the name of their list, and the messages.
 
     Invariant: the `raw` of all messages, joined, are the first `length` bytes of the body. So the first message's `raw`
-    begins with the body, and contains the fields before the list.
+    begins with the body, and contains the fields before the list. The tail is what followed when it was read.
     """
 
     fields: Mapping[str, Any]
     name: str
     messages: tuple[_Message, ...]
     length: int
+    tail: _Tail = _NO_TAIL
 
     def common(self, body: bytes) -> "_Prefix":
         """The part that this body begins with."""
         at = 0
         for count, message in enumerate(self.messages):
             if not body.startswith(message.raw, at):
-                return _Prefix(self.fields, self.name, self.messages[:count], at) if count else _NOTHING
+                return _Prefix(self.fields, self.name, self.messages[:count], at, self.tail) if count else _NOTHING
             at += len(message.raw)
         return self
 
@@ -79,7 +92,8 @@ def decode(body: bytes, memory: ChatMemory, min_bytes: int = _MIN_BYTES) -> dict
         return decode_json_object(body)
     prefix = parser.prefix()
     if prefix.messages:
-        size = 2 * prefix.length + _BYTES_PER_MESSAGE * len(prefix.messages) + _BYTES_PER_VALUE * prefix.values
+        size = 2 * (prefix.length + len(prefix.tail.raw))
+        size += _BYTES_PER_MESSAGE * len(prefix.messages) + _BYTES_PER_VALUE * (prefix.values + prefix.tail.values)
         # The new prefix contains these entirely.
         replaced = [entry for entry, common in zip(known, commons, strict=True) if entry.result is common]
         memory.put(Entry(_DECODE, (), None, prefix, size), replaced)
@@ -93,8 +107,12 @@ class _Parser:
     """
 
     def __init__(self, body: bytes, known: _Prefix) -> None:
-        rest = body[known.length :]
-        if known.values + count_value_starts(rest) > MAX_JSON_VALUES:
+        self._tail = known.tail
+        self._has_known_tail = bool(known.tail.raw) and body.endswith(known.tail.raw)
+        # A known tail is cut off behind its bracket.
+        rest = body[known.length : len(body) - len(known.tail.raw) + 1 if self._has_known_tail else len(body)]
+        tail_values = known.tail.values if self._has_known_tail else 0
+        if known.values + count_value_starts(rest) + tail_values > MAX_JSON_VALUES:
             # Some of these characters may be inside strings: decode_json_object counts exactly.
             raise ValueError
         self._text = rest.decode()
@@ -103,6 +121,8 @@ class _Parser:
         self._name = known.name
         self._messages = list(known.messages)
         self._is_known = bool(known.messages)
+        # Where the list of messages ended.
+        self._tail_at = 0
 
     def parse(self) -> dict[str, Any]:
         value: dict[str, Any] = dict(self._fields)
@@ -112,8 +132,14 @@ class _Parser:
             value[self._name], new[self._name] = self._list()
         elif self._expect("{"):
             self._member(value, new)
-        while self._expect(",}") == ",":
-            self._member(value, new)
+        if self._has_known_tail:
+            value |= self._tail.fields
+        else:
+            while self._expect(",}") == ",":
+                self._member(value, new)
+            raw = self._text[self._tail_at :].encode()
+            fields = {name: value[name] for name in value if name not in self._fields and name != self._name}
+            self._tail = _Tail(raw, fields, count_value_starts(raw))
         if self._skip_blanks() != len(self._text):
             raise ValueError
         check_depth(new)
@@ -122,7 +148,7 @@ class _Parser:
     def prefix(self) -> _Prefix:
         """The body that was parsed, for the next one."""
         length = sum([len(message.raw) for message in self._messages])
-        return _Prefix(self._fields, self._name, tuple(self._messages), length)
+        return _Prefix(self._fields, self._name, tuple(self._messages), length, self._tail)
 
     def _member(self, value: dict[str, Any], new: dict[str, Any]) -> None:
         name, self._at = scan(self._text, self._skip_blanks())
@@ -151,6 +177,7 @@ class _Parser:
                 raise ValueError
             new.append(value)
             begin = self._at = end
+        self._tail_at = self._at - 1
         return [message.value for message in self._messages], new
 
     def _expect(self, expected: str) -> str:

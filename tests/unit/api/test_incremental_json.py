@@ -59,6 +59,24 @@ class TestIncrementalJson(unittest.TestCase):
         # One message, a name and its value.
         self.assertEqual(3, scan.call_count)
 
+    def test_fields_behind_the_messages_are_read_once_while_they_stay_the_same(self) -> None:
+        bodies, tools = Bodies(), [{"n": "\U0001f600"}, {"n": "]}"}]
+        before = bodies.decode(encode_json(chat(5, tools=tools)))
+        for turns in (6, 6, 3):
+            with patch.object(incremental_json, "scan", side_effect=json_codec.scan) as scan:
+                after = bodies.decode(encode_json(chat(turns, tools=tools)))
+            self.assertEqual(chat(turns, tools=tools), after)
+            self.assertIs(before["tools"], after["tools"])
+            self.assertLessEqual(scan.call_count, 1)
+        self.assert_read_alike(bodies, encode_json(chat(7, tools=tools[:1])))
+        self.assert_read_alike(bodies, encode_json(chat(7, tools=tools)) + b"}")
+
+    def test_a_message_that_ends_like_the_last_body_is_no_end_of_the_messages(self) -> None:
+        bodies = Bodies()
+        self.assert_read_alike(bodies, b'{"messages":[[1],[2]]}')
+        for body in (b'{"messages":[[1],[2],[3]}', b'{"messages":[[1],["2]}"]]}', b'{"messages":[[1],"]}', b"]}"):
+            self.assert_read_alike(bodies, body)
+
     def test_items_are_known_again_like_messages(self) -> None:
         bodies = Bodies()
         five, six = ({"input": chat(turns)["messages"], "stream": True} for turns in (5, 6))
