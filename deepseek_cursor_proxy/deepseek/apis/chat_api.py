@@ -7,13 +7,12 @@ every name, because a gateway may pass on the dialect of the server behind it; `
 """
 
 import json
-import marshal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ForeignReasoning, Message, Parts
-from deepseek_cursor_proxy.conversation.memo import Memo
+from deepseek_cursor_proxy.conversation.memo import Memo, value_key
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
@@ -27,8 +26,6 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode
 _MAX_INDEX = 128
 # Lists of 40 tools of 1 kB: twenty of them.
 MAX_BYTES_OF_TOOLS = 2 * 1024 * 1024
-# In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
-_MARSHAL_VERSION = 2
 
 _ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.byte_size)
 _tools: Memo[bytes, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: len(key) + len(text))
@@ -92,7 +89,8 @@ def encode_each(
 
 def tools_key(request: ChatRequest) -> bytes:
     """A key that two requests share if, and only if, their tools are sent with the same bytes."""
-    return marshal.dumps([*request.tools, *request.sent_names.items(), *request.server_tools], _MARSHAL_VERSION)
+    names = encode_json(list(request.sent_names.items()))
+    return b"".join([*map(value_key, request.tools), names, *map(value_key, request.server_tools)])
 
 
 def frame(request: ChatRequest, messages: object, tools: object, host: Host = DEEPSEEK) -> dict[str, Any]:

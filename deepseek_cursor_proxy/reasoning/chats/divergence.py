@@ -9,7 +9,6 @@ were sent to DeepSeek: an order that was corrected is no divergence. Pure and li
 leaves the process: parts that identity has not digested go through Python's own keyed hash.
 """
 
-import marshal
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +16,13 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.conversation.memo import value_key
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.reasoning.identity import History, MessageOutline
 from deepseek_cursor_proxy.redaction import safe_text
 
 # Names shown of tools that came or went.
 _MOST_NAMES = 3
-
-# In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
-# Later versions encode what is shared, too. It takes a fifth of the time of JSON: 0.1 ms for 40 tools of 1 kB.
-_MARSHAL_VERSION = 2
 
 
 class RequestOutline(NamedTuple):
@@ -122,10 +118,7 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
         if message.role != "system":
             break
         leading += 1
-    tools = {
-        tool_name(tool): hash(marshal.dumps(dict(tool), _MARSHAL_VERSION))
-        for tool in (*request.tools, *request.server_tools)
-    }
+    tools = {tool_name(tool): hash(value_key(tool)) for tool in (*request.tools, *request.server_tools)}
     prompts = tuple([message.digest for message in history.outlines[:leading]])
     effort = request.effort if request.thinking else ""
     thinking = "on" if request.thinking else "off, a tool is forced" if is_forced(request.tool_choice) else "off"

@@ -3,7 +3,7 @@ import json
 import unittest
 from sys import maxsize
 
-from deepseek_cursor_proxy.conversation.memo import Memo, guess_size, json_size, size_of
+from deepseek_cursor_proxy.conversation.memo import Memo, guess_size, json_size, size_of, value_key
 from tests.support.threads import run_at_once
 from tests.support.traced_memory import traced_memory
 
@@ -33,6 +33,12 @@ class TestSizes(unittest.TestCase):
                     value = json.loads(written)
                     taken = memory.held()
                 self.assertGreater(json_size(value), 0.9 * taken)
+
+    def test_equal_values_and_no_others_have_equal_keys(self) -> None:
+        written = ["{}", "[]", "1", "1.0", "true", '"1"', '{"a":{"b":[1,null]}}', '{"a":{"b":[1,0]}}']
+        values = [json.loads(text) for text in written for _ in range(2)]
+        keys = [value_key(value) for _ in range(2) for value in values]
+        self.assertEqual([at // 2 for at in range(len(values))] * 2, [keys.index(key) // 2 for key in keys])
 
     def test_a_huge_value_is_not_measured_to_its_end(self) -> None:
         self.assertEqual(maxsize, json_size({"content": "x" * 5_000_000}))
