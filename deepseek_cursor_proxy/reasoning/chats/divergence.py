@@ -58,10 +58,13 @@ class RequestOutline(NamedTuple):
         """How many parts of an agent are the same: its instructions, its set of tools."""
         return (self.system == other.system) + (self.tools.keys() == other.tools.keys())
 
+    def continues(self, other: "RequestOutline") -> bool:
+        """Whether this is the same agent, further on."""
+        return self.common(other) == len(other.messages) and self.likeness(other) > 0
+
     def replaces(self, other: "RequestOutline") -> bool:
-        """Whether this is the same agent, further on. A first question stays: other agents begin with it, too."""
-        is_further = self.common(other) == len(other.messages) and self.likeness(other) > 0
-        return is_further and (self.is_opening or not other.is_opening)
+        """Whether it takes the place of the other. A first question stays: other agents begin with it, too."""
+        return self.continues(other) and (self.is_opening or not other.is_opening)
 
 
 @dataclass(frozen=True)
@@ -134,15 +137,15 @@ def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutl
     # With only the first question in common it may as well be another chat, or the request for a title.
     least = 2 if now.is_opening else 1
     likely = [last for last in known if now.common(last) > 1 or now.likeness(last) >= least]
+    # Nearly always one, so that the answers of the others need not be compared.
+    likely = [last for last in likely if not last.is_opening and now.continues(last)] or likely
     if len(likely) <= 1:
         return likely[0] if likely else None
     answers = {message.digest for message in now.messages if message.role == "assistant"}
 
     def rank(last: RequestOutline) -> tuple[int, ...]:
-        common, likeness = now.common(last), now.likeness(last)
-        continues = common == len(last.messages) and likeness > 0
         repeated = sum(message.digest in answers for message in last.messages if message.role == "assistant")
-        return continues and not last.is_opening, repeated, continues, common, likeness
+        return repeated, now.continues(last), now.common(last), now.likeness(last)
 
     return max(likely, key=rank)
 
