@@ -138,15 +138,16 @@ class ReasoningStore(Table[ReasoningEntry]):
     def _write_batch(self) -> None:
         # Others join the batch.
         self._writer.pause(_SECONDS_BETWEEN_BATCHES)
-        self.flush()
-        if self._waiting:
+        if not self.flush():
             self.database.request_reopen()
 
-    def flush(self) -> None:
-        """Write what waits, unless it waits for the file."""
-        if self._waiting and self.database.fault is None:
+    def flush(self) -> bool:
+        """Write what waits, unless the file has a fault; False if something waits for the file."""
+        if self.database.fault is None:
             with self._faults.guard("record"):
                 self._waiting.flush(is_retry=False)
+                return True
+        return not self._waiting
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """The different reasonings recorded under each known key, newest first."""
