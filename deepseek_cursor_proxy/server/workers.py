@@ -6,11 +6,10 @@ that has not answered yet, by a full call limit or by the disk. There is at most
 of connections bounds the workers.
 """
 
-import contextlib
 import math
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -37,9 +36,11 @@ class Workers(Generic[Task]):
         self._run = run
         self._refuse = refuse
         self._name = name
-        # Protects `_count`, `_pending` and `_threads`, and no worker ends while a task is submitted.
+        # Protects the tasks, `_count`, `_pending` and `_threads`, and no worker ends while a task is submitted.
         self._lock = threading.Lock()
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        # Not a SimpleQueue: in CPython 3.11 its `get` may forget its timeout if another worker takes the task.
+        self._ready = threading.Condition(self._lock)
+        self._tasks: deque[Task | None] = deque()
         # The workers, and the tasks that wait or run.
         self._count = self._pending = 0
         # Some may have ended.
@@ -54,7 +55,7 @@ class Workers(Generic[Task]):
     @property
     def has_queue(self) -> bool:
         """Whether a task waits for a worker."""
-        return not self._tasks.empty()
+        return bool(self._tasks)
 
     def submit(self, task: Task) -> bool:
         """Have a worker run the task; False, and nothing is done, if there is no worker and none can be started."""
@@ -63,10 +64,11 @@ class Workers(Generic[Task]):
                 self._start()
             if not self._count:
                 return False
-            if self._tasks.empty():
+            if not self._tasks:
                 self._moved_at = time.monotonic()
             self._pending += 1
-            self._tasks.put(task)
+            self._tasks.append(task)
+            self._ready.notify()
             return True
 
     # As a Timed of the loop …
@@ -83,24 +85,18 @@ class Workers(Generic[Task]):
             self._moved_at = time.monotonic()
             for _ in range(min(self._pending - self._count, self._count)):
                 if not self._start():
-                    refused = self._take_back()
+                    refused = [task for task in self._tasks if task is not None]
+                    self._tasks.clear()
+                    self._pending -= len(refused)
                     break
         for task in refused:
             self._refuse(task)
 
-    def _take_back(self) -> list[Task]:
-        """The tasks that wait."""
-        tasks = []
-        with contextlib.suppress(queue.Empty):
-            while (task := self._tasks.get_nowait()) is not None:
-                self._pending -= 1
-                tasks.append(task)
-        return tasks
-
     def close(self) -> None:
         """End the workers, and wait a moment for those that have a task; nothing is submitted from here on."""
-        for _ in self._threads:
-            self._tasks.put(None)
+        with self._lock:
+            self._tasks.extend([None] * len(self._threads))
+            self._ready.notify_all()
         deadline = Deadline.after(_CLOSE_SECONDS)
         for thread in self._threads:
             thread.join(max(0.0, deadline.left))
@@ -117,15 +113,11 @@ class Workers(Generic[Task]):
 
     def _work(self) -> None:
         while True:
-            try:
-                task = self._tasks.get(timeout=_IDLE_SECONDS)
-            except queue.Empty:
-                with self._lock:
-                    if self.has_queue:
-                        # A task came at the last moment.
-                        continue
+            with self._ready:
+                if not self._ready.wait_for(lambda: self._tasks, _IDLE_SECONDS):
                     self._count -= 1
-                return
+                    return
+                task = self._tasks.popleft()
             if task is None:
                 return
             self._moved_at = time.monotonic()

@@ -59,7 +59,7 @@ class TestWorkers(unittest.TestCase):
             wait_until(lambda: time.monotonic() >= self.workers.until or not self.workers.has_queue)
             self.workers.on_due()
             self.assertEqual(expected, self.count)
-            wait_until(lambda expected=expected: self.workers._tasks.qsize() == tasks - expected)  # type: ignore[misc]
+            wait_until(lambda expected=expected: len(self.workers._tasks) == tasks - expected)  # type: ignore[misc]
         self.assertEqual(float("inf"), self.workers.until)
 
     def test_idle_workers_end_and_others_are_started(self) -> None:
