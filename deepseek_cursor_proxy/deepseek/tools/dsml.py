@@ -40,6 +40,8 @@ class _MarkupBlock:
         self.tail = 0
         # What was not understood yet, from there on.
         self._text, self._at = "", 0
+        # How much of it is the marker, as long as that is the beginning of a tag.
+        self._marker_size = 0
         # The text of a parameter or call whose closing tag has not come.
         self._value: list[str] = []
 
@@ -56,7 +58,7 @@ class _MarkupBlock:
 
     @property
     def unread(self) -> str:
-        return self._text[self._at :]
+        return self._text[max(self._at, self._marker_size) :]
 
     def values(self) -> Sequence[object]:
         return [{"name": name, "arguments": arguments} for name, arguments in self.calls]
@@ -69,7 +71,7 @@ class _MarkupBlock:
         """Take this tag, if it is what comes next after blanks."""
         found = tag.match(self._text, self._at)
         if found is not None:
-            self._at = found.end()
+            self._at, self._marker_size = found.end(), 0
         return found
 
     def _await_tag(self) -> bool:
@@ -134,6 +136,7 @@ class _InvokeBlock(_MarkupBlock):
         self._is_alone = marker.endswith("invoke")
         # The marker of an invoke is the beginning of its tag.
         self._text = marker if self._is_alone else ""
+        self._marker_size = len(self._text)
         self._name: str | None = None
         self._arguments: dict[str, object] = {}
         self._parameter: re.Match[str] | None = None

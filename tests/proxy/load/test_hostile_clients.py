@@ -199,21 +199,20 @@ class TestChaos(HostileTestCase):
     # … and those that do not
 
     def leave(self, luck: random.Random) -> None:
-        sock = self.connect_to_proxy()
-        request = request_bytes({**STREAM, "stream": luck.random() < 0.7})
-        sock.sendall(request[: luck.choice([0, 1, 20, len(request) - 1, len(request), len(request), len(request)])])
-        if luck.random() < 0.5:
-            sock.settimeout(luck.random() / 20)
-            with contextlib.suppress(OSError):
-                sock.recv(luck.randint(1, 5000))
-        match luck.randint(0, 2):
-            case 0:
-                reset(sock)
-            case 1:
+        with self.connect_to_proxy() as sock:
+            request = request_bytes({**STREAM, "stream": luck.random() < 0.7})
+            sock.sendall(request[: luck.choice([0, 1, 20, len(request) - 1, len(request), len(request), len(request)])])
+            if luck.random() < 0.5:
+                sock.settimeout(luck.random() / 20)
                 with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_WR)
-                time.sleep(luck.random() / 20)
-        sock.close()
+                    sock.recv(luck.randint(1, 5000))
+            match luck.randint(0, 2):
+                case 0:
+                    reset(sock)
+                case 1:
+                    with contextlib.suppress(OSError):
+                        sock.shutdown(socket.SHUT_WR)
+                    time.sleep(luck.random() / 20)
 
     def drip(self, luck: random.Random) -> None:
         data = luck.choice([HEALTH, request_bytes(STREAM)])

@@ -55,7 +55,7 @@ class TestForms(unittest.TestCase):
     def test_any_text_and_any_arguments_come_through_however_they_are_cut(self) -> None:
         for form in FORMS:
             rng = random.Random(form.name)
-            for number in range(width(12, 400)):
+            for number in range(width(12, 200)):
                 calls = [some_call(rng) for _ in range(rng.randrange(1, 4))]
                 before = some_text(rng).replace("`", "").replace("<details", "").rstrip("\n") + "."
                 text = before + "\n" * rng.randrange(4) + form.encode(calls) + rng.choice(("", "\n", " \n"))
@@ -100,6 +100,10 @@ class TestForms(unittest.TestCase):
             '<invoke name="read"><parameter name="path">a.py</parameter></invoke>',
         ):
             self.check(f"Hi.\n{text} bye", f"Hi.\n{text} bye", [])
+
+    def test_a_marker_that_opens_nothing_does_not_hide_the_calls_after_it(self) -> None:
+        for text in ("a <|DSML|invoke. b", "<｜DSML｜invoke\n", "<｜tool▁call▁begin｜>x<｜tool▁call▁end｜>"):
+            self.check(f"{text}.\n{BLOCK}", f"{text}.", [CALL])
 
     def test_a_string_becomes_what_the_schema_asks_for(self) -> None:
         form = Markup("", "｜DSML｜", "tool_calls", has_strings=False)
@@ -189,7 +193,7 @@ class TestHostileMarkup(unittest.TestCase):
     def test_fuzzed_markup_never_raises_and_never_loses_a_byte(self) -> None:
         rng = random.Random(11)
         tokens = [part for form in FORMS for part in form.encode([CALL, ("now", {})]).replace(">", ">\0").split("\0")]
-        for number in range(width(600, 60_000)):
+        for number in range(width(600, 20_000)):
             text = "".join(rng.choices(tokens, k=rng.randrange(1, 14)))
             if rng.random() < 0.3:
                 at = rng.randrange(len(text) + 1)
