@@ -64,7 +64,10 @@ class WaitingReasonings(WriteBehind[ReasoningEntry]):
             return old
         # The same turn again, or one that went on thinking after its calls. A text that merely begins alike is another
         # answer in the same words and stays an entry of its own.
-        return new if old.known_key is None and old.text in (new.text, new.previous) else None
+        if old.known_key is not None or old.text not in (new.text, new.previous):
+            return None
+        # As in the file, where the row keeps its keys.
+        return new._replace(keys=tuple(dict.fromkeys((*new.keys, *old.keys))))
 
 
 class ReasoningStore(Table[ReasoningEntry]):
@@ -128,7 +131,16 @@ class ReasoningStore(Table[ReasoningEntry]):
         if not new:
             return False
         if can_wait and not self._writes_at_once:
-            self._waiting.add(new)
+            # Decided now, as the file would: an entry that waits is found, whatever the file knows.
+            turns = [entry for entry in new if entry.known_key is None and not entry.unless_known]
+            others = [entry for entry in new if entry.known_key is not None or entry.unless_known]
+            known_keys = {*self.find([key for entry in others for key in (*entry.keys, *entry.unless_known)])}
+            known_keys.update(key for entry in turns for key in entry.keys)
+            for entry in others:
+                is_new = entry.known_key is None or entry.keys[0] not in known_keys
+                if is_new and known_keys.isdisjoint(entry.unless_known):
+                    turns.append(entry)
+            self._waiting.add(turns)
             self._writer.wake()
             return False
         # Before an alias of it.

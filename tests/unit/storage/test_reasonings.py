@@ -157,6 +157,21 @@ class TestRecord(StoreTestCase):
             wait_until(lambda: len(other.find([key(0), key(1), key(2)])) == 3)
         self.assertEqual(1, write.call_count)
 
+    def test_an_alias_that_can_wait_takes_no_key_that_is_known(self) -> None:
+        with closing(ReasoningStore(self.path)) as store:
+            store.record(**turn("file", 1))
+            store.record(**turn("memory", 2), can_wait=True)
+            for known in (1, 2):
+                unless = KeyAlias(None, key(9), "foreign", (key(known),))
+                store.record([], [alias(7, known, "foreign"), unless], can_wait=True)
+            self.assertEqual({key(1): ["file"], key(2): ["memory"]}, store.find([key(1), key(2), key(9)]))
+
+    def test_the_same_turn_recorded_twice_while_it_waits_keeps_the_keys_of_both(self) -> None:
+        with closing(ReasoningStore(self.path)) as store:
+            store.record(**turn("why", 1, 2), can_wait=True)
+            store.record(**turn("why", 1, 3), can_wait=True)
+            self.assertEqual(3, len(store.find([key(1), key(2), key(3)])))
+
     def test_a_reasoning_that_can_wait_is_in_the_file_after_close(self) -> None:
         store = self.store(self.path)
         store.record(**turn("why", 1), can_wait=True)
