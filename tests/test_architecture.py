@@ -82,8 +82,8 @@ BUDGET = {
     "folders at the top": 18,
     "files at the top": 9,
     "settings": 61,
-    "files of a streamed tool turn": 90,
-    "functions of a streamed tool turn": 570,
+    "files of a streamed tool turn": 92,
+    "functions of a streamed tool turn": 590,
 }
 
 
