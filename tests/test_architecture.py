@@ -77,13 +77,13 @@ IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess
 HARMLESS = {"urllib.parse"}
 # The most that each figure may be.
 BUDGET = {
-    "lines of code": 28_960,
-    "files": 240,
+    "lines of code": 32_900,
+    "files": 268,
     "folders at the top": 18,
     "files at the top": 9,
-    "settings": 61,
-    "files of a streamed tool turn": 92,
-    "functions of a streamed tool turn": 590,
+    "settings": 68,
+    "files of a streamed tool turn": 96,
+    "functions of a streamed tool turn": 610,
 }
 
 
