@@ -1,0 +1,84 @@
+"""The limits of keys in the store's file: an engine for `storage.limits`. Each call is one IMMEDIATE transaction.
+
+Table `limit_counters` has what is spent, `limit_holds` what is reserved, `settled_requests` the requests that count
+already. Old rows are deleted now and then by a call that writes.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+from deepseek_cursor_proxy.storage.limits import (
+    LEASE_SECONDS,
+    SETTLED_SECONDS,
+    Counter,
+    Hold,
+    Refusal,
+    Spent,
+    Used,
+)
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+
+# A request may be settled long after the period in which it was admitted.
+_COUNTER_SECONDS = 3600.0
+_SECONDS_BETWEEN_PRUNINGS = 60.0
+
+_OF_COUNTER = "holder = ? AND name = ? AND resets = ?"
+_ADD = (
+    "INSERT INTO limit_counters (holder, name, resets, spent) VALUES (?, ?, ?, ?) "
+    # A sum beyond SQLite's whole numbers would be a float, which the column refuses.
+    f"ON CONFLICT (holder, name, resets) DO UPDATE SET spent = min(spent + excluded.spent, {2**63 - 1}) RETURNING spent"
+)
+
+
+class SqliteLimits:
+    """Called by workers and the thread that renews; the database has its own locks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._pruned_at = float("-inf")
+
+    def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM limit_holds WHERE lapses_at <= ?", (now,))
+            if connection.execute("SELECT 1 FROM limit_holds WHERE request = ?", (request_id,)).fetchone() is not None:
+                return None
+            for hold in holds:
+                used = _used(connection, hold.counter, now).total
+                if used and used + hold.amount > hold.most:
+                    return Refusal(hold, used)
+            connection.executemany(
+                "INSERT INTO limit_holds (request, holder, name, resets, amount, lapses_at) VALUES (?, ?, ?, ?, ?, ?)",
+                [(request_id, *hold.counter, hold.amount, now + LEASE_SECONDS) for hold in holds],
+            )
+            return None
+
+    def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
+        with self._database.transaction() as connection:
+            added = connection.execute("INSERT OR IGNORE INTO settled_requests VALUES (?, ?)", (request_id, now))
+            if not added.rowcount:
+                return None
+            connection.execute("DELETE FROM limit_holds WHERE request = ?", (request_id,))
+            totals = [int(connection.execute(_ADD, (*each.counter, each.amount)).fetchone()[0]) for each in spent]
+            if abs(now - self._pruned_at) >= _SECONDS_BETWEEN_PRUNINGS:
+                self._pruned_at = now
+                connection.execute("DELETE FROM settled_requests WHERE settled_at < ?", (now - SETTLED_SECONDS,))
+                connection.execute("DELETE FROM limit_counters WHERE resets < ?", (now - _COUNTER_SECONDS,))
+            return totals
+
+    def renew(self, request_ids: Sequence[str], now: float) -> None:
+        with self._database.transaction() as connection:
+            connection.executemany(
+                "UPDATE limit_holds SET lapses_at = ? WHERE request = ? AND lapses_at > ?",
+                [(now + LEASE_SECONDS, request_id, now) for request_id in request_ids],
+            )
+
+    def usage(self, counters: Sequence[Counter], now: float) -> Sequence[Used]:
+        with self._database.reader() as connection:
+            return [_used(connection, counter, now) for counter in counters]
+
+
+def _used(connection: sqlite3.Connection, counter: Counter, now: float) -> Used:
+    spent = connection.execute(f"SELECT spent FROM limit_counters WHERE {_OF_COUNTER}", counter).fetchone()
+    query = f"SELECT coalesce(sum(amount), 0) FROM limit_holds WHERE {_OF_COUNTER} AND lapses_at > ?"
+    reserved = connection.execute(query, (*counter, now)).fetchone()
+    return Used(int(spent[0]) if spent is not None else 0, int(reserved[0]))
