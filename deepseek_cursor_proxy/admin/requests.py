@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.usage.prices import Cost
 
 _PAGE, _LARGEST_PAGE = 50, 500
 _TOKENS = ("hit", "miss", "output", "thinking")
-_FILTERS = ("model", "key", "outcome")
+_FILTERS = ("model", "key", "outcome", "session")
 _TRACING_HINT = "Bodies are kept only while tracing is on: set trace_dir to a directory and send SIGHUP, or restart."
 _MISSING_HINT = "There is no trace of this request: it began before tracing was on, or its file was deleted."
 _LEDGER_HINT = "Of requests this old only figures are kept; if there is a trace, it is in the directory of trace_dir."
@@ -68,7 +68,8 @@ def _ledger_rows(
 
 
 def _matches(record: RequestRecord, wanted: Mapping[str, str]) -> bool:
-    values = {"model": record.facts.model, "key": record.facts.key, "outcome": record.result.value}
+    facts = record.facts
+    values = {"model": facts.model, "key": facts.key, "outcome": record.result.value, "session": facts.session}
     return all(values[name] == value for name, value in wanted.items())
 
 
@@ -164,7 +165,7 @@ def _to_record(found: UsageRow) -> RequestRecord:
     """The request that a row of the ledger was made of; of some things the ledger knows less."""
     facts = RequestFacts(
         *(found.number, found.ended_at - found.seconds, found.api, found.key, found.requested_model, found.model),
-        *(bool(found.stream), found.messages, found.tools, found.body_bytes, found.session),
+        *(bool(found.stream), found.messages, found.tools, found.body_bytes, found.session, found.client),
     )
     tokens = cost = None
     if found.hit is not None and found.miss is not None and found.output is not None:
@@ -203,6 +204,7 @@ def _facts(facts: RequestFacts) -> dict[str, Any]:
         "requested_model": facts.requested_model or None,
         "key": facts.key or None,
         "session": facts.session or None,
+        "client": facts.client or None,
         "stream": facts.stream,
     }
 

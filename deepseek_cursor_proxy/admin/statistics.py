@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric
 from deepseek_cursor_proxy.deepseek.usage import Tokens
@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.reasoning.chats.divergence import CAUSES
 
 _MOST_MODELS = 50
+_MOST_CLIENTS = 12
 OTHER = "other"
 _NONE = "none"
 # Where the reasoning of a turn came from, in the order of TurnCounts.
@@ -49,6 +50,13 @@ class Minute:
     miss_tokens: int = 0
     # None as long as nothing with a known price has ended.
     cost: float | None = None
+    # Requests by the client that sent them.
+    clients: dict[str, int] = field(default_factory=dict)
+
+    def add_client(self, name: str) -> None:
+        # Callers choose the names.
+        name = name if name in self.clients or len(self.clients) < _MOST_CLIENTS else OTHER
+        self.clients[name or OTHER] = self.clients.get(name or OTHER, 0) + 1
 
 
 class Statistics:
@@ -141,6 +149,7 @@ class Statistics:
         for record in records:
             self._count_request(record.facts.api, model, record.result.value)
             minute.failed += record.result is Result.FAILED
+            minute.add_client(record.facts.client)
             if (cost := record.cost) is not None:
                 self._costs_in(cost.currency).add(cost.amount, model)
                 minute.cost = (minute.cost or 0.0) + cost.amount

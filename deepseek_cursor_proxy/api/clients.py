@@ -1,4 +1,4 @@
-"""Which client sends a request: whether it gets thinking blocks in the text, and where it keeps its key.
+"""Which client sends a request: its name, whether it gets thinking blocks in the text, and where it keeps its key.
 
 For `display_reasoning = "auto"`: some clients act on the text of an answer: they write its code fences to files or run
 them. Others show `reasoning_content` themselves. Neither gets the block; every client that is not in the table does.
@@ -51,7 +51,7 @@ AGENTS = (
     ListedClient("LangChain.js", "langchainjs-openai/", "1.5.13", _OWN_PLACE),
     ListedClient("AI SDK", "ai/", "6.0.326", _OWN_PLACE),
     ListedClient("AI SDK's providers, Cline", "ai-sdk/", "cline 3.0.65", _OWN_PLACE),
-    ListedClient("the same since AI SDK 7", "ai-sdk-provider-utils/", "5.0.79", _OWN_PLACE),
+    ListedClient("AI SDK's providers since AI SDK 7", "ai-sdk-provider-utils/", "5.0.79", _OWN_PLACE),
 )
 SDKS = (
     ListedClient("OpenAI's packages for Python, .NET, …", "OpenAI/", "Python 2.20 to 3.49, JS 5.11 to 7.53", _EITHER),
@@ -91,6 +91,29 @@ def shows_thinking(request: HttpRequest, body: Mapping[str, Any]) -> bool:
     if not (is_agent or request.header("x-stainless-lang") is not None or _has_product(_SDKS, agent)):
         return True
     return _is_cursor_body(body) or (not is_agent and _is_cursor_azure(request))
+
+
+def client_name(request: HttpRequest, body: Mapping[str, Any]) -> str:
+    """The client as people call it, for the log of requests; the product of another User-Agent; "" if there is none."""
+    name = _agent_name(request.header("user-agent") or "")
+    return "Cursor" if not name.is_agent and _is_cursor_body(body) else name.text
+
+
+class _AgentName(NamedTuple):
+    text: str
+    # Whether the User-Agent is that of one program, not of an SDK.
+    is_agent: bool
+
+
+# A client sends the same User-Agent with every request.
+@lru_cache(32)
+def _agent_name(agent: str) -> _AgentName:
+    for pattern, name in _PROGRAMS:
+        if pattern.search(agent):
+            return _AgentName(name, True)
+    product = _PRODUCT.match(agent)
+    text = product[0] if product is not None else ""
+    return _AgentName(f"{text} SDK" if text in ("OpenAI", "Anthropic") else text, False)
 
 
 def _is_cursor_body(body: Mapping[str, Any]) -> bool:
@@ -146,3 +169,11 @@ _CODEX = _product_pattern(r"codex[\w -]{0,40}/")
 _OPENAI = re.compile(r"(?:Async)?(?:Azure)?OpenAI/", re.IGNORECASE)
 _AGENTS = _product_pattern(*(re.escape(client.sign) for client in AGENTS))
 _SDKS = _product_pattern(*(re.escape(client.sign) for client in SDKS if client.sign.endswith("/")))
+_PROGRAMS = (
+    (_CURSOR, "Cursor"),
+    (_CLAUDE_CODE, "Claude Code"),
+    (_CODEX, "Codex"),
+    *((_product_pattern(re.escape(client.sign)), re.split("[,']", client.name)[0]) for client in AGENTS),
+)
+# The first product without its version.
+_PRODUCT = re.compile(r"[\w.+-]{1,24}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import incremental_json, passthrough
+from deepseek_cursor_proxy.api.clients import client_name
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.api.reply import LateExchange, OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
@@ -100,6 +101,7 @@ class GenerationEndpoint(Endpoint):
         if model is not None:
             body = {**body, "model": model}
         self._report.add_body(body, len(raw))
+        self._report.client = client_name(request, body)
         key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
         if api is None or key is None:
             return create(ClientRequest(request, caller, context, body, len(raw)))

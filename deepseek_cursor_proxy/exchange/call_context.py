@@ -35,8 +35,8 @@ class RequestReport:
     """
 
     __slots__ = (
-        "_is_known", "_key", "_number", "_numbers", "api", "body_bytes", "caller", "emit", "has_ended", "path_session",
-        "requested_model", "session", "started", "started_at", "stream",
+        "_is_known", "_key", "_number", "_numbers", "api", "body_bytes", "caller", "client", "emit", "has_ended",
+        "path_session", "requested_model", "session", "started", "started_at", "stream",
     )  # fmt: skip
 
     def __init__(self, observers: Observer, numbers: Iterator[int], api: str, path_session: str = "") -> None:
@@ -55,6 +55,8 @@ class RequestReport:
         # `path_session`, once it is known to be a session of the caller.
         self.session = ""
         self.requested_model = ""
+        # The name of the program that sent it.
+        self.client = ""
         self.stream = False
         self.body_bytes = 0
         self.has_ended = False
@@ -103,6 +105,7 @@ class RequestReport:
             tools=0 if request is None else len(request.tools),
             body_bytes=self.body_bytes,
             session=self.session or conversation.hex()[:DIGEST_LENGTH],
+            client=self.client,
         )
 
     def copy_for(self, observer: Observer) -> "RequestReport":

@@ -99,6 +99,8 @@ class RequestFacts(NamedTuple):
     body_bytes: int = 0
     # The session that records the request, else twelve hexadecimal digits that all requests of a chat have in common.
     session: str = ""
+    # The name of the program that sent it, by its User-Agent.
+    client: str = ""
 
 
 class Progress(NamedTuple):

@@ -193,6 +193,7 @@ class UsageRow(NamedTuple):
     messages: int
     tools: int
     body_bytes: int
+    client: str = ""
 
 
 class DayGroup(NamedTuple):

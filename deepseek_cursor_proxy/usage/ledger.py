@@ -151,7 +151,7 @@ def _picture_record(event: PictureDescribed) -> RequestRecord:
 
 
 def _row(record: RequestRecord) -> UsageRow:
-    number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, session = record.facts
+    number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, session, client = record.facts
     seconds, first_token, queue, connect = record.timing
     return UsageRow._make(
         (
@@ -160,6 +160,6 @@ def _row(record: RequestRecord) -> UsageRow:
             *(record.tokens if record.tokens is not None else (None, None, None, None, 0)),
             *(record.cost if record.cost is not None else (None, None, None, "", "")),
             *(int(record.is_cost_unknown), seconds, queue, connect, first_token, record.retries),
-            *(*record.turns, record.divergence, messages, tools, body_bytes),
+            *(*record.turns, record.divergence, messages, tools, body_bytes, client),
         )
     )

@@ -94,6 +94,8 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "CREATE TABLE key_names (name TEXT NOT NULL, base_url TEXT NOT NULL, namespace BLOB NOT NULL, "
         "PRIMARY KEY (name, base_url)) STRICT, WITHOUT ROWID",
     ),
+    # The program that sent the request.
+    ("ALTER TABLE usage ADD COLUMN client TEXT NOT NULL DEFAULT ''",),
 ]
 OF_ANOTHER_PROGRAM = "it is a database of another program, which is left alone"
 

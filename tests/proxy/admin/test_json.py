@@ -21,15 +21,15 @@ from tests.support.polling import wait_until
 
 ROW = """id number started_at api model requested_model key session stream ended_at outcome status message tokens
 searches cost saved divergence_cost currency seconds retries turns repairs divergence repaired messages tools body_bytes
-upstream cached"""
-RUNNING = """number started_at api model requested_model key session stream phase age_seconds output_tokens_estimate
-first_token_seconds"""
+upstream cached client"""
+RUNNING = """number started_at api model requested_model key session client stream phase age_seconds
+output_tokens_estimate first_token_seconds"""
 STATS = """version started_at now uptime_seconds base_url public_url upstreams in_flight waiting connections
 last_minutes first_token_seconds tokens_per_second cache_hit_share today store cache process tracing currency"""
 TODAY = """requests failed hit_tokens miss_tokens output_tokens thinking_tokens searches cost unknown_cost_requests
 saved divergence_cost"""
 GROUP = TODAY + " seconds first_token_seconds"
-MINUTE = "minute requests failed output_tokens hit_tokens miss_tokens cost"
+MINUTE = "minute requests failed output_tokens hit_tokens miss_tokens cost clients"
 SECRETS = {
     "prompt": "planted-secret-of-the-prompt",
     "answer": "planted-secret-of-the-answer",
@@ -114,6 +114,23 @@ class ShapeTest(AdminCase):
         self.assertEqual(4, flash["number"])
         self.assertEqual([], self.get(admin, "/api/requests?outcome=failed").value["requests"])
         self.assertEqual(7, len(self.get(admin, f"/api/requests?key={flash['key']}").value["requests"]))
+
+    def test_the_requests_of_one_chat_are_found_with_their_client_after_a_restart_too(self) -> None:
+        for runs in (1, 2):
+            proxy = self.admin_proxy(store=ReasoningStore(self.folder / "store.sqlite3"))
+            admin = self.admin(proxy)
+            for text in ("one", "two", "one"):
+                self.round_trip(proxy, request_bytes(chat_body(text), headers=["User-Agent: codex_cli_rs/0.142.5"]))
+            proxy.server.services().ledger.flush()
+            rows = self.get(admin, "/api/requests").value["requests"]
+            self.assertEqual(["Codex"] * 3 * runs, [row["client"] for row in rows])
+            session = rows[0]["session"]
+            found = self.get(admin, f"/api/requests?session={session}").value["requests"]
+            self.assertEqual([session] * 2 * runs, [row["session"] for row in found])
+            minutes = self.get(admin, "/api/stats").value["last_minutes"]
+            self.assertEqual(3, sum(each["clients"].get("Codex", 0) for each in minutes))
+            admin.close()
+            proxy.close()
 
     def test_a_query_that_makes_no_sense_is_a_400(self) -> None:
         admin = self.admin(self.admin_proxy())

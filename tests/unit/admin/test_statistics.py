@@ -56,6 +56,14 @@ class StatisticsTest(unittest.TestCase):
         self.statistics.catch_up()
         self.assertEqual(['x{api="chat",model="m",outcome="completed"} 100'], self.counted(self.statistics.requests))
 
+    def test_a_minute_counts_its_clients_and_callers_cannot_name_many(self) -> None:
+        for name in ["Codex", "Codex", "", *(f"made-up-{number}" for number in range(40)), "Codex"]:
+            each = record()
+            self.add(each._replace(facts=each.facts._replace(client=name)))
+        clients = self.statistics.minutes()[-1].clients
+        self.assertEqual(3, clients["Codex"])
+        self.assertEqual((44, 12), (sum(clients.values()), len(clients)))
+
     def test_requests_count_by_api_model_and_outcome(self) -> None:
         for each in (record(), record(), record(result=Result.FAILED), record("", Result.REFUSED)):
             self.add(each)

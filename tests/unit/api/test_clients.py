@@ -57,6 +57,31 @@ def request_of(agent: str, headers: dict[str, str], path: str = CHAT, query: str
     return HttpRequest("POST", path, query, {**headers, **({"user-agent": agent} if agent else {})})
 
 
+class TestNames(unittest.TestCase):
+    def test_a_client_is_named_as_people_call_it(self) -> None:
+        for agent, name in {
+            "claude-cli/2.1.4 (external, cli)": "Claude Code",
+            "codex_cli_rs/0.142.5 (Debian 12.0.0; x86_64)": "Codex",
+            "opencode/1.18.33 ai-sdk/provider-utils/4.0.23": "opencode",
+            "ai-sdk/openai-compatible/3.0.37 runtime/bun/1.3.13": "AI SDK",
+            "ai-sdk-deepseek/3.0.56 ai-sdk-provider-utils/5.0.51": "AI SDK",
+            "litellm/1.81.10": "LiteLLM",
+            "Mozilla/5.0 Cursor/0.45.0 (darwin)": "Cursor",
+            "OpenAI/Python 2.54.0": "OpenAI SDK",
+            "curl/8.5.0": "curl",
+            "": "",
+            "\x1b[31m": "",
+            "a" * 60: "a" * 24,
+        }.items():
+            with self.subTest(agent):
+                self.assertEqual(name, clients.client_name(request_of(agent, {}), PLAIN))
+
+    def test_an_sdk_with_the_body_of_cursor_is_cursor(self) -> None:
+        body = {"metadata": {"cursorConversationId": "1"}}
+        self.assertEqual("Cursor", clients.client_name(request_of("OpenAI/JS 5.0", JS), body))
+        self.assertEqual("opencode", clients.client_name(request_of("opencode/1.18.33", {}), body))
+
+
 class TestSigns(unittest.TestCase):
     def test_clients_that_act_on_text_or_show_reasoning_elsewhere_get_no_block(self) -> None:
         for name, (agent, headers) in WITHOUT_BLOCK.items():
