@@ -50,7 +50,7 @@ class Minute:
     miss_tokens: int = 0
     # None as long as nothing with a known price has ended.
     cost: float | None = None
-    # Requests by the client that sent them.
+    # Of the requests that did not fail, by the client that sent them.
     clients: dict[str, int] = field(default_factory=dict)
 
     def add_client(self, name: str) -> None:
@@ -148,8 +148,10 @@ class Statistics:
         minute.requests += len(records)
         for record in records:
             self._count_request(record.facts.api, model, record.result.value)
-            minute.failed += record.result is Result.FAILED
-            minute.add_client(record.facts.client)
+            if record.result is Result.FAILED:
+                minute.failed += 1
+            else:
+                minute.add_client(record.facts.client)
             if (cost := record.cost) is not None:
                 self._costs_in(cost.currency).add(cost.amount, model)
                 minute.cost = (minute.cost or 0.0) + cost.amount

@@ -23,6 +23,9 @@ PRO, FLASH, OTHER = "deepseek-v4-pro", "deepseek-flash", "qwen3-coder"
 # Dollars for a million tokens: cached, not cached, output. None: nobody knows.
 PRICES = {PRO: (0.022, 0.66, 1.98), FLASH: (0.003, 0.15, 0.6), OTHER: None}
 KEYS, APIS = ("laptop", "build-server", "3f9c01ab77de"), ("chat", "messages", "responses")
+CLIENTS = ("Cursor", "Claude Code", "Codex")
+# A chat of which the request that the documentation opens is one.
+CHAT = "c4f19ad2b07e"
 NEWEST = 412
 # The request that the documentation opens.
 OPENED = 408
@@ -82,10 +85,15 @@ def _handler(ended: threading.Event) -> type[BaseHTTPRequestHandler]:
 def answer(path: str, parameters: dict[str, str]) -> Json:
     if path == "/api/stats":
         return stats()
+    if path == "/api/requests" and "session" in parameters:
+        rows = [row(number) for number in range(NEWEST - 1, NEWEST - 60, -1) if row(number)["session"] == CHAT]
+        return {"requests": rows, "next_before": None}
     if path == "/api/requests":
         return {"requests": [row(number) for number in range(NEWEST, NEWEST - 40, -1)], "next_before": NEWEST - 39}
     if path == "/api/usage":
         return usage(date.fromisoformat(parameters["since"]), date.fromisoformat(parameters["until"]), parameters["by"])
+    if path == "/api/sessions":
+        return {"sessions": []}
     if path == "/api/config":
         return {"settings": [], "config_path": None, "data_dir": "/home/ada/.deepseek-cursor-proxy"}
     return details(int(path.rpartition("/")[2]))
@@ -105,10 +113,12 @@ def row(number: int) -> Json:
     first, total = chance.uniform(0.5, 2.6), chance.uniform(3, 30)
     cost, saved = _cost(model, tokens)
     ended = NOW.timestamp() - (NEWEST - number) * 47 - 3
+    api = chance.choice(range(3))
     turns = {"filled": messages // 2 - 3, "kept": 1, "empty": 1, "missing": 0, "recovered": 0}
     return {
-        "id": number, "number": number, "started_at": ended - total, "ended_at": ended, "api": chance.choice(APIS),
-        "model": model, "requested_model": model, "key": chance.choice(KEYS), "session": None, "stream": True,
+        "id": number, "number": number, "started_at": ended - total, "ended_at": ended, "api": APIS[api],
+        "client": CLIENTS[api], "model": model, "requested_model": model, "key": chance.choice(KEYS), "stream": True,
+        "session": CHAT if number % 2 == 0 else f"{number:012x}", "currency": "USD",
         "outcome": outcome, "status": {"completed": 200, "failed": 503, "client_left": 499}[outcome],
         "message": "DeepSeek is busy. Tried 3 times; try again in a minute." if outcome == "failed" else None,
         "tokens": tokens if outcome == "completed" else None, "searches": 0, "cost": cost, "saved": saved,
@@ -144,11 +154,16 @@ def running(place: int) -> Json:
     seconds = (21, 12, 6, 2, 0)[place]
     return {
         "number": NEWEST + 1 + place, "started_at": NOW.timestamp() - seconds, "api": APIS[place % 3],
+        "client": CLIENTS[place % 3],
         "model": (PRO, FLASH)[place % 2], "requested_model": (PRO, FLASH)[place % 2], "stream": True,
         "key": KEYS[place % 3], "session": None, "phase": phase, "age_seconds": seconds,
         "output_tokens_estimate": seconds * 57 if phase == "streaming" else 0,
         "first_token_seconds": 0.7 + place / 5 if phase == "streaming" else None,
     }  # fmt: skip
+
+
+def _clients(count: int, place: int) -> Json:
+    return {"Codex": count // 2, "Claude Code": (count + 1) // 2 - int(place in (11, 38))}
 
 
 def stats() -> Json:
@@ -157,8 +172,8 @@ def stats() -> Json:
     counts = [max(0, round(5 - abs(place % 40 - 20) / 4 + chance.uniform(-1, 4))) for place in range(60)]
     minutes = [
         {"minute": first + 60 * place, "requests": count, "failed": int(place in (11, 38)),
-         "output_tokens": count * 900, "hit_tokens": count * 60000, "miss_tokens": count * 4000,
-         "cost": count * chance.uniform(0.003, 0.009)}
+         "clients": _clients(count, place), "output_tokens": count * 900, "hit_tokens": count * 60000,
+         "miss_tokens": count * 4000, "cost": count * chance.uniform(0.003, 0.009)}
         for place, count in enumerate(counts)
     ]  # fmt: skip
     return {

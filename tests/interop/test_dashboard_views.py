@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.interop import npm
 from tests.interop.browser import NARROW, BrowserCase, Page, expect
-from tests.interop.busy_proxy import NOW, OPENED, OTHER, BusyProxy
+from tests.interop.busy_proxy import CHAT, NOW, OPENED, OTHER, BusyProxy
 
 # It knows the rules of WCAG that a program can check.
 AXE = "axe-core@4.14.0"
@@ -40,7 +40,9 @@ class ViewsTest(BrowserCase):
         expect(page.get_by_role("region", name="Spent today")).to_contain_text("$2.18")
         expect(page.get_by_role("region", name="Spent today")).to_contain_text("3 of unknown price")
         expect(page.get_by_role("region", name="Cache hits")).to_contain_text("94\u202f%")
-        expect(page.get_by_role("img", name="Last hour, requests per minute: failed 2")).to_be_visible()
+        hour = page.get_by_role("img", name="Last hour, requests per minute: failed 2, Claude Code 141, Codex 116")
+        expect(hour).to_be_visible()
+        expect(running.first.get_by_role("cell", name="Cursor")).to_be_visible()
         self.picture(page, "now")
 
     def test_a_request_says_what_it_cost_and_where_its_reasoning_came_from(self) -> None:
@@ -58,6 +60,29 @@ class ViewsTest(BrowserCase):
         self.picture(page, "requests")
         detail.get_by_text("Turn by turn").click()
         expect(detail.get_by_text("Message 54: missing")).to_be_visible()
+
+    def test_a_chat_says_what_it_cost_and_where_its_prefix_was_lost(self) -> None:
+        page = self.show(f"#/requests/{OPENED}")
+        page.get_by_role("link", name=CHAT).click()
+        expect(page.get_by_role("region", name="Lost prefixes")).to_contain_text("cost about $0.0312 more")
+        losses = page.get_by_role("region", name="Where the prefix was lost")
+        expect(losses).to_contain_text(f"Request {OPENED}: message 14 changed (user content)")
+        expect(page.get_by_role("img", name="Reasoning of 37 turns: 31 from the store")).to_be_visible()
+        expect(page.get_by_role("img", name="Input of each request: cached 1.78M")).to_be_visible()
+        losses.get_by_role("link", name=f"Request {OPENED}").click()
+        expect(page.get_by_role("region", name="Request", exact=True)).to_contain_text("Claude Code")
+
+    def test_no_figure_and_no_header_of_a_table_is_cut(self) -> None:
+        """A cost of which the end is missing reads as another one."""
+        cut = "[...document.querySelectorAll('.table :is(th, .number)')].filter((each) => each.offsetParent"
+        cut += " && each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
+        for size in (SIZE, NARROW):
+            page = self.show("#/now", size=size)
+            for view in ("now", "requests", f"requests/{OPENED}", "usage", f"chats/{CHAT}"):
+                with self.subTest(view, width=size[0]):
+                    page.evaluate("route => { location.hash = '#/' + route }", view)
+                    expect(page.locator(".bones:visible")).to_have_count(0)
+                    self.assertEqual([], page.evaluate(cut))
 
     def test_usage_has_a_column_for_every_day_and_no_price_that_nobody_knows(self) -> None:
         page = self.show("#/usage", size=(1280, 1000))
@@ -90,6 +115,7 @@ class ViewsTest(BrowserCase):
                 (f"requests/{OPENED}", "Tokens and cost"),
                 ("usage", "Saved by the cache"),
                 ("store", "Process"),
+                (f"chats/{CHAT}", "Where the prefix was lost"),
             ):
                 with self.subTest(view, theme=theme):
                     page.evaluate("route => { location.hash = '#/' + route }", view)
@@ -101,7 +127,7 @@ class ViewsTest(BrowserCase):
         for theme in ("light", "dark"):
             page = self.show("#/now", theme=theme)
             page.evaluate(axe)
-            for view in ("now", "requests", f"requests/{OPENED}", "usage", "store"):
+            for view in ("now", "requests", f"requests/{OPENED}", f"chats/{CHAT}", "usage", "store"):
                 with self.subTest(view, theme=theme):
                     page.evaluate("route => { location.hash = '#/' + route }", view)
                     expect(page.locator(".bones:visible")).to_have_count(0)

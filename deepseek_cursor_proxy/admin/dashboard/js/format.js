@@ -61,18 +61,20 @@ export function bytes(value) {
   return value < 1e9 ? `${(value / 1e6).toFixed(1)}${THIN}MB` : `${(value / 1e9).toFixed(2)}${THIN}GB`;
 }
 
+const SIGNS = { USD: "$", CNY: "¥" };
 let sign = "$";
 export function setCurrency(name) {
-  sign = name === "CNY" ? "¥" : "$";
+  sign = SIGNS[name] ?? `${name} `;
 }
 
-// An unknown price is never 0.
-export function money(value, unknown = "unknown") {
+// An unknown price is never 0. A request keeps the currency that the settings had when it ended.
+export function money(value, unknown = "unknown", currency = null) {
+  const own = currency ? (SIGNS[currency] ?? `${currency} `) : sign;
   if (!isNumber(value)) return unknown;
-  if (value === 0) return `${sign}0`;
-  if (value < 0.00005) return `<${sign}0.0001`;
+  if (value === 0) return `${own}0`;
+  if (value < 0.00005) return `<${own}0.0001`;
   const digits = Math.abs(value) < 1 ? 4 : 2;
-  return sign + value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return own + value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 // For an axis: as few digits as the step needs.

@@ -10,16 +10,25 @@ import { Model } from "./model.js";
 import * as router from "./router.js";
 import { gate, stoppedBanner } from "./states.js";
 import { cycleTheme, showTheme } from "./theme.js";
+import { ChatView } from "./views/chat.js";
 import { NowView } from "./views/now.js";
 import { RequestsView } from "./views/requests.js";
 import { SessionsView } from "./views/sessions.js";
 import { StoreView } from "./views/store.js";
 import { UsageView } from "./views/usage.js";
 
-const VIEWS = { now: NowView, requests: RequestsView, usage: UsageView, sessions: SessionsView, store: StoreView };
+const VIEWS = {
+  now: NowView,
+  requests: RequestsView,
+  chats: ChatView,
+  usage: UsageView,
+  sessions: SessionsView,
+  store: StoreView,
+};
 const TITLES = {
   now: "Now",
   requests: "Requests",
+  chats: "Chat",
   usage: "Usage",
   sessions: "Sessions",
   store: "Store and settings",
@@ -60,7 +69,7 @@ function showView() {
     window.scrollTo(0, 0);
   }
   for (const tab of document.querySelectorAll(".tabs a")) {
-    if (tab.dataset.view === name) tab.setAttribute("aria-current", "page");
+    if (tab.dataset.view === (name === "chats" ? "requests" : name)) tab.setAttribute("aria-current", "page");
     else tab.removeAttribute("aria-current");
   }
   view.show(route);

@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { button, copyable } from "./parts.js";
 
 const COMMAND = "python -m deepseek_cursor_proxy dashboard";
+const SETUP = "python -m deepseek_cursor_proxy setup";
 
 // The page without access; `open` gets what was pasted.
 export function gate(error, open) {
@@ -55,7 +56,21 @@ export function loading(lines = 4) {
   return h("div.bones", { role: "status", "aria-label": "Loading" }, ...Array.from({ length: lines }, () => h("i")));
 }
 
-export function firstSteps(baseUrl) {
-  const words = "Set this as the base URL of your client and ask something:";
-  return empty("Waiting for the first request", words, copyable(baseUrl));
+// What to do with a proxy that has answered nothing yet.
+export function firstSteps({ base_url: here, public_url: everywhere }) {
+  const cursor = everywhere
+    ? step("In Cursor: Settings, Models, Override OpenAI Base URL:", copyable(everywhere))
+    : step("Cursor asks from its own servers and needs a public address: start the proxy with", h("code", "--tunnel"));
+  return h(
+    "section.gate",
+    h("h1", "Waiting for the first request"),
+    h("p.quiet", "Figures and charts appear with it."),
+    h(
+      "ol",
+      step("Set up a client that is installed here; this changes its files, and can undo that:", copyable(SETUP)),
+      step("Or by hand. The base URL of Codex and every other client of OpenAI's APIs:", copyable(here)),
+      step("ANTHROPIC_BASE_URL of Claude Code:", copyable(here.replace(/\/v1$/, ""))),
+      cursor,
+    ),
+  );
 }

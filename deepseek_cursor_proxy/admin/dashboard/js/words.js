@@ -48,6 +48,9 @@ export function setChip(element, [word, tone]) {
   return element;
 }
 
+// The program that sent a request, by its User-Agent.
+export const clientName = (row) => row.client ?? "–";
+
 // The model, and the name the client used if that was another.
 export function modelName(row) {
   const asked = row.requested_model;

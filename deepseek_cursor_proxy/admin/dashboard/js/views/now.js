@@ -6,13 +6,15 @@ import { h } from "../dom.js";
 import * as format from "../format.js";
 import { newestFirst } from "../model.js";
 import { copyable, factList, panel, Tile } from "../parts.js";
-import { empty, firstSteps, loading } from "../states.js";
+import { firstSteps, loading } from "../states.js";
 import { chip, UPSTREAM_STATES } from "../words.js";
 import { RequestTable } from "./request_table.js";
 
 const NEWEST = 8;
-const RUNNING_FIELDS = ["number", "model", "api", "state", "first", "output", "total"];
-const NEWEST_FIELDS = ["number", "time", "model", "state", "input", "total", "cost"];
+const RUNNING_FIELDS = ["number", "client", "model", "state", "first", "output", "total"];
+const NEWEST_FIELDS = ["number", "time", "client", "model", "state", "input", "total", "cost"];
+// More clients than there are tones are one series.
+const MOST_CLIENTS = 5;
 
 export class NowView {
   constructor(model) {
@@ -26,14 +28,15 @@ export class NowView {
     const href = (id) => `#/requests/${id}`;
     this.streams = new RequestTable("Requests in flight", RUNNING_FIELDS, href);
     this.newest = new RequestTable("Newest requests", NEWEST_FIELDS, href);
-    this.idle = h("div");
+    this.idle = h("p.panel-body.quiet", "Nothing is running. The next request appears here as soon as it arrives.");
+    this.steps = h("div.panel", { hidden: true });
     const title = "Last hour, requests per minute";
     this.hour = new Chart({ title, kind: "columns", format: format.count, isWhole: true });
     this.upstreams = h("ul.upstreams");
     this.addresses = h("div.panel-body");
     this.body = h("div", { hidden: true }, this.layout());
     this.waiting = h("div.panel", h("div.panel-head"), loading(6));
-    this.element = h("div", h("h1.unseen", "Now"), this.waiting, this.body);
+    this.element = h("div", h("h1.unseen", "Now"), this.waiting, this.steps, this.body);
   }
 
   layout() {
@@ -63,7 +66,8 @@ export class NowView {
     const { stats } = this.model;
     if (!stats) return;
     this.waiting.hidden = true;
-    this.body.hidden = false;
+    this.fillSteps(stats);
+    if (this.body.hidden) return;
     this.fillTiles(stats);
     this.fillStreams();
     this.fillHour(stats.last_minutes);
@@ -125,10 +129,16 @@ export class NowView {
     if (this.streamPanel.matches(":hover") && this.streams.lines.size) return;
     this.streams.arrange(rows, this.model.now());
     this.idle.hidden = rows.length > 0;
-    const isNew = this.model.hasRows && this.model.rows.size === 0;
-    if (rows.length || !this.isChanged("idle", isNew)) return;
-    const idle = () => empty("Nothing is running", "The next request appears here as soon as it arrives.");
-    this.idle.replaceChildren(isNew ? firstSteps(this.model.stats.base_url) : idle());
+  }
+
+  // A proxy that never answered anything has no figures to show.
+  fillSteps(stats) {
+    const isNew = this.model.hasRows && this.model.rows.size + this.model.running.size === 0;
+    this.body.hidden = isNew;
+    this.steps.hidden = !isNew;
+    if (isNew && this.isChanged("steps", [stats.base_url, stats.public_url])) {
+      this.steps.replaceChildren(firstSteps(stats));
+    }
   }
 
   fillNewest() {
@@ -139,13 +149,8 @@ export class NowView {
 
   // It changes with every request, but not under the pointer.
   fillHour(minutes) {
-    const failed = minutes.map((each) => each.failed);
-    const others = minutes.map((each) => each.requests - each.failed);
     if (this.hour.chosen !== null || !this.isChanged("hour", minutes)) return;
-    const series = [
-      { name: "failed", tone: "bad", values: failed },
-      { name: "others", tone: 0, values: others },
-    ];
+    const series = [{ name: "failed", tone: "bad", values: minutes.map((each) => each.failed) }, ...byClient(minutes)];
     const labels = minutes.map((each) => format.minute(each.minute));
     const whole = series.map(({ values }) => values.reduce((sum, each) => sum + each, 0));
     this.hour.update({ labels, names: labels, series, whole });
@@ -175,4 +180,17 @@ export class NowView {
       ]),
     );
   }
+}
+
+// The requests of each minute that did not fail, by client, the busiest first.
+function byClient(minutes) {
+  const sums = new Map();
+  for (const { clients } of minutes) {
+    for (const [name, count] of Object.entries(clients)) sums.set(name, (sums.get(name) ?? 0) + count);
+  }
+  const names = [...sums].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+  const others = names.splice(MOST_CLIENTS);
+  const values = (wanted) => minutes.map(({ clients }) => wanted.reduce((sum, name) => sum + (clients[name] ?? 0), 0));
+  const series = names.map((name, tone) => ({ name, tone, values: values([name]) }));
+  return others.length ? [...series, { name: "others", tone: 5, values: values(others) }] : series;
 }

@@ -112,9 +112,9 @@ function tokens(request) {
     ["thinking", thinking, 3],
     ["answer", output - thinking, 0],
   ]);
-  const saved = request.saved ? ` · the cache saved ${format.money(request.saved)}` : "";
+  const saved = request.saved ? ` · the cache saved ${format.money(request.saved, "", request.currency)}` : "";
   const words = ` estimate · ${format.share(hit, hit + miss)} of the input cached${saved}`;
-  const cost = h("strong", format.money(request.cost, "Price unknown"));
+  const cost = h("strong", format.money(request.cost, "Price unknown", request.currency));
   return section("Tokens and cost", h("p.lead", cost, h("span.quiet", words)), bar);
 }
 
@@ -159,9 +159,9 @@ function repairs({ repairs: counts, turns }) {
     : null;
 }
 
-function divergence({ divergence: words, divergence_cost: cost }) {
+function divergence({ divergence: words, divergence_cost: cost, currency }) {
   if (!words) return null;
-  const price = cost ? ` That cost about ${format.money(cost)} more.` : "";
+  const price = cost ? ` That cost about ${format.money(cost, "", currency)} more.` : "";
   const text = `Since the chat's previous request: ${words}. What follows in the prompt could not come from the cache.`;
   return section("Lost prefix", h("p.note-box.warn", text + price));
 }
@@ -177,8 +177,9 @@ function about(request) {
     ["History", request.messages ? history.join(" · ") : null],
     ["Not forwarded", request.dropped?.join(", ")],
     ["Searches", request.searches ? String(request.searches) : null],
+    ["Client", request.client],
     ["Key", request.key],
-    ["Session", request.session],
+    ["Chat", request.session && h("a", { href: `#/chats/${request.session}` }, request.session)],
     ["Upstream", request.upstream],
   ];
 }

@@ -5,22 +5,23 @@ import { h, setClass, setText } from "../dom.js";
 import * as format from "../format.js";
 import { idOf } from "../model.js";
 import { meter, openRowsOnClick, table } from "../parts.js";
-import { APIS, modelName, setChip, stateOf } from "../words.js";
+import { APIS, clientName, modelName, setChip, stateOf } from "../words.js";
 
 // field of a line: name of its column, classes of its cells; `c-…` is the width from which it is shown (views.css)
 const COLUMNS = {
   number: ["#", "w-number"],
   time: ["Time", "w-time c-580 quiet"],
+  client: ["Client", "w-client c-580"],
   model: ["Model", ""],
-  api: ["API", "w-api c-680 c-1020 quiet"],
-  key: ["Key", "w-key c-1450 quiet"],
+  api: ["API", "w-api c-1340 quiet"],
+  key: ["Key", "w-key c-1560 quiet"],
   state: ["State", "w-state c-580"],
-  history: ["History", "w-history c-1340 quiet"],
+  history: ["History", "w-history c-1450 quiet"],
   reasoning: ["Reasoning", "w-reasoning c-1170"],
-  input: ["Input · cached", "number w-input c-738"],
+  input: ["Input · cached", "number w-input c-910"],
   output: ["Output", "number w-output c-680 c-820"],
-  first: ["First token", "number w-first c-680 c-910"],
-  total: ["Time taken", "number w-total c-580"],
+  first: ["First token", "number w-first c-680 c-1020"],
+  total: ["Time taken", "number w-total c-680"],
   cost: ["Cost", "number w-cost"],
 };
 export const ALL_FIELDS = Object.keys(COLUMNS);
@@ -106,9 +107,12 @@ class Line {
     setText(this.model, modelName(row));
     this.cells.model.title = modelName(row);
     setChip(this.state, [word, tone]);
-    setText(this.word, word);
+    // A narrow screen has no room for the usual.
+    setText(this.word, row.outcome === "completed" ? "" : `${word} · `);
     setClass(this.word, tone);
     this.texts({ time: format.time(row.started_at), api: APIS[row.api] ?? row.api, key: row.key ?? "–" });
+    setText(this.cells.client, clientName(row));
+    this.cells.client.title = clientName(row);
     if (row.phase) this.fillRunning(row, now);
     else this.fillEnded(row);
   }
@@ -127,7 +131,8 @@ class Line {
 
   fillTotal(total) {
     setText(this.cells.total, total);
-    setText(this.when, ` · ${format.time(this.row.started_at)} · ${total}`);
+    const client = this.row.client ? `${this.row.client} · ` : "";
+    setText(this.when, client + (this.row.phase ? total : format.minute(this.row.started_at)));
   }
 
   fillEnded(row) {
@@ -137,7 +142,7 @@ class Line {
       history: row.messages ? `${format.plural(row.messages, "message")} · ${format.bytes(row.body_bytes)}` : "–",
       output: tokens ? format.count(tokens.output) : "–",
       first: format.seconds(seconds.first_token),
-      cost: tokens ? format.money(row.cost) : "–",
+      cost: tokens ? format.money(row.cost, "unknown", row.currency) : "–",
     });
     this.cells.reasoning.replaceChildren(...reasoning(row));
     setText(this.input, tokens ? `${format.compact(input)} · ${format.share(tokens.hit, input)}` : "–");
@@ -155,7 +160,8 @@ function reasoning({ turns, repairs, repaired }) {
   const found = turns.filled + turns.kept + turns.empty;
   const parts = [h("span", found ? format.plural(found, "turn") : "–")];
   if (turns.missing) parts.push(h("span.bad", ` · ${turns.missing} missing`));
-  else if (repaired) parts.push(h("span.warn", { title: repaired }, " · turn repaired"));
-  else if (Object.keys(repairs).length) parts.push(h("span.warn", " · repaired"));
+  else if (repaired || Object.keys(repairs).length) {
+    parts.push(h("span.warn", { title: repaired ?? "the tool history was repaired" }, " · repaired"));
+  }
   return parts;
 }

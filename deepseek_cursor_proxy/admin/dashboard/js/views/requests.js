@@ -148,7 +148,7 @@ export class RequestsView {
     if (this.error) notice = failure(this.error, () => this.loadOlder());
     else if (state === "loading") notice = loading(8);
     else if (state === "no match") notice = empty("No request matches", "Those that match appear here as they come.");
-    else if (state === "empty") notice = firstSteps(this.model.stats?.base_url ?? "");
+    else if (state === "empty") notice = firstSteps(this.model.stats ?? { base_url: "" });
     this.notice.replaceChildren(notice);
   }
 

@@ -134,14 +134,15 @@ function iso(daysAgo) {
 
 function usageTable(name, groups, total) {
   const columns = [[name, "w-name"], ...Object.keys(figures(total)).map((column) => [column, "number"])];
-  const rows = groups.map((group) => usageRow(group.name || "–", group));
+  const isChat = name === GROUPS.session;
+  const rows = groups.map((group) => usageRow(group.name || "–", group, isChat));
   return table(`Usage by ${name.toLowerCase()}`, columns, h("tbody", rows), h("tfoot", usageRow("Total", total)));
 }
 
-function usageRow(name, group) {
+function usageRow(name, group, isChat = false) {
   return h(
     "tr",
-    h("td", { title: name }, name),
+    h("td", { title: name }, isChat ? h("a", { href: `#/chats/${name}` }, name) : name),
     Object.values(figures(group)).map((figure) => h("td.number", figure)),
   );
 }
