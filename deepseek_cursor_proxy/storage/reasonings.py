@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.entries import Kind, ReasoningEntry, StoreStats, decode_text, encode_text
 from deepseek_cursor_proxy.storage.sqlite.rows import ReasoningRows, delete_all, newest_time
 from deepseek_cursor_proxy.storage.store import Store
@@ -27,8 +26,6 @@ _log = logging.getLogger(__name__)
 _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 # So many bytes count as one turn towards the next pruning.
 _BYTES_PER_TURN = 256 * 1024
-# What a killed process loses of the reasonings that can wait; a transaction costs twice as much as a reasoning in it.
-_SECONDS_BETWEEN_BATCHES = 0.25
 # Roughly what an entry takes in memory besides its text and keys.
 _BYTES_PER_ENTRY = 500
 
@@ -97,7 +94,6 @@ class ReasoningStore(Table[ReasoningEntry]):
         self.file = Store(path, durability, must_open=must_open)
         super().__init__(self.file.database, **options)
         self._writes_at_once = durability == "full"
-        self._writer = BackgroundTask(self._write_batch, "reasonings-write")
         self.file.open()
         with self._faults.guard("read the file"):
             self.rows.measure(is_exact=False)
@@ -140,26 +136,11 @@ class ReasoningStore(Table[ReasoningEntry]):
                 is_new = entry.known_key is None or entry.keys[0] not in known_keys
                 if is_new and known_keys.isdisjoint(entry.unless_known):
                     turns.append(entry)
-            self._waiting.add(turns)
-            self._writer.wake()
+            self.write_later(turns)
             return False
         # Before an alias of it.
         self.flush()
         return self._waiting.put(new) is not None
-
-    def _write_batch(self) -> None:
-        # Others join the batch.
-        self._writer.pause(_SECONDS_BETWEEN_BATCHES)
-        if not self.flush():
-            self.database.request_reopen()
-
-    def flush(self) -> bool:
-        """Write what waits, unless the file has a fault; False if something waits for the file."""
-        if self.database.fault is None:
-            with self._faults.guard("record"):
-                self._waiting.flush(is_retry=False)
-                return True
-        return not self._waiting
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
         """The different reasonings recorded under each known key, newest first."""

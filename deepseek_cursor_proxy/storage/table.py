@@ -19,6 +19,8 @@ from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _Entry = TypeVar("_Entry")
 
+# What a killed process loses of the entries that can wait; a transaction costs twice as much as an entry in it.
+_SECONDS_BETWEEN_BATCHES = 0.25
 # Long enough for a waiting thread to wake up and take the lock; Python switches threads every 5 ms.
 _SECONDS_BETWEEN_STEPS = 0.01
 
@@ -39,7 +41,7 @@ class WaitingRows(WriteBehind[Row]):
     keeps_refused = False
 
     def size(self, entry: Row) -> int:
-        return 200 + sum(len(value) for value in entry.values if isinstance(value, bytes))
+        return 200 + sum(len(value) for value in (*entry.key, *entry.values) if isinstance(value, (bytes, str)))
 
     def keys(self, entry: Row) -> list[tuple[Any, ...]]:
         return [entry.key]
@@ -62,6 +64,7 @@ class Table(Generic[_Entry]):
         self.rows: Rows = open_rows(database, self.kind, self.pruning)
         self._faults = FaultGuard(logging.getLogger(type(self).__module__), self.kind.title)
         self._waiting: WriteBehind[_Entry] = self.waiting_type(database, self._write_entries, self._faults)
+        self._writer = BackgroundTask(self._write_batch, f"{self.kind.table}-write")
         self._pruner = Pruner(
             lambda: self.prune(), every=self.kind.writes_between_prunings, name=f"{self.kind.table}-prune"
         )
@@ -92,6 +95,26 @@ class Table(Generic[_Entry]):
             self._pruner.count_writes()
         return results[0]
 
+    def write_later(self, entries: Sequence[_Entry]) -> None:
+        """Have entries written a moment later, in one transaction with others; returns at once."""
+        self._waiting.add(entries)
+        self._writer.wake()
+
+    def _write_batch(self) -> float | None:
+        # Others join the batch.
+        self._writer.pause(_SECONDS_BETWEEN_BATCHES)
+        if not self.flush():
+            self.database.request_reopen()
+        return None
+
+    def flush(self) -> bool:
+        """Write what waits, unless the file has a fault; False if something waits for the file."""
+        if self.database.fault is None:
+            with self._faults.guard("record"):
+                self._waiting.flush(is_retry=False)
+                return True
+        return not self._waiting
+
     def _write_entries(self, entries: Sequence[_Entry], is_retry: bool) -> Sequence[Any]:
         return self.rows.write(entries, is_retry)
 
@@ -107,6 +130,7 @@ class Table(Generic[_Entry]):
 
     def close(self) -> None:
         """Stop pruning and write waiting entries; idempotent. The owner of the database closes it."""
+        self._writer.close()
         self._pruner.close()
         self._waiting.close()
 

@@ -14,7 +14,6 @@ from datetime import date, datetime
 from typing import Unpack
 
 from deepseek_cursor_proxy.deepseek.usage import read_usage
-from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.observers.events import PictureDescribed, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
@@ -53,7 +52,6 @@ class UsageLedger(Table[RequestRecord]):
         # Of requests that are lost since the last one was written.
         self._lost = 0
         self._has_warned = False
-        self._task = BackgroundTask(self._write_batches, "usage-ledger")
         # The keys of callers that got an answer in earlier runs; None until they are read.
         self._earlier_keys: frozenset[str] | None = None
 
@@ -61,8 +59,7 @@ class UsageLedger(Table[RequestRecord]):
         """Queue the record of a request; returns at once."""
         if not record.facts.key:
             return
-        self._waiting.add([record])
-        self._task.wake()
+        self.write_later([record])
 
     def had_answer(self, key: str) -> bool:
         """True if a caller got an answer before this run; False while the file cannot be read."""
@@ -77,7 +74,7 @@ class UsageLedger(Table[RequestRecord]):
 
     def close(self) -> None:
         """Write waiting records, if the file is usable; idempotent. The owner of the database closes it."""
-        self._task.close()
+        self._writer.close()
         self.flush()
         super().close()
 
@@ -98,9 +95,9 @@ class UsageLedger(Table[RequestRecord]):
                 self._has_warned, self._lost = False, 0
         return is_written
 
-    def _write_batches(self) -> float | None:
+    def _write_batch(self) -> float | None:
         # Others join the batch.
-        self._task.pause(_SECONDS_BETWEEN_BATCHES)
+        self._writer.pause(_SECONDS_BETWEEN_BATCHES)
         self.flush()
         return 0.0 if self._waiting else None
 

@@ -21,7 +21,7 @@ def descriptors() -> int:
 
 def threads() -> int:
     """The number of threads but those that write what requests left, which any request starts."""
-    return sum(thread.name not in ("usage-ledger", "reasonings-write") for thread in threading.enumerate())
+    return sum(not thread.name.endswith("-write") for thread in threading.enumerate())
 
 
 class ResourceBaseline:

@@ -3,9 +3,9 @@
 A chat is a digest (see identity.History.conversation). It has several branches, because sub-agents and other helpers of
 a client begin with the same words; each branch has its own order of tools.
 
-The order of tools is worth money and survives a restart: it is a row in the file, written only when it changed. An
-outline serves the diagnosis alone and would be a write with every request, so it stays in memory, within bounds: after
-a restart one request per chat goes undiagnosed. A failure of the file never fails an answer.
+The order of tools is worth money and survives a restart: it is a row in the file, written a moment later and only when
+it changed. An outline serves the diagnosis alone and would be a write with every request, so it stays in memory, within
+bounds: after a restart one request per chat goes undiagnosed. A failure of the file never fails an answer.
 """
 
 import json
@@ -96,7 +96,7 @@ class ChatStore(Table[Row]):
         # A request without tools says nothing about their order.
         prompt = LastPrompt()
         branch = ChatBranch(tuple(order) or (found.order if found else ()), now, _NEVER, prompt)
-        branch = self._write(conversation, before, branch)
+        branch = self._write_order(conversation, before, branch)
         with self._lock:
             others = [each for each in self._chats.get(conversation, ()) if each is not before]
             self._replace(conversation, (branch, *others)[:_BRANCHES_PER_CHAT])
@@ -125,7 +125,7 @@ class ChatStore(Table[Row]):
             return tuple(ChatBranch(tuple(json.loads(names)), None, used_at) for names, used_at in rows)
         return ()
 
-    def _write(self, conversation: bytes, before: ChatBranch | None, branch: ChatBranch) -> ChatBranch:
+    def _write_order(self, conversation: bytes, before: ChatBranch | None, branch: ChatBranch) -> ChatBranch:
         """Write the row if the order is new or its time a day old. Returns the branch with `written_at`."""
         if not branch.order or len(branch.order) > _MOST_TOOLS:
             return branch
@@ -139,11 +139,9 @@ class ChatStore(Table[Row]):
         names = json.dumps(branch.order)
         # The branch's former row, unless another branch still has that order.
         former = json.dumps(before.order) if before and before.order not in [each.order for each in others] else names
-        with self._faults.guard("record"):
-            self.rows.replace(conversation, names, former, now)
-            self._pruner.count_writes()
-            return branch._replace(written_at=now)
-        return branch
+        self.write_later([Row((conversation, names), (former,), now)])
+        self._pruner.count_writes()
+        return branch._replace(written_at=now)
 
 
 def _continues(found: ChatBranch, now: RequestOutline) -> bool:

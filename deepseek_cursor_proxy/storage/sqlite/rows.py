@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.storage.entries import (
     ReasoningEntry,
     ResponseChange,
     ResponseRow,
+    Row,
     StoreStats,
     UsageRow,
 )
@@ -311,15 +312,13 @@ class ToolOrderRows(Rows):
                 (chat, most),
             ).fetchall()
 
-    def replace(self, chat: bytes, names: str, former: str, time: float) -> None:
+    def _write_one(self, connection: sqlite3.Connection, entry: Row) -> None:
         """Store an order as the newest of its chat, in place of itself and a former one."""
-        with self.database.transaction() as connection:
-            connection.execute(
-                "DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (chat, names, former)
-            )
-            connection.execute(
-                "INSERT INTO tool_orders (conversation, names, used_at) VALUES (?, ?, ?)", (chat, names, time)
-            )
+        (chat, names), (former,), time, _ = entry
+        connection.execute("DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (chat, names, former))
+        connection.execute(
+            "INSERT INTO tool_orders (conversation, names, used_at) VALUES (?, ?, ?)", (chat, names, time)
+        )
 
 
 class AnswerRows(Rows):

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.restore import KeyAlias
-from deepseek_cursor_proxy.storage import reasonings, write_behind
+from deepseek_cursor_proxy.storage import reasonings, table, write_behind
 from deepseek_cursor_proxy.storage import store as store_module
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -179,7 +179,7 @@ class TestRecord(StoreTestCase):
         self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
 
     def test_a_reasoning_that_can_wait_is_written_before_one_that_cannot_and_its_alias(self) -> None:
-        self.enterContext(mock.patch.object(reasonings, "_SECONDS_BETWEEN_BATCHES", 3600))
+        self.enterContext(mock.patch.object(table, "_SECONDS_BETWEEN_BATCHES", 3600))
         store = self.store(self.path)
         store.record(**turn("why", 1), can_wait=True)
         self.assertTrue(store.record(**turn("call", 2, aliases=[alias(1, 3, "why")])))

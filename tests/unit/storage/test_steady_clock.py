@@ -165,6 +165,7 @@ class TestStores(unittest.TestCase):
         self.open()
 
     def prune(self) -> list[int]:
+        self.chats.flush()
         return [store.prune() for store in (self.reasonings, *self.stores)]
 
     def assert_all_there(self, *names: str) -> None:

@@ -6,6 +6,7 @@ from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.reasoning.chats import store as conversation_store
 from deepseek_cursor_proxy.reasoning.chats.divergence import RequestOutline
 from deepseek_cursor_proxy.reasoning.chats.store import ChatBranch, ChatStore
+from deepseek_cursor_proxy.storage import table
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.databases import StoreTestCase
 from tests.support.histories import assistant, system, user
@@ -31,9 +32,11 @@ class ChatStoreTestCase(StoreTestCase):
         return None if branch is None else "".join(branch.order)
 
     def rows(self) -> list[str]:
+        self.store.flush()
         return [names for (names,) in self.select("SELECT names FROM tool_orders ORDER BY used_at, id")]
 
     def changes(self) -> int:
+        self.store.flush()
         with self.database.reader() as connection:
             return connection.total_changes
 
@@ -63,6 +66,15 @@ class TestConversationStore(ChatStoreTestCase):
         self.accept((*CHAT, *NEXT * 6), "bac")
         self.assertEqual(['["b", "a", "c"]'], self.rows())
 
+    def test_new_orders_of_several_chats_share_one_transaction(self) -> None:
+        self.enterContext(mock.patch.object(table, "_SECONDS_BETWEEN_BATCHES", 3600))
+        with mock.patch.object(self.database, "transaction", wraps=self.database.transaction) as transaction:
+            for chat in (b"1", b"2", b"3"):
+                self.accept(CHAT, "ba", chat)
+            transaction.assert_not_called()
+            self.assertEqual(3, len(self.rows()))
+            transaction.assert_called_once()
+
     def test_a_use_is_written_once_a_day(self) -> None:
         self.accept(CHAT, "ba")
         self.now += 2 * DAY
@@ -70,6 +82,7 @@ class TestConversationStore(ChatStoreTestCase):
         before = self.changes()
         self.accept(CHAT, "ba")
         self.assertEqual(before, self.changes())
+        self.store.flush()
         self.assertEqual([(self.now,)], self.select("SELECT used_at FROM tool_orders"))
 
     def test_a_request_without_tools_leaves_the_order_alone(self) -> None:
@@ -101,6 +114,7 @@ class TestConversationStore(ChatStoreTestCase):
 
     def test_clearing_the_store_clears_this_too(self) -> None:
         self.accept(CHAT, "ba")
+        self.store.flush()
         reasoning = ReasoningStore(self.path)
         self.addCleanup(reasoning.close)
         reasoning.clear()
@@ -116,6 +130,7 @@ class TestForgetting(ChatStoreTestCase):
     def test_rows_that_are_too_old_or_too_many_go(self) -> None:
         self.store = self.store_on(self.database, max_rows=10, max_age_seconds=DAY)
         self.fill(15)
+        self.store.flush()
         self.assertEqual(5, self.store.prune())
         self.now += DAY - 5
         self.assertEqual(5, self.store.prune())
@@ -139,6 +154,7 @@ class TestForgetting(ChatStoreTestCase):
     def test_what_memory_forgot_is_still_on_disk(self) -> None:
         self.enterContext(mock.patch.object(conversation_store, "_MESSAGES_IN_MEMORY", 10))
         self.fill(20)
+        self.store.flush()
         self.assertEqual("ba", self.found(CHAT, "ab", chat=b"0"))
 
 
@@ -151,8 +167,7 @@ class TestFaults(ChatStoreTestCase):
         self.assertEqual("ba", self.found(CHAT, "ab"))
         locker.execute("ROLLBACK")
         self.database.reopen()
-        # What could not be written is written with the next request.
-        self.accept((*CHAT, *NEXT, *NEXT), "ba")
+        # What could not be written is written when the file can be used again.
         self.assertEqual(['["b", "a"]'], self.rows())
         self.store.close()
         self.database.close()
@@ -161,6 +176,7 @@ class TestFaults(ChatStoreTestCase):
 
     def test_a_damaged_row_is_as_good_as_none(self) -> None:
         self.accept(CHAT, "ba")
+        self.store.flush()
         self.execute("UPDATE tool_orders SET names = 'no JSON'")
         self.restart()
         with self.assertLogs(conversation_store.__name__, logging.WARNING):
