@@ -1,6 +1,7 @@
 """The command line: each subcommand is a function that returns an exit code.
 
-Exit codes: 0 done, 1 tried and failed, 2 cannot be done as asked (one line on stderr gives the reason and the remedy).
+Exit codes: 0 done; 1 tried and failed, or the answer to a question was no; 2 cannot be done as asked (one line on
+stderr gives the reason and the remedy).
 
     commands          the table of commands: flags, and what they run
     parser            the parser of that table
@@ -26,6 +27,7 @@ from collections.abc import Sequence
 
 from deepseek_cursor_proxy.cli.commands import COMMANDS
 from deepseek_cursor_proxy.cli.parser import parse, run
+from deepseek_cursor_proxy.cli.questions import Declined
 from deepseek_cursor_proxy.cli.signals import redirect_to_null
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams
@@ -35,6 +37,8 @@ from deepseek_cursor_proxy.redaction import safe_text
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words.insert(0, "serve")
     with standard_streams.command_streams():
@@ -47,6 +51,9 @@ def _run(words: list[str]) -> int:
         return _end(run(options))
     except StartupError as error:
         return _end(2, str(error))
+    except Declined:
+        print("Nothing was changed.")
+        return _end(1)
     except KeyboardInterrupt:
         return _end(130)
     except SystemExit as end:

@@ -10,7 +10,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.cli.parser import Command, program_name
-from deepseek_cursor_proxy.cli.settings_flags import add_config, config_path, load
+from deepseek_cursor_proxy.cli.settings_flags import add_config, add_settings, config_path, load
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home
 
@@ -68,7 +68,12 @@ _CONFIG_COMMANDS = (
 )
 _STORE_COMMANDS = (
     Command("stats", "how much is stored", "store:print_stats"),
-    Command("clear", "delete reasoning, responses, descriptions and cached answers", "store:clear_all"),
+    Command(
+        "clear",
+        "delete reasoning, responses, descriptions and cached answers",
+        "store:clear_all",
+        "store:add_clear_flags",
+    ),
 )
 _SESSION_COMMANDS = (
     Command("list", "all sessions, newest first", "sessions:list_sessions"),
@@ -78,7 +83,7 @@ _SESSION_COMMANDS = (
     Command("export", "trajectories as lines of JSON, for training", "sessions:export_sessions", "sessions:add_export"),
 )
 COMMANDS = (
-    Command("serve", "run the proxy (the default)", _serve, _add_clear),
+    Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings),
     Command("setup", "point a client, such as Codex, to the proxy", "setup_command:run", "setup_command:add_flags"),
     Command("service", "run the proxy as a service, in the background", commands="service_command:COMMANDS"),
     Command("doctor", "find out what is wrong and how to fix it", "doctor_command:run", "doctor_command:add_flags"),
@@ -86,7 +91,7 @@ COMMANDS = (
     Command("demo", "try it without a key, against a simulated DeepSeek", _demo, settings=None),
     Command("config", "look at the settings", commands=_CONFIG_COMMANDS),
     Command("usage", "tokens used, and their estimated cost", "usage:print_usage", "usage:add_flags", add_config),
-    Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance", settings=add_config),
+    Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance"),
     Command("explain", "where the reasoning in a trace came from", _explain, _add_trace, settings=None),
     Command(
         "access-key", "a new key for access_keys, or the digest of one", "access_key:run", "access_key:add_flags", None

@@ -5,6 +5,9 @@ Flags count by their full names only. What is wrong is a StartupError of one lin
 
 import argparse
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -12,12 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.cli.settings_flags import add_settings
+from deepseek_cursor_proxy.cli.settings_flags import accept_settings
 from deepseek_cursor_proxy.config.declaration import nearest
 from deepseek_cursor_proxy.errors import StartupError
 
-_DESCRIPTION = "Makes DeepSeek's thinking models work in Cursor: remembers their reasoning and puts it back."
-_EPILOG = "Without a command, it runs the proxy. `serve --help` lists all settings."
+_DESCRIPTION = (
+    "DeepSeek's thinking models in Cursor, Codex, Claude Code and other agents: remembers their reasoning and puts it "
+    "back."
+)
+_EPILOG = "Without a command, it runs the proxy. `help COMMAND` explains a command, `help serve` has all settings."
 
 # A name, as in "usage:run", is that of a function in a module below `cli`, which is imported with the command.
 Run = Callable[[dict[str, Any]], int | None] | str
@@ -33,7 +39,7 @@ class Command(NamedTuple):
     run: Run | None = None
     add_flags: AddFlags | None = None
     # Adds the flags that all commands share, in front of its own; None for a command that reads no settings.
-    settings: AddFlags | None = add_settings
+    settings: AddFlags | None = accept_settings
     # Those of a group, or their name.
     commands: "tuple[Command, ...] | str" = ()
 
@@ -75,7 +81,9 @@ def build_parser(name: str, commands: Sequence[Command]) -> "_Parser":
 
 def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
     if command.run is None:
-        subparsers = parser.add_subparsers(metavar="WHAT", required=True)
+        # Without a subcommand.
+        parser.set_defaults(command=lambda _: parser.print_help())
+        subparsers = parser.add_subparsers(metavar="WHAT")
         for subcommand in resolve(command.commands):
             _fill(subparsers.add_parser(subcommand.name, help=subcommand.help), subcommand)
         return
@@ -115,10 +123,40 @@ class _Parser(argparse.ArgumentParser):
         raise StartupError(f"{message}; {hint}`{self.prog} --help` lists what is available")
 
 
-def program_name() -> str:
-    """The command that started this program, for hints: in a checkout nothing is installed."""
-    started = Path(*sys.argv[:1])
+# How this program was started, for hints that can be typed …
+
+_SCRIPT = "deepseek-cursor-proxy"
+
+
+def program_name(*, anywhere: bool = False) -> str:
+    """The command that starts this program again in this folder, or `anywhere`: in a checkout nothing is installed."""
+    started = Path(*sys.argv[:1]).absolute()
     if started.suffix == ".pyz":
-        return f"python {started}"
-    is_module = started.parts[-2:] == ("deepseek_cursor_proxy", "__main__.py")
-    return "python -m deepseek_cursor_proxy" if is_module else "deepseek-cursor-proxy"
+        return _join([_python(), str(started)])
+    if started.parts[-2:] == ("deepseek_cursor_proxy", "__main__.py"):
+        return _module(started.parent.parent, anywhere=anywhere)
+    is_ours = started.stem == _SCRIPT and started.exists() and shutil.which(_SCRIPT) is None
+    return _join([str(started)]) if is_ours else _SCRIPT
+
+
+def _module(root: Path, *, anywhere: bool) -> str:
+    """`python -m` for a package in this folder; with the way to it if Python does not look there by itself."""
+    name = f"{_python()} -m deepseek_cursor_proxy"
+    # The folder in which `python -m` was started.
+    if root == Path(sys.path[0]):
+        return f"cd {_join([str(root)])} && {name}" if anywhere else name
+    # Windows sets a variable for a whole session, so PYTHONPATH is still there.
+    if root.name in ("site-packages", "dist-packages") or sys.platform == "win32":
+        return name
+    return f"PYTHONPATH={_join([str(root)])} {name}"
+
+
+def _python() -> str:
+    """Python by its name if the shell finds it by that, else by its path."""
+    typed = Path(*sys.orig_argv[:1])
+    is_known = len(typed.parts) == 1 or shutil.which(typed.name) == str(typed)
+    return typed.name if is_known else _join([sys.executable])
+
+
+def _join(words: list[str]) -> str:
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)

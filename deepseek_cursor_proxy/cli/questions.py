@@ -7,6 +7,11 @@ import sys
 
 from deepseek_cursor_proxy.errors import StartupError
 
+
+class Declined(Exception):
+    """The answer to a question before a change was no. Every command ends with exit code 1 then."""
+
+
 # Ctrl-D; a terminal that is gone; bytes that are no text.
 _NO_ANSWER = (EOFError, OSError, ValueError)
 
@@ -46,12 +51,11 @@ def is_agreed(question: str) -> bool:
         return False
 
 
-def is_confirmed(question: str) -> bool:
-    """Ask before a change, and say so if there is none."""
-    if is_agreed(question):
-        return True
-    print("Nothing was changed.")
-    return False
+def confirm(command: str, question: str) -> None:
+    """Ask before a change; raise Declined without a yes, StartupError without a person to ask."""
+    require_terminal(command)
+    if not is_agreed(question):
+        raise Declined
 
 
 def require_terminal(command: str) -> None:

@@ -42,9 +42,7 @@ def _install(options: dict[str, Any]) -> int:
     if is_print:
         return 0
     if not is_agreed:
-        questions.require_terminal("service")
-    if not is_agreed and not questions.is_confirmed("Install it?"):
-        return 1
+        questions.confirm("service", "Install it?")
     try:
         private_files.make_directory(service.path.parent)
         private_files.write(service.path, service.text)
@@ -70,9 +68,7 @@ def _uninstall(options: dict[str, Any]) -> int:
     print("To run:\n" + "\n".join(f"  {subprocess.list2cmdline(command)}" for command in service.uninstall))
     print(f"To delete: {service.path}")
     if not options["yes"]:
-        questions.require_terminal("service")
-    if not options["yes"] and not questions.is_confirmed("Remove it?"):
-        return 1
+        questions.confirm("service", "Remove it?")
     for command in service.uninstall:
         _call(command, is_quiet=True)
     service.path.unlink(missing_ok=True)

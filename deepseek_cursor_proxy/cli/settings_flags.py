@@ -39,6 +39,17 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--" + name.replace("_", "-"), dest=name, default=default, help=argparse.SUPPRESS)
 
 
+def accept_settings(parser: argparse.ArgumentParser) -> None:
+    """Take the settings as `serve` does without listing them in the help: they are not what the command is about."""
+    add_settings(parser)
+    for action in parser._actions:
+        if action.dest not in ("help", "config"):
+            action.help = argparse.SUPPRESS
+    parser._action_groups[2:] = []
+    parser.usage = None
+    parser.epilog = "The settings of the proxy are flags here, too: `help serve` lists them."
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
     help = f"configuration file (default {CONFIG_PATH})"
     parser.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=help)

@@ -129,8 +129,8 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_und
             return 0
         for change in plan:
             _print_diff(change, endpoint)
-        if not is_agreed and not questions.is_confirmed("Make this change?"):
-            return 1
+        if not is_agreed:
+            questions.confirm("setup", "Make this change?")
         if is_undo:
             changes.undo(client.name, plan, history)
             print(f"{client.title} is as it was before setup.")

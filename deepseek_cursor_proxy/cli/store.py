@@ -1,9 +1,11 @@
 """The store for commands: opened as the settings say, counted and cleared."""
 
+import argparse
 import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
@@ -48,7 +50,7 @@ def print_stats(options: dict[str, Any]) -> None:
     oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
     print(f"store        {config.reasoning_content_path}")
     print(f"reasonings   {stats.reasonings:,} (of at most {config.reasoning_cache_max_rows:,})")
-    print(f"keys         {stats.keys:,}")
+    print(f"lookup keys  {stats.keys:,} (by which a turn is found again)")
     print(f"text         {stats.bytes:,} bytes")
     print(f"oldest use   {oldest}")
     print(f"responses    {responses.responses:,} (of at most {config.response_max_rows:,}), {responses.bytes:,} bytes")
@@ -57,8 +59,17 @@ def print_stats(options: dict[str, Any]) -> None:
     print(f"cache use    {totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved")
 
 
+def add_clear_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
 def clear_all(options: dict[str, Any]) -> None:
-    with open_store(load(options).config) as store:
+    is_agreed = options.pop("yes")
+    config = load(options).config
+    with open_store(config) as store:
+        if not is_agreed:
+            found = f"{store.stats().reasonings:,} reasonings and {_response_stats(store).responses:,} responses"
+            questions.confirm("store clear", f"Delete {found} in {config.reasoning_content_path}?")
         print(clear(store))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.settings_flags import load_alone
+from deepseek_cursor_proxy.cli.settings_flags import load, load_alone
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home
@@ -171,7 +171,7 @@ _CSV_FIELDS = (
 
 def print_balance(options: dict[str, Any]) -> int:
     """Ask DeepSeek with the key of the environment, or one that is typed; the exit code. StartupError without a key."""
-    config = load_alone(options)
+    config = load(options).config
     key = _key()
     config = dataclasses.replace(config, request_timeout=min(config.request_timeout, _BALANCE_SECONDS))
     host = config.upstream_base_url

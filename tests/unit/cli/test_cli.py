@@ -15,9 +15,9 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
-from deepseek_cursor_proxy.cli import serve
+from deepseek_cursor_proxy.cli import questions, serve
 from deepseek_cursor_proxy.cli.commands import COMMANDS
-from deepseek_cursor_proxy.cli.parser import resolve
+from deepseek_cursor_proxy.cli.parser import program_name, resolve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
@@ -120,6 +120,20 @@ class HelpTest(CliTest):
         self.assertTrue(all(title.endswith(":") for title in titles), titles)
         for group in groups:
             self.assertLess(len(re.findall(r"(?m)^  --", group)), 16, group)
+
+    def test_a_group_of_commands_alone_and_help_print_help(self) -> None:
+        for group in ("config", "sessions", "store", "service"):
+            self.assertEqual(self.output_of(group, "--help"), self.output_of(group))
+        self.assertEqual(self.output_of("--help"), self.output_of("help"))
+        self.assertEqual(self.output_of("store", "clear", "--help"), self.output_of("help", "store", "clear"))
+
+    def test_only_serve_lists_all_settings_and_others_take_them_all_the_same(self) -> None:
+        for command in (["doctor"], ["setup"], ["dashboard"], ["balance"], ["store", "stats"], ["service", "install"]):
+            with self.subTest(command):
+                text = self.output_of(*command, "--help")
+                self.assertNotIn("--reasoning-effort", text)
+                self.assertIn("`help serve` lists them", text)
+        self.assertIn(" 9800", self.output_of("config", "show", "--port", "9800"))
 
     def test_help_after_a_flag_is_the_help_of_serve(self) -> None:
         self.assertIn("--reasoning-effort", self.output_of("--verbose", "--help"))
@@ -236,7 +250,7 @@ KEY = "sk-some-key-of-a-client"
 class StoreCommandTest(CliTest):
     def test_store_stats_of_an_empty_store(self) -> None:
         lines = [line.split(maxsplit=1) for line in self.output_of("store", "stats").splitlines()]
-        names = ["store", "reasonings", "keys", "text", "oldest", "responses", "cache", "cache"]
+        names = ["store", "reasonings", "lookup", "text", "oldest", "responses", "cache", "cache"]
         self.assertEqual([name for name, _ in lines], names)
         self.assertIn(["reasonings", "0 (of at most 100,000)"], lines)
         self.assertIn(["oldest", "use   -"], lines)
@@ -244,12 +258,30 @@ class StoreCommandTest(CliTest):
     def test_store_stats_counts_the_reasonings(self) -> None:
         self.fill_store("one", "three", "fourteen")
         text = self.output_of("store", "stats", "--reasoning-cache-max-rows", "7000")
-        self.assertRegex(text, r"reasonings +3 \(of at most 7,000\)\nkeys +3\ntext +16 bytes\noldest use +20\d\d-")
+        self.assertRegex(
+            text, r"reasonings +3 \(of at most 7,000\)\nlookup keys +3 .*\ntext +16 bytes\noldest use +20\d\d-"
+        )
 
     def test_store_clear_deletes_everything_and_prints_how_much(self) -> None:
         self.fill_store("one", "two")
         for count in (2, 0):
-            self.assertEqual(self.output_of("store", "clear"), f"Cleared {count} stored reasonings.\n")
+            self.assertEqual(self.output_of("store", "clear", "--yes"), f"Cleared {count} stored reasonings.\n")
+
+    def test_store_clear_asks_and_a_no_deletes_nothing(self) -> None:
+        self.fill_store("one", "two")
+        with mock.patch.object(questions, "can_ask", return_value=True), mock.patch("builtins.input") as typed:
+            typed.return_value = "n"
+            ran = self.run_command("store", "clear")
+            self.assertEqual(1, ran.code)
+            self.assertRegex(ran.out, r"Delete 2 reasonings and 0 responses in .+\? \[y/N\] Nothing was changed.\n$")
+            typed.return_value = "y"
+            self.assertTrue(self.output_of("store", "clear").endswith("Cleared 2 stored reasonings.\n"))
+
+    def test_store_clear_without_a_terminal_wants_yes(self) -> None:
+        self.fill_store("one")
+        with mock.patch.object(questions, "can_ask", return_value=False):
+            self.assertIn("add --yes", self.refusal("store", "clear"))
+        self.assertRegex(self.output_of("store", "stats"), r"reasonings +1 ")
 
     def test_store_stats_and_clear_include_responses(self) -> None:
         self.fill_store("one")
@@ -258,7 +290,7 @@ class StoreCommandTest(CliTest):
                 for name in ("a", "b"):
                     responses.put(bytes(32), StoredResponse({"id": name, "status": "completed"}, []))
         self.assertRegex(self.output_of("store", "stats"), r"responses    2 \(of at most 10,000\), \d+ bytes\n")
-        self.assertEqual(self.output_of("store", "clear"), "Cleared 1 stored reasonings and 2 responses.\n")
+        self.assertEqual(self.output_of("store", "clear", "--yes"), "Cleared 1 stored reasonings and 2 responses.\n")
         self.assertRegex(self.output_of("store", "stats"), r"responses    0 \(of at most 10,000\), 0 bytes\n")
 
     def test_store_stats_and_clear_include_the_response_cache(self) -> None:
@@ -272,7 +304,9 @@ class StoreCommandTest(CliTest):
                 answers.count_miss()
         use = "cache use    3 hits, 1 misses; 3,600 tokens, $0.750 saved\n"
         self.assertIn(f"cache        1 answers, 206 bytes\n{use}", self.output_of("store", "stats"))
-        self.assertEqual(self.output_of("store", "clear"), "Cleared 1 stored reasonings and 1 cached answers.\n")
+        self.assertEqual(
+            self.output_of("store", "clear", "--yes"), "Cleared 1 stored reasonings and 1 cached answers.\n"
+        )
         self.assertIn(f"cache        0 answers, 0 bytes\n{use}", self.output_of("store", "stats"))
 
     def test_store_commands_use_the_store_of_the_flag(self) -> None:
@@ -307,9 +341,9 @@ class StoreCommandTest(CliTest):
         self.enterContext(mock.patch.object(database, "_BUSY_SECONDS", 0.01))
         with contextlib.closing(sqlite3.connect(self.store, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            line = self.refusal("store", "clear")
+            line = self.refusal("store", "clear", "--yes")
         self.assertRegex(line, "^cannot use .+: another process holds it locked; stop that process if it does not end")
-        self.assertEqual(self.output_of("store", "clear"), "Cleared 1 stored reasonings.\n")
+        self.assertEqual(self.output_of("store", "clear", "--yes"), "Cleared 1 stored reasonings.\n")
 
 
 class RefusalTest(CliTest):
@@ -320,7 +354,6 @@ class RefusalTest(CliTest):
             (["serve", "--no-ngork"], "--no-ngrok", "serve"),
             (["--modle=x"], "--model", "serve"),
             (["--acess-keys", KEY], "--access-keys", "serve"),
-            (["config", "show", "--prot", "1"], "--port", "config show"),
             (["store", "stats", "--config-file=x"], "--config", "store stats"),
             (["access-key", "--neww"], "--new", "access-key"),
         ):
@@ -329,18 +362,54 @@ class RefusalTest(CliTest):
                 self.assertTrue(self.refusal(*line).endswith(end), self.refusal(*line))
                 self.assertIn(f" {near}", self.output_of(*command.split(), "--help"))
 
+    @unittest.skipIf(os.name == "nt", "paths of POSIX")
     def test_a_hint_repeats_the_command_that_started_the_program(self) -> None:
         """In a checkout there is no command of the program's own name."""
         for started, program in (
-            ("/home/me/deepseek_cursor_proxy/__main__.py", "python -m deepseek_cursor_proxy"),
-            ("/usr/local/bin/deepseek-cursor-proxy", "deepseek-cursor-proxy"),
+            ("/home/me/deepseek_cursor_proxy/__main__.py", "py9 -m deepseek_cursor_proxy"),
+            ("/usr/lib/site-packages/deepseek_cursor_proxy/__main__.py", "py9 -m deepseek_cursor_proxy"),
+            ("/my src/deepseek_cursor_proxy/__main__.py", "PYTHONPATH='/my src' py9 -m deepseek_cursor_proxy"),
             ("/usr/lib/python3/pytest/__main__.py", "deepseek-cursor-proxy"),
-            ("deepseek-cursor-proxy.pyz", "python deepseek-cursor-proxy.pyz"),
+            ("/tmp/deepseek-cursor-proxy.pyz", "py9 /tmp/deepseek-cursor-proxy.pyz"),
             ("", "deepseek-cursor-proxy"),
         ):
-            with mock.patch.object(sys, "argv", [started]):
+            with (
+                self.subTest(started),
+                mock.patch.object(sys, "argv", [started]),
+                mock.patch.object(sys, "orig_argv", ["py9"]),
+                mock.patch.object(sys, "path", ["/home/me", *sys.path]),
+            ):
                 self.assertIn(f"`{program} serve --help`", self.refusal("--bogus"))
                 self.assertTrue(self.output_of("--help").startswith(f"usage: {program} "))
+
+    @unittest.skipIf(os.name == "nt", "paths of POSIX")
+    def test_a_script_that_the_shell_does_not_find_is_named_by_its_path(self) -> None:
+        script = self.home / "deepseek-cursor-proxy"
+        script.touch(0o700)
+        with mock.patch.object(sys, "argv", [str(script)]):
+            with mock.patch.dict(os.environ, PATH="/nowhere"):
+                self.assertIn(f"`{script} serve --help`", self.refusal("--bogus"))
+            with mock.patch.dict(os.environ, PATH=str(self.home)):
+                self.assertIn("`deepseek-cursor-proxy serve --help`", self.refusal("--bogus"))
+
+    @unittest.skipIf(os.name == "nt", "paths of POSIX")
+    def test_a_python_that_the_shell_does_not_find_is_named_by_its_path(self) -> None:
+        for typed, name in (("./venv/bin/python", sys.executable), ("/usr/bin/py9", "py9")):
+            with (
+                mock.patch.object(sys, "argv", ["/x/deepseek-cursor-proxy.pyz"]),
+                mock.patch.object(sys, "orig_argv", [typed]),
+                mock.patch("shutil.which", {"py9": "/usr/bin/py9"}.get),
+            ):
+                self.assertEqual(f"{name} /x/deepseek-cursor-proxy.pyz", program_name())
+
+    @unittest.skipIf(os.name == "nt", "paths of POSIX")
+    def test_a_hint_for_another_terminal_leads_to_the_checkout(self) -> None:
+        with (
+            mock.patch.object(sys, "argv", ["/home/me/deepseek_cursor_proxy/__main__.py"]),
+            mock.patch.object(sys, "orig_argv", ["py9"]),
+            mock.patch.object(sys, "path", ["/home/me", *sys.path]),
+        ):
+            self.assertEqual("cd /home/me && py9 -m deepseek_cursor_proxy", program_name(anywhere=True))
 
     def test_an_unknown_flag_like_no_other_gets_a_hint_and_no_suggestion(self) -> None:
         flags = (["--bogus"], ["--zzz=1"], ["-v"], ["serve", "--bogus"], ["config", "show", "--bogus"])
@@ -357,7 +426,7 @@ class RefusalTest(CliTest):
                 self.assertIn(right, self.refusal(*line))
 
     def test_a_command_with_too_few_or_too_many_arguments_is_refused_in_one_line(self) -> None:
-        for line in (["bogus"], ["config"], ["store"], ["store", "bogus"], ["--port"], ["--ngrok=5"], ["--", "x"]):
+        for line in (["bogus"], ["store", "bogus"], ["--port"], ["--ngrok=5"], ["--", "x"]):
             with self.subTest(line):
                 self.assertIn("--help`", self.refusal(*line))
 
