@@ -93,7 +93,11 @@ def _serve(
             _reload(server, admin, config_path, reload_config)
         if admin is not None:
             admin.context.is_stopping = True
-        _print("Stopping; running answers may finish.")
+        _print(_stop_text(server.config.shutdown_grace))
+
+
+def _stop_text(grace: float) -> str:
+    return f"Stopping; running answers have {grace:g} s to finish. A second Ctrl-C stops at once."
 
 
 def _clear_at_start(store: ReasoningStore, path: Path) -> None:
@@ -167,9 +171,11 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
         if isinstance(error, (socket.gaierror, UnicodeError)):
             raise StartupError(f"--host {config.host} is not an address of this machine") from None
         if error.errno == errno.EADDRINUSE:
+            from deepseek_cursor_proxy.cli.doctor.listeners import free_port
+
             raise StartupError(
                 f"{where} is in use, perhaps by a proxy that is already running; stop it, or choose another port "
-                f"with --port {config.port + 1 if config.port < 65535 else 9000}"
+                f"with --port {free_port(config)}"
             ) from None
         raise StartupError(f"cannot listen on {where}: {error.strerror}; choose another --host or --port") from None
 
@@ -219,10 +225,7 @@ def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "
             admin.context.public_url = url
 
     config = server.config
-    wanted = config.tunnel_program or ""
-    program = programs.choose(wanted, server.server_port, config.tunnel_url or "", os.environ)
-    if wanted == "on":
-        _print(f"Opening a tunnel with {program.name}, the first that is installed.")
+    program = programs.choose(config.tunnel_program or "", server.server_port, config.tunnel_url or "", os.environ)
     return supervisor.Tunnel(program, lambda url: supervisor.ask(url, *server.probe), _print, use)
 
 

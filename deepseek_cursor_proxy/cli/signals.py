@@ -1,9 +1,9 @@
 """Signals, turned into requests that the main thread reads from a queue.
 
 SIGINT, SIGTERM and Windows' Ctrl-Break ask to stop; the second of them ends the process at once. A signal within a
-second of the first counts as the same: `timeout` signals the process and then its group, and so do some runners at
-Ctrl-C. SIGHUP asks to reload the settings, unless it came because the terminal was closed: then it asks to stop, as it
-does for every program in a terminal.
+fifth of a second of the first counts as the same: `timeout` signals the process and then its group, and so do some
+runners at Ctrl-C. SIGHUP asks to reload the settings, unless it came because the terminal was closed: then it asks to
+stop, as it does for every program in a terminal.
 
 Handlers run between two instructions of the main thread. So they take no lock that it may hold and print through no
 buffer: they only put a request into a SimpleQueue, which is reentrant.
@@ -26,8 +26,8 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGBREAK] if hasattr(s
 # Windows has no SIGHUP.
 _HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 _LAST_LINE = "deepseek-cursor-proxy: asked to stop twice, so it ends at once; running answers are cut off.\n"
-# Two signals of one program are microseconds apart; a person presses Ctrl-C again later.
-_DUPLICATE_SECONDS = 1.0
+# Two signals of one program are microseconds apart; a person who reads that a second Ctrl-C helps takes longer.
+_DUPLICATE_SECONDS = 0.2
 # The wait for a blocked log after the second signal.
 _LAST_LINE_SECONDS = 0.2
 

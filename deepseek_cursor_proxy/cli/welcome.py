@@ -1,4 +1,7 @@
-"""The text that `serve` prints at its start: what to enter in Cursor, where the dashboard is, and who is served."""
+"""The text that `serve` prints at its start: what to enter in a client, where the dashboard is, and who is served.
+
+What to enter in Cursor is printed only with a public address, because Cursor cannot use another one.
+"""
 
 import ipaddress
 import os
@@ -12,6 +15,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY, Access
+from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.config.values import is_loopback, lacks_home
@@ -26,30 +30,47 @@ class Addresses(NamedTuple):
 
 
 def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, access: Access) -> str:
-    """The text printed at the start: what to paste into Cursor, the dashboard, and who is served."""
-    public_url, port = addresses.public_url, addresses.port
-    other = network_address(config.host) if public_url is None else None
+    """The text printed at the start: what to enter in a client, the dashboard, and who is served."""
     settings = "at their defaults" if lacks_home(config_path) else config_path
     is_in_memory = str(config.reasoning_content_path) == ":memory:"
     store = "in memory, until the proxy stops" if is_in_memory else config.reasoning_content_path
-    key = "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
-    if access.held_key is not None:
-        key = "one of your access keys"
+    # public_hosts names a tunnel that we did not open.
+    own_hosts = (f"https://{host}" for host in config.public_hosts if not host.startswith("*"))
+    public_url = addresses.public_url or next(own_hosts, None)
     lines = [
-        f"deepseek-cursor-proxy {__version__} is running. In Cursor: Settings > Models, then",
-        f"  Override OpenAI Base URL   {public_url or local_url(config.host, port)}/v1",
-        *([f"  from another machine       http://{authority(other, port)}/v1"] if other else []),
-        f"  OpenAI API Key             {key}",
-        f"  Model to add and choose    {config.upstream_model}",
+        *_client_lines(config, addresses.port, access, public_url),
         *_dashboard_lines(config, addresses.dashboard),
         f"Settings {settings} · reasoning {store}",
         *_upstream_lines(config),
     ]
-    # public_hosts names a tunnel that we did not open.
-    if public_url is None and not config.public_hosts:
-        lines.append("Cursor's servers cannot reach this machine directly: add --tunnel for a public address.")
+    if public_url is None:
+        lines.append("For Cursor start it with --tunnel: it calls from its own servers, and needs a public address.")
     lines += [*access_lines(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
+
+
+def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: str | None) -> Iterator[str]:
+    """What to enter in Cursor if it can reach the proxy, else in other clients."""
+    running, local = f"deepseek-cursor-proxy {__version__} is running.", local_url(config.host, port)
+    key = "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
+    if access.held_key is not None:
+        key = "one of your access keys"
+    # Typed in another terminal, while this one shows the proxy.
+    setup = f"`{program_name(anywhere=True)} setup`"
+    if public_url is not None:
+        yield f"{running} In Cursor: Settings > Models, then"
+        yield f"  Override OpenAI Base URL   {public_url}/v1"
+        yield f"  OpenAI API Key             {key}"
+        yield f"  Model to add and choose    {config.upstream_model}"
+        yield f"  Other clients, {local}: {setup}"
+        return
+    yield f"{running} To point a client to it: {setup}; or enter there"
+    yield f"  OpenAI base URL            {local}/v1   (Codex, opencode and most others)"
+    yield f"  Anthropic base URL         {local}   (Claude Code)"
+    if other := network_address(config.host):
+        yield f"  from another machine       http://{authority(other, port)} in place of {local}"
+    yield f"  API key                    {key}"
+    yield f"  Model                      {config.upstream_model}"
 
 
 def _dashboard_lines(config: ProxyConfig, dashboard: tuple[str, str] | None) -> Iterator[str]:
@@ -57,7 +78,7 @@ def _dashboard_lines(config: ProxyConfig, dashboard: tuple[str, str] | None) -> 
         return
     url, link = dashboard
     # The link has the key, and a log may have other readers than this terminal.
-    shown = link if sys.stdout.isatty() else f"{url}/ (the command `dashboard` opens it)"
+    shown = link if sys.stdout.isatty() else f"{url}/ (`{program_name(anywhere=True)} dashboard` opens it)"
     yield f"  Dashboard                  {shown}"
     port = int(url.rpartition(":")[2])
     if port != config.admin_port:
@@ -68,7 +89,11 @@ def _dashboard_lines(config: ProxyConfig, dashboard: tuple[str, str] | None) -> 
             "watch all requests. Set admin_host to localhost unless you mean it."
         )
     if config.admin_key is not None and config.admin_key.is_guessable:
-        yield "admin_key is short enough to guess: `access-key --new` makes a better one."
+        yield f"admin_key is short enough to guess: {_better_key()}."
+
+
+def _better_key() -> str:
+    return f"`{program_name(anywhere=True)} access-key --new` makes a better one"
 
 
 def _upstream_lines(config: ProxyConfig) -> Iterator[str]:
@@ -91,7 +116,7 @@ def access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
         if access.held_key is not None:
             yield f"DeepSeek is called with the key in {HELD_KEY}, which no client ever sees."
         if any(key.is_guessable for key in config.access_keys):
-            yield "An access key is short enough to guess: `access-key --new` makes a better one."
+            yield f"An access key is short enough to guess: {_better_key()}."
     elif access.can_pin:
         yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
     elif config.is_exposed:

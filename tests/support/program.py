@@ -15,26 +15,12 @@ from subprocess import DEVNULL, PIPE, Popen
 
 from tests.support import forked_program
 from tests.support.systems import ROOT
-from tests.support.width import width
 
 # Less than ngrok gets to start: a test that waits for that fails.
 PATIENCE = 15.0
 # Longer than any test may take: a process that ends has not waited for this.
 ENDLESS_GRACE = ("--shutdown-grace", "3600")
 COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")
-# The same with less time in which a second signal counts as the first, and that time.
-DUPLICATE_SECONDS = width(0.2, 1.0)
-QUICK_COMMAND = (
-    *COMMAND[:3],
-    "-c",
-    f"""
-import sys
-from deepseek_cursor_proxy.cli import signals
-from deepseek_cursor_proxy.__main__ import main
-signals._DUPLICATE_SECONDS = {DUPLICATE_SECONDS}
-sys.exit(main())
-""",
-)
 WINDOWS = os.name == "nt"
 
 
@@ -143,11 +129,11 @@ class ServeTest(unittest.TestCase):
         process = self.launch("--port", "0", "--admin-port", "0", *arguments, **environment)
         return process, process.read_until("Stop with Ctrl-C.\n")
 
-    def refusal(self, *arguments: str, **environment: str) -> str:
-        """The one line with which a proxy does not start."""
+    def refusal(self, *arguments: str, progress: str = "", **environment: str) -> str:
+        """The one line with which a proxy does not start, after a line of its progress if there is any."""
         process = self.launch(*arguments, **environment)
         self.assertEqual(process.wait(), 2, process.errors)
-        self.assertEqual(process.rest(), "")
+        self.assertRegex(process.rest(), rf"\A{progress}.*\n\Z" if progress else r"\A\Z")
         self.assertRegex(process.errors, r"\Adeepseek-cursor-proxy: [^\n]+\n\Z")
         return process.errors.removeprefix("deepseek-cursor-proxy: ").rstrip("\n")
 

@@ -26,6 +26,8 @@ from deepseek_cursor_proxy.upstream.connections import Destination
 PORT, DASHBOARD, TUNNEL = "port", "dashboard", "tunnel"
 # On this machine; one that takes longer is as good as stopped.
 _ASK_SECONDS = 2.0
+# So many are tried when a free port is looked for.
+_MOST_PORTS = 100
 _MAX_PAGE_BYTES = 1_000_000
 _PAGE = re.compile(r"<title>deepseek-cursor-proxy</title>.*Version (\S+) is running", re.DOTALL)
 # Over the network.
@@ -51,10 +53,20 @@ def check_port(subject: Subject) -> list[Finding]:
     return [good(PORT, f"{authority(config.host, config.port)} is free; no proxy runs there")]
 
 
+def free_port(config: ProxyConfig) -> int:
+    """The next port that nothing holds; not that of the dashboard, which a second proxy opens as well."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    for port in range(config.port + 1, min(config.port + _MOST_PORTS, 65536)):
+        with contextlib.suppress(OSError):
+            if port != config.admin_port:
+                socket.create_server((config.host, port), family=family).close()
+                return port
+    return 9000
+
+
 def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding:
     """What it means that listening failed; a proxy of ours may be the reason."""
     address = authority(config.host, config.port)
-    other = f"choose another port, as with --port {config.port + 1 if config.port < 65535 else 9000}"
     if isinstance(error, (socket.gaierror, UnicodeError)) or error.errno == errno.EADDRNOTAVAIL:
         text = f"{address} is not an address of this machine"
         return failed(PORT, text, "set host to 127.0.0.1, or 0.0.0.0 for all addresses")
@@ -64,6 +76,7 @@ def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding
     if version is not None:
         text = f"{address} is held by version {version} of this proxy, and this is {__version__}"
         return warning(PORT, text, "stop it and start this one, or restart its service")
+    other = f"choose another port, as with --port {free_port(config)}"
     if error.errno == errno.EADDRINUSE:
         return failed(PORT, f"{address} is in use by another program", f"stop that program, or {other}")
     return failed(PORT, f"cannot listen on {address} ({error.strerror or type(error).__name__})", other)

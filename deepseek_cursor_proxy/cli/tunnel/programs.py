@@ -77,6 +77,11 @@ class Program:
         self.url = url
         self.binary = binary or self.name
 
+    @property
+    def title(self) -> str:
+        """The program, with the service that it uses if that is another's."""
+        return self.name
+
     def arguments(self) -> Sequence[str]:
         """The command line without the binary; StartupError when there is none."""
         raise NotImplementedError
@@ -412,6 +417,14 @@ class Ssh(Program):
                 f"{to} cannot be reached ({{0}}): try `ssh -v {to}`"
             ),
         }
+
+    @property
+    def title(self) -> str:
+        return f"ssh to {self._host}" if self._host else f"ssh through {_SERVICE}"
+
+    def explain(self, error: str) -> str:
+        other = "" if self._host else f". Or use another tunnel, `--tunnel cloudflared`: {Cloudflared.install}"
+        return super().explain(error) + other
 
     def arguments(self) -> Sequence[str]:
         local = f"127.0.0.1:{self.port}"

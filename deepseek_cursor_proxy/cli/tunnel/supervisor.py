@@ -123,7 +123,12 @@ class Tunnel:
                 self._reused, self._has_reached = found, not found.is_certain
                 return found.url
         self._child.run()
+        is_first = not self._url
+        if is_first:
+            self._report(f"Opening a tunnel with {self._program.title}; this may take {self._timing.start:g} s …")
         url = self._await_url(Deadline.after(self._timing.start))
+        if is_first:
+            self._report(f"{url} is assigned; it should lead here within {self._timing.first_check:g} s …")
         self._await_reach(url, Deadline.after(self._timing.first_check))
         return url
 

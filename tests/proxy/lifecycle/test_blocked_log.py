@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.cli import signals
 from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import request_bytes
 from tests.support.polling import wait_until
-from tests.support.program import COMMAND, DUPLICATE_SECONDS, ENDLESS_GRACE, PATIENCE, QUICK_COMMAND, WINDOWS, ServeTest
+from tests.support.program import COMMAND, ENDLESS_GRACE, PATIENCE, WINDOWS, ServeTest
 
 if not WINDOWS:
     import fcntl
@@ -116,7 +117,6 @@ class BlockedLogTestCase(ServeTest):
 
 class TestBlockedLog(BlockedLogTestCase):
     # Each of them waits for its log for a second at the end, so the programs of a test run side by side.
-    command = QUICK_COMMAND
 
     def test_a_blocked_log_delays_no_answer_and_one_signal_stops_the_proxy(self) -> None:
         pipe, terminal = self.full_pipe(), self.stopped_terminal()
@@ -155,7 +155,7 @@ class TestBlockedLog(BlockedLogTestCase):
         self.signal(programs, signal.SIGTERM)
         for program in programs:
             wait_until(lambda program=program: not program.is_up())  # type: ignore[misc]
-        time.sleep(DUPLICATE_SECONDS + 0.1)
+        time.sleep(signals._DUPLICATE_SECONDS + 0.1)
         self.signal(programs, signal.SIGTERM)
         for program in programs:
             self.expect_end(program, 128 + signal.SIGTERM)

@@ -40,17 +40,18 @@ os.environ.pop("HOME", None)
 class StartTest(ServeTest):
     may_fork = True
 
-    def test_the_first_lines_have_all_that_cursor_asks_for(self) -> None:
+    def test_the_first_lines_have_all_that_a_client_asks_for(self) -> None:
         _, welcome = self.serve("--model", "deepseek-flash")
         lines = welcome.splitlines()
         self.assertIn(f"deepseek-cursor-proxy {__version__} is running", lines[0])
         host, port = address(welcome)
-        self.assertRegex(lines[1], rf"Override OpenAI Base URL +http://127\.0\.0\.1:{port}/v1$")
-        self.assertRegex(lines[2], r"OpenAI API Key +your DeepSeek key \(sk-…\)$")
-        self.assertRegex(lines[3], r"Model .+ deepseek-flash$")
-        self.assertIn(str(Path("~/.deepseek-cursor-proxy/config.toml")), lines[4])
-        self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[4])
-        self.assertRegex(lines[5], "cannot reach this machine .* --tunnel")
+        self.assertRegex(lines[1], rf"OpenAI base URL +http://127\.0\.0\.1:{port}/v1 ")
+        self.assertRegex(lines[2], rf"Anthropic base URL +http://127\.0\.0\.1:{port} ")
+        self.assertRegex(lines[3], r"API key +your DeepSeek key \(sk-…\)$")
+        self.assertRegex(lines[4], r"Model .+ deepseek-flash$")
+        self.assertIn(str(Path("~/.deepseek-cursor-proxy/config.toml")), lines[5])
+        self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[5])
+        self.assertRegex(lines[6], "For Cursor start it with --tunnel")
         self.assertEqual("127.0.0.1", host)
         self.expect_health(port)
 
@@ -216,8 +217,10 @@ class ServedCallersTest(unittest.TestCase):
             self.assertIn(f"only for requests to {names} add other", self.said(passthrough=ROUTE, **settings))
 
     def test_a_proxy_with_a_public_host_is_not_asked_to_open_a_tunnel(self) -> None:
-        self.assertIn("add --tunnel", self.said())
-        self.assertNotIn("add --tunnel", self.said(public_hosts=["a.example"]))
+        self.assertIn("with --tunnel", self.said())
+        with_host = self.said(public_hosts=["*.example", "a.example"])
+        self.assertNotIn("with --tunnel", with_host)
+        self.assertIn("Override OpenAI Base URL   https://a.example/v1\n", with_host)
 
     def test_the_key_to_paste_is_the_one_that_works(self) -> None:
         for settings, held_key, words in (
@@ -225,7 +228,7 @@ class ServedCallersTest(unittest.TestCase):
             ({"access_keys": [OURS]}, "", "a DeepSeek key that is in access_keys"),
             ({"access_keys": [OURS]}, "sk-held", "one of your access keys"),
         ):
-            self.assertIn(f"  OpenAI API Key             {words}\n", self.said(held_key, **settings))
+            self.assertIn(f"  API key                    {words}\n", self.said(held_key, **settings))
 
 
 class RefusalTest(ServeTest):
@@ -234,9 +237,12 @@ class RefusalTest(ServeTest):
     def test_a_port_in_use_is_one_line_with_the_remedy(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
-            line = self.refusal("--port", str(port))
+            line = self.refusal("--port", str(port), "--admin-port", str(port + 1))
         self.assertIn(f"127.0.0.1:{port} is in use", line)
-        self.assertRegex(line, r"another port with --port \d+$")
+        [suggested] = re.findall(r"another port with --port (\d+)$", line)
+        self.assertNotIn(int(suggested), (port, port + 1), "the second is that of the dashboard")
+        with socket.create_server(("127.0.0.1", int(suggested))):
+            pass
 
     def test_a_setting_that_cannot_be_used_is_one_line_with_its_name(self) -> None:
         traces, tokenizer = self.home / "traces", self.home / "tokenizer.json"
@@ -283,14 +289,15 @@ class NgrokTest(NgrokServeTest):
     def test_the_public_address_is_the_one_to_paste_and_ends_with_the_proxy(self) -> None:
         process, welcome = self.serve("--ngrok", **self.install())
         self.assertRegex(welcome, rf"Override OpenAI Base URL +{self.public_url}/v1\n")
-        self.assertNotIn("cannot reach this machine", welcome)
+        self.assertNotIn("For Cursor start it", welcome)
         self.expect_health(self.forwarded_port())
         process.send(signal.SIGTERM)
         self.expect_stopped(process)
         self.expect_agent_gone()
 
     def test_a_refusing_ngrok_is_one_line_with_the_command_that_helps(self) -> None:
-        line = self.refusal("--port", "0", "--ngrok", **self.install(ngrok_stand_in.fails("ERR_NGROK_4018")))
+        failing = self.install(ngrok_stand_in.fails("ERR_NGROK_4018"))
+        line = self.refusal("--port", "0", "--ngrok", progress="Opening a tunnel with ngrok", **failing)
         self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
 
     def test_a_slow_ngrok_does_not_delay_the_stop(self) -> None:

@@ -303,7 +303,7 @@ class WatchTest(NgrokCase):
         def announce(text: str) -> None:
             if text == LOST:
                 self.binary.rename(away)
-            self.announced.put(text)
+            self.announce(text)
 
         self.tunnel(DIES, OK_ELSEWHERE, announce=announce).start()
         self.expect_announced(LOST)
@@ -349,7 +349,7 @@ class WatchTest(NgrokCase):
 
     def test_an_announce_that_raises_does_not_end_the_watcher(self) -> None:
         def announce(text: str) -> None:
-            self.announced.put(text)
+            self.announce(text)
             raise BrokenPipeError
 
         self.tunnel(DIES, OK_ELSEWHERE, announce=announce).start()

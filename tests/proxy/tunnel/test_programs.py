@@ -98,7 +98,13 @@ class ProgramCase(TunnelCase):
         manual = " ".join((self.name, *self.command))
         message = self.failure(fails("ssh: ERR \x1b[31mboom\x07 " + "x" * 1000))
         self.assertIn("[31mboom", message)
-        self.assertTrue(message.endswith(f"x; run `{manual}` to see more"), message)
+        self.assertIn(f"x; run `{manual}` to see more", message)
+
+    def test_the_start_says_what_it_waits_for_and_for_how_long(self) -> None:
+        self.tunnel(self.first).start()
+        texts = [self.progress.get(timeout=20) for _ in range(2)]
+        self.assertRegex(texts[0], rf"^Opening a tunnel with {self.name}.*; this may take \d+ s …$")
+        self.assertRegex(texts[1], r"^https://\S+ is assigned; it should lead here within [\d.]+ s …$")
 
     def test_a_missing_program_is_refused_with_the_way_to_install_it(self) -> None:
         message = self.failure(self.first, binary=str(self.home / "absent"))
@@ -533,6 +539,7 @@ class SshTest(SupervisorCase):
         ),
         (fails("nokey@localhost.run: Permission denied (publickey)."), "https://admin.localhost.run"),
         (fails("Host key verification failed."), "run `ssh localhost.run` once"),
+        (fails("ssh: connect to host localhost.run port 22: Connection refused"), "Or use another tunnel, `--tunnel"),
     )
 
     def program(self, **options: Any) -> Program:

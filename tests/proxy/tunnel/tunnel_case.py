@@ -34,6 +34,7 @@ class TunnelCase(unittest.TestCase):
     def setUp(self) -> None:
         self.addCleanup(self.expect_nothing_left, threading.enumerate(), open_files())
         self.announced: queue.Queue[str] = queue.Queue()
+        self.progress: queue.Queue[str] = queue.Queue()
         self.children: list[subprocess.Popen[bytes]] = []
         self.guards: list[subprocess.Popen[bytes]] = []
         self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -64,11 +65,15 @@ class TunnelCase(unittest.TestCase):
     def tunnel(self, *plan: Any, **options: Any) -> Tunnel:
         (self.home / "plan.json").write_text(json.dumps(plan))
         timing = QUICK._replace(**{name: options.pop(name) for name in TunnelTiming._fields if name in options})
-        known = {"ask": self.ask, "announce": self.announced.put}
+        known = {"ask": self.ask, "announce": self.announce}
         own = {name: options.pop(name) for name in ("ask", "announce", "on_url") if name in options}
         tunnel = Tunnel(self.program(**options), timing=timing, **{**known, **own})
         self.addCleanup(tunnel.stop)
         return tunnel
+
+    def announce(self, text: str) -> None:
+        # What only shows progress ends in dots.
+        (self.progress if text.endswith("…") else self.announced).put(text)
 
     def failure(self, *plan: Any, **options: Any) -> str:
         with self.assertRaises(StartupError) as caught:

@@ -44,9 +44,25 @@ class TestWelcome(unittest.TestCase):
 
     def test_the_welcome_never_prints_a_wildcard_address(self) -> None:
         welcome = self.welcome("0.0.0.0")
-        self.assertIn("Override OpenAI Base URL   http://127.0.0.1:9000/v1\n", welcome)
-        self.assertIn("from another machine       http://192.168.1.7:9000/v1\n", welcome)
+        self.assertIn("OpenAI base URL            http://127.0.0.1:9000/v1 ", welcome)
+        self.assertIn("from another machine       http://192.168.1.7:9000 ", welcome)
         self.assertNotIn("0.0.0.0", welcome)
+
+    def test_without_a_public_address_every_client_but_cursor_is_told_what_to_enter(self) -> None:
+        welcome = self.welcome("127.0.0.1")
+        self.assertIn("setup`; or enter there\n", welcome)
+        self.assertIn("OpenAI base URL            http://127.0.0.1:9000/v1 ", welcome)
+        self.assertIn("Anthropic base URL         http://127.0.0.1:9000 ", welcome)
+        self.assertIn("For Cursor start it with --tunnel", welcome)
+        self.assertNotIn("Override OpenAI Base URL", welcome)
+
+    def test_with_a_public_address_cursor_gets_it_and_others_the_local_one(self) -> None:
+        welcome = self.welcome("127.0.0.1", "https://x.ngrok.app")
+        self.assertIn(
+            "In Cursor: Settings > Models, then\n  Override OpenAI Base URL   https://x.ngrok.app/v1\n", welcome
+        )
+        self.assertIn("Other clients, http://127.0.0.1:9000: `", welcome)
+        self.assertNotIn("--tunnel", welcome)
 
     def test_the_welcome_prints_only_the_url_of_a_tunnel(self) -> None:
         self.assertNotIn("192.168", self.welcome("0.0.0.0", "https://x.ngrok.app"))
