@@ -8,6 +8,7 @@
     write_behind                     writes that share a commit, and entries that wait for the file
     store, faults                    Store: opens, reopens and closes the file; the faults that it may have
     sqlite/                          the engine: connections, transactions, migrations, and all SQL
+    resp/                            a client for Redis and Valkey
     steady_clock                     the clock by which rows are too old
     private_files                    files that only their owner reads; the secret beside the store
 

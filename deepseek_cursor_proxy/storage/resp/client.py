@@ -1,0 +1,324 @@
+"""Engine: one logical server for any number of threads: a single one, a cluster, or the master that Sentinels name.
+
+The rules:
+    1. A call takes at most its `seconds`, and CONNECT_SECONDS more if it has to connect.
+    2. Anything that means "not now" is raised as EngineDown. An error reply about a command is returned as ReplyError.
+    3. Nothing is sent twice, but for redirected commands, which the first node did not run. After EngineDown a write
+       may have happened or not; only the caller knows whether it may be repeated.
+    4. A node that failed gets no more calls: they raise at once. A thread in the background checks it until it answers,
+       so no caller waits for a check. `on_change` gets one line when the engine goes, and one when it is back.
+
+An Engine connects when it is first used. One that was never used may be inherited by a forked process.
+"""
+
+import hashlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
+from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, redirection
+from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer
+from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, EngineRefused, Reply, ReplyError
+from deepseek_cursor_proxy.storage.resp.topology import SentinelMaster, Topology
+
+CONNECT_SECONDS = 0.25
+# So many timeouts or lost connections in a row mean that the node is down; one may be an accident.
+_MOST_FAILURES = 3
+# The background checks: quick at first, because a restarted server answers in moments.
+_FIRST_CHECK_SECONDS = 0.1
+_MOST_CHECK_SECONDS = 1.0
+# An engine that fails again sooner than this after its last failed check is checked as rarely as before.
+_STEADY_SECONDS = 10.0
+_TRY_AGAIN_SECONDS = 0.01
+_MOST_REDIRECTIONS = 5
+# Idle connections of a node; more are closed.
+_MOST_IDLE = 32
+# Error replies that say "not now", whatever the command was.
+_NOT_NOW = frozenset(["LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOAUTH", "WRONGPASS"])
+
+
+class Script:
+    """A Lua script with one key."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source.encode()
+        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+
+class Engine:
+    """Called by any thread. The lock protects `_idle`, `_failures` and `_down`; `_reporting` the order of reports."""
+
+    def __init__(self, address: EngineAddress, *, on_change: Callable[[str], None] = lambda text: None) -> None:
+        self._address = address
+        self._on_change = on_change
+        self._dialer = Dialer(address)
+        self._cluster = ClusterMap(address) if address.is_cluster else None
+        self._topology = self._cluster or (SentinelMaster if address.sentinel_name else Topology)(address)
+        self._lock = threading.Lock()
+        self._idle: dict[Node, list[Connection]] = defaultdict(list)
+        self._failures: dict[Node | None, int] = defaultdict(int)
+        # Nodes that are not used, each with the reason; None stands for the topology, if it could not be read.
+        self._down: dict[Node | None, str] = {}
+        self._reporting = threading.Lock()
+        self._was_available = True
+        self._last_check = 0.0
+        self._check_seconds = _FIRST_CHECK_SECONDS
+        self._is_closed = False
+        self._checks = BackgroundTask(self._check, "engine-check")
+
+    @property
+    def is_available(self) -> bool:
+        """Whether every node answered when it was last asked."""
+        return not self._down and not self._is_closed
+
+    def run(self, commands: Sequence[Command], seconds: float) -> list[Reply]:
+        """The replies, in the order of the commands: one round trip per node, to all nodes at once."""
+        budget = _Budget(Deadline.after(seconds))
+        self._load_topology(budget)
+        # One more for the replies to ASKING.
+        replies: list[Reply] = [None] * (len(commands) + 1)
+        with self._counted(None):
+            steps = [_Step(place, command, self._topology.node_for(command)) for place, command in enumerate(commands)]
+        for _ in range(_MOST_REDIRECTIONS):
+            again: list[_Step] = []
+            for step, reply in self._exchange(steps, budget):
+                replies[step.place] = reply
+                again += self._next_steps(step, reply)
+            if not again:
+                return replies[:-1]
+            steps = again
+        with self._counted(steps[0].node):
+            raise EngineDown(f"{steps[0].node}: too many redirections")
+
+    def run_script(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
+        """The script's result; the server gets its text only if it does not know it yet."""
+        deadline = Deadline.after(seconds)
+        [reply] = self.run([(b"EVALSHA", script.sha, b"1", key, *arguments)], seconds)
+        if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
+            [reply] = self.run([(b"EVAL", script.source, b"1", key, *arguments)], deadline.left)
+        return reply
+
+    def scan(self, pattern: bytes, seconds: float) -> Iterator[bytes]:
+        """The keys of all nodes that match, some perhaps twice; each step takes at most so many seconds."""
+        self._load_topology(_Budget(Deadline.after(seconds)))
+        for node in sorted(self._topology.nodes):
+            cursor = b""
+            while cursor != b"0":
+                step = _Step(0, (b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000"), node)
+                [(_, reply)] = self._exchange([step], _Budget(Deadline.after(seconds)))
+                if isinstance(reply, ReplyError):
+                    raise EngineDown(f"{node}: {reply.text}")
+                cursor, keys = cast(tuple[bytes, list[bytes]], reply)
+                yield from keys
+
+    def close(self) -> None:
+        """Close all connections; idempotent. Calls that are under way end by themselves."""
+        self._is_closed = True
+        self._checks.close()
+        for node in [*self._idle]:
+            self._discard_idle(node)
+
+    # Calls …
+
+    def _load_topology(self, budget: "_Budget") -> None:
+        if self._is_closed:
+            raise EngineDown(f"{self._address}: closed")
+        if None in self._down:
+            raise _NotTried(self._down[None])
+        if not self._topology.nodes:
+            with self._counted(None), budget.for_connects() as deadline:
+                self._topology.refresh(self._dialer, deadline)
+
+    def _exchange(self, steps: "Sequence[_Step]", budget: "_Budget") -> "list[tuple[_Step, Reply]]":
+        """Send to every node, then read from every node. A connection that was not read to its end is closed."""
+        groups: dict[Node, list[_Step]] = defaultdict(list)
+        for step in steps:
+            groups[step.node].append(step)
+        replies: list[tuple[_Step, Reply]] = []
+        sent: dict[Node, Connection] = {}
+        try:
+            for node, group in groups.items():
+                with self._counted(node):
+                    sent[node] = self._take(node, budget)
+                    sent[node].send([step.command for step in group], budget.deadline)
+            for node, group in groups.items():
+                with self._counted(node):
+                    received = sent[node].receive(budget.deadline)
+                    _raise_if_not_now(node, received)
+                self._give_back(sent.pop(node))
+                replies += zip(group, received, strict=True)
+        finally:
+            for connection in sent.values():
+                connection.close()
+        return replies
+
+    def _next_steps(self, step: "_Step", reply: Reply) -> "list[_Step]":
+        """What follows a reply that is no answer; nothing follows one that is."""
+        if self._cluster is None or not isinstance(reply, ReplyError):
+            return []
+        if reply.code == "TRYAGAIN":
+            # The keys of a command are on two nodes while their slot is being moved.
+            self._checks.pause(_TRY_AGAIN_SECONDS)
+            return [step]
+        target = redirection(reply, step.node)
+        if target is None:
+            return []
+        if target.is_once:
+            return [_Step(-1, (b"ASKING",), target.node), step._replace(node=target.node)]
+        self._cluster.follow(target)
+        self._checks.wake()
+        return [step._replace(node=target.node)]
+
+    # Connections …
+
+    def _take(self, node: Node, budget: "_Budget") -> Connection:
+        if (reason := self._down.get(node)) is not None:
+            # If no thread could be started before, perhaps one can now.
+            self._checks.wake()
+            raise _NotTried(reason)
+        while True:
+            with self._lock:
+                connection = self._idle[node].pop() if self._idle[node] else None
+            if connection is None:
+                with budget.for_connects() as deadline:
+                    return self._dialer.open(node, deadline)
+            if connection.is_idle:
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: Connection) -> None:
+        node = connection.node
+        with self._lock:
+            self._failures[node] = 0
+            is_kept = not self._is_closed and node not in self._down and len(self._idle[node]) < _MOST_IDLE
+            if is_kept:
+                self._idle[node].append(connection)
+        if not is_kept:
+            connection.close()
+
+    def _discard_idle(self, node: Node) -> None:
+        with self._lock:
+            connections = self._idle.pop(node, [])
+        for connection in connections:
+            connection.close()
+
+    # Whether it can be used …
+
+    @contextmanager
+    def _counted(self, node: Node | None) -> Iterator[None]:
+        """Count a failure. A refusal means that the node is down; a timeout may be an accident, so it is checked."""
+        try:
+            yield
+        except _NotTried:
+            raise
+        except EngineDown as error:
+            with self._lock:
+                self._failures[node] += 1
+                is_down = isinstance(error, EngineRefused) or self._failures[node] >= _MOST_FAILURES
+                if is_down:
+                    self._down[node] = str(error)
+            if is_down and node is not None:
+                self._discard_idle(node)
+            self._checks.wake()
+            self._report()
+            raise
+
+    def _report(self) -> None:
+        with self._reporting:
+            is_available = not self._down
+            if is_available == self._was_available or self._is_closed:
+                return
+            self._was_available = is_available
+            reason = next(iter(self._down.values()), "")
+            self._on_change(f"{self._address} is {'available again' if is_available else f'not available: {reason}'}")
+
+    def _check(self) -> float | None:
+        """Run by the background thread: read the topology, check what is down or new, forget what is gone."""
+        try:
+            self._topology.refresh(self._dialer, Deadline.after(CONNECT_SECONDS * len(self._address.nodes)))
+            reason = ""
+        except EngineDown as error:
+            reason = str(error)
+        nodes = self._topology.nodes
+        with self._lock:
+            steady = {node for node in self._idle if node not in self._down and not self._failures[node]}
+        results = {node: self._check_node(node) for node in nodes - steady}
+        with self._lock:
+            gone = [node for node in {*self._idle, *self._down, *self._failures} if node and node not in nodes]
+            for each in (None, *gone, *(node for node, failure in results.items() if not failure)):
+                self._down.pop(each, None)
+                self._failures.pop(each, None)
+            self._down |= {node: failure for node, failure in results.items() if failure}
+            if not nodes:
+                self._down[None] = reason
+        for node in gone:
+            self._discard_idle(node)
+        self._report()
+        if not self._down:
+            # A cluster that is being changed wakes this thread at every reply.
+            self._checks.pause(_FIRST_CHECK_SECONDS)
+            return None
+        last, self._last_check = self._last_check, time.monotonic()
+        is_steady = self._last_check - last > _STEADY_SECONDS
+        self._check_seconds = _FIRST_CHECK_SECONDS if is_steady else min(2 * self._check_seconds, _MOST_CHECK_SECONDS)
+        return self._check_seconds
+
+    def _check_node(self, node: Node) -> str:
+        """Why the node cannot be used; empty if it can."""
+        deadline = Deadline.after(CONNECT_SECONDS)
+        try:
+            with closing(self._dialer.open(node, deadline)) as connection:
+                replies = connection.exchange([(b"PING",), self._topology.check], deadline)
+                _raise_if_not_now(node, replies)
+        except EngineDown as error:
+            return str(error)
+        match replies[1]:
+            case [bytes(role), *_] if role != b"master":
+                return f"{node}: it is a replica"
+            case bytes(text) if b"cluster_state:ok" not in text:
+                return f"{node}: the cluster is down"
+        return ""
+
+
+class _NotTried(EngineDown):
+    """The node is known to be down, so this call says nothing new about it."""
+
+
+@dataclass
+class _Budget:
+    """The time of one call. Used by one thread."""
+
+    deadline: Deadline
+    connect_seconds: float = CONNECT_SECONDS
+
+    @contextmanager
+    def for_connects(self) -> Iterator[Deadline]:
+        """The deadline for connecting; the time it takes is added to that of the call."""
+        started = time.monotonic()
+        try:
+            yield Deadline.after(self.connect_seconds)
+        finally:
+            spent = time.monotonic() - started
+            self.connect_seconds -= spent
+            self.deadline = Deadline(self.deadline + spent)
+
+
+class _Step(NamedTuple):
+    """A command on its way to a node, and the place of its reply."""
+
+    place: int
+    command: Command
+    node: Node
+
+
+def _raise_if_not_now(node: Node, replies: Sequence[Reply]) -> None:
+    for reply in replies:
+        if isinstance(reply, ReplyError) and reply.code in _NOT_NOW:
+            raise EngineRefused(f"{node}: {reply.text}")

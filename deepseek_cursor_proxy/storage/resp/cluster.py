@@ -1,0 +1,103 @@
+"""Clusters: the hash slot of a key, the map of slots to nodes, and redirections.
+
+The map is read from any node by CLUSTER SLOTS. Between two reads a MOVED reply corrects it for one slot.
+"""
+
+import binascii
+import functools
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
+from deepseek_cursor_proxy.storage.resp.connection import Dialer, first_answer
+from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineRefused, KeyedCommand, Reply, ReplyError
+from deepseek_cursor_proxy.storage.resp.topology import Topology
+
+SLOTS = 16384
+_NUMBERED_KEYS = frozenset([b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO"])
+
+
+def key_of(command: Command) -> bytes | None:
+    """The key that decides where a command goes; None if any node will do."""
+    if isinstance(command, KeyedCommand):
+        return command.key
+    index = 3 if command[0].upper() in _NUMBERED_KEYS else 1
+    return command[index] if len(command) > index else None
+
+
+def slot_of(key: bytes) -> int:
+    """CRC16 (XMODEM) of the key, or of what stands in its first braces, if anything does."""
+    _, brace, rest = key.partition(b"{")
+    tag, closing, _ = rest.partition(b"}")
+    return binascii.crc_hqx(tag if brace and closing and tag else key, 0) % SLOTS
+
+
+@dataclass(frozen=True)
+class Redirection:
+    """Where a command has to be sent instead; `is_once` if the slot is still being moved there (ASK)."""
+
+    slot: int
+    node: Node
+    is_once: bool
+
+
+def redirection(reply: Reply, asked: Node) -> Redirection | None:
+    """What a MOVED or ASK reply says; None for any other reply."""
+    if not isinstance(reply, ReplyError) or reply.code not in ("MOVED", "ASK"):
+        return None
+    _, slot, target, *_ = [*reply.text.split(), "", ""]
+    host, _, port = target.rpartition(":")
+    if not slot.isdecimal() or int(slot) >= SLOTS or not port.isdecimal():
+        return None
+    # A node that does not know its own address leaves the host out: it is the one that was asked.
+    return Redirection(int(slot), Node(host.strip("[]") or asked.host, int(port)), reply.code == "ASK")
+
+
+class ClusterMap(Topology):
+    check = (b"CLUSTER", b"INFO")
+
+    def __init__(self, address: EngineAddress) -> None:
+        self.nodes = frozenset()
+        self._seeds = address.nodes
+        self._owners: list[Node | None] = []
+
+    def node_for(self, command: Command) -> Node:
+        key = key_of(command)
+        node = min(self.nodes) if key is None else self._owners[slot_of(key)]
+        if node is None:
+            raise EngineRefused("the cluster has no node for a slot")
+        return node
+
+    def follow(self, target: Redirection) -> None:
+        """Correct the map after a MOVED reply."""
+        self._owners[target.slot] = target.node
+        self.nodes |= {target.node}
+
+    def refresh(self, dialer: Dialer, deadline: Deadline) -> None:
+        known = dict.fromkeys([*sorted(self.nodes), *self._seeds])
+        _, self._owners = first_answer(known, deadline, functools.partial(_read_map, dialer))
+        self.nodes = frozenset(owner for owner in self._owners if owner is not None)
+
+
+def _read_map(dialer: Dialer, node: Node, deadline: Deadline) -> list[Node | None]:
+    with closing(dialer.open(node, deadline)) as connection:
+        [ranges] = connection.exchange([(b"CLUSTER", b"SLOTS")], deadline)
+    if not isinstance(ranges, list) or not ranges:
+        text = ranges.text if isinstance(ranges, ReplyError) else "it knows no node of a cluster"
+        raise EngineRefused(f"{node}: {text}")
+    return _owners(ranges, node)
+
+
+def _owners(ranges: Sequence[Reply], asked: Node) -> list[Node | None]:
+    owners: list[Node | None] = [None] * SLOTS
+    for each in ranges:
+        match each:
+            case [int(first), int(last), [host, int(port), *_], *_] if 0 <= first <= last < SLOTS:
+                # A node that does not know its own address names none.
+                name = host.decode("utf-8", "replace") if isinstance(host, bytes) and host != b"?" else ""
+                owners[first : last + 1] = [Node(name or asked.host, port)] * (last + 1 - first)
+            case _:
+                raise EngineRefused(f"{asked}: its map of the cluster cannot be read")
+    return owners

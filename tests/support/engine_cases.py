@@ -1,0 +1,222 @@
+"""What holds for an Engine on any server: the suite runs it on the stand-in, `tests/interop` on a real one.
+
+A subclass starts the server and sets `url`. The server is empty, and it is the test's own.
+"""
+
+import threading
+import unittest
+
+from deepseek_cursor_proxy.storage.resp.address import EngineAddress
+from deepseek_cursor_proxy.storage.resp.client import Engine, Script
+from deepseek_cursor_proxy.storage.resp.protocol import KeyedCommand, Reply, ReplyError, as_dict
+from tests.support.resp_commands import Call, register_twin
+from tests.support.threads import run_at_once
+
+# Generous: nothing here waits for it.
+SECONDS = 10.0
+
+COUNT_UP = Script(
+    """
+    local count = redis.call('HINCRBY', KEYS[1], 'count', ARGV[1])
+    if count > tonumber(ARGV[2]) then
+        redis.call('HINCRBY', KEYS[1], 'count', -ARGV[1])
+        return {0, false}
+    end
+    redis.call('PEXPIRE', KEYS[1], 60000)
+    return {count, redis.call('HGET', KEYS[1], 'count')}
+    """
+)
+
+
+def _count_up(call: Call, keys: list[bytes], arguments: list[bytes]) -> list[object]:
+    count = call("HINCRBY", keys[0], "count", arguments[0])
+    if count > int(arguments[1]):
+        call("HINCRBY", keys[0], "count", -int(arguments[0]))
+        return [0, False]
+    call("PEXPIRE", keys[0], 60000)
+    return [count, call("HGET", keys[0], "count")]
+
+
+register_twin(COUNT_UP, _count_up)
+
+
+class EngineCase(unittest.TestCase):
+    """A test with engines that are closed at its end."""
+
+    def engine(self, url: str) -> Engine:
+        self.changes: list[str] = []
+        engine = Engine(EngineAddress.parse(url), on_change=self.changes.append)
+        self.addCleanup(engine.close)
+        return engine
+
+
+class CommandTests(EngineCase):
+    """The replies to every kind of command, the same from the stand-in and from a server."""
+
+    url: str
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = self.engine(self.url)
+
+    def run_command(self, *words: bytes | int) -> Reply:
+        [reply] = self.client.run([_command(*words)], SECONDS)
+        return reply
+
+    def assert_replies(self, *expected: tuple[Reply, tuple[bytes | int, ...]]) -> None:
+        """One after the other, and all in one pipeline on other keys."""
+        for reply, words in expected:
+            self.assertEqual(reply, self.run_command(*words), words)
+
+    def test_replies_come_in_the_order_of_the_commands(self) -> None:
+        commands = [_command(b"SET", b"key-%d" % number, number) for number in range(100)]
+        self.assertEqual(["OK"] * 100, self.client.run(commands, SECONDS))
+        commands = [_command(b"GET", b"key-%d" % number) for number in range(100)]
+        self.assertEqual([b"%d" % number for number in range(100)], self.client.run(commands, SECONDS))
+        self.assertEqual([], self.client.run([], SECONDS))
+
+    def test_an_error_stands_in_the_place_of_its_reply(self) -> None:
+        commands = [(b"SET", b"{k}", b"a"), (b"HGET", b"{k}", b"x"), (b"NONSENSE", b"{k}"), (b"GET", b"{k}")]
+        first, wrong, unknown, last = self.client.run(commands, SECONDS)
+        self.assertEqual(("OK", b"a"), (first, last))
+        self.assertEqual("WRONGTYPE", wrong.code if isinstance(wrong, ReplyError) else wrong)
+        self.assertEqual("ERR", unknown.code if isinstance(unknown, ReplyError) else unknown)
+        self.assertTrue(self.client.is_available)
+
+    def test_values_of_any_bytes_and_sizes_come_back(self) -> None:
+        for value in (b"", b"\r\n", bytes(range(256)), b"x" * 3_000_000):
+            self.assert_replies(("OK", (b"SET", b"k", value)), (value, (b"GET", b"k")))
+
+    def test_strings(self) -> None:
+        self.assert_replies(
+            (None, (b"GET", b"k")),
+            ("OK", (b"SET", b"k", b"1", b"NX")),
+            (None, (b"SET", b"k", b"2", b"NX")),
+            (None, (b"SET", b"other", b"2", b"XX")),
+            ("OK", (b"SET", b"k", b"2", b"XX", b"EX", 100)),
+            (100, (b"TTL", b"k")),
+            (5, (b"INCRBY", b"k", 3)),
+            (100, (b"TTL", b"k")),
+            ("OK", (b"SET", b"k", b"7", b"KEEPTTL")),
+            (100, (b"TTL", b"k")),
+            ("OK", (b"SET", b"k", b"8")),
+            (-1, (b"PTTL", b"k")),
+            (-2, (b"PTTL", b"other")),
+            ([b"8", None], (b"MGET", b"k", b"k-none{k}")),
+            (1, (b"EXISTS", b"k")),
+            (1, (b"PEXPIRE", b"k", 100_000)),
+            (0, (b"EXPIRE", b"other", 100)),
+            (1, (b"DEL", b"k")),
+            (0, (b"DEL", b"k")),
+        )
+
+    def test_hashes(self) -> None:
+        self.assert_replies(
+            (2, (b"HSET", b"k", b"a", b"1", b"b", b"x")),
+            (0, (b"HSET", b"k", b"a", b"2")),
+            (b"2", (b"HGET", b"k", b"a")),
+            ([b"2", None], (b"HMGET", b"k", b"a", b"z")),
+            (5, (b"HINCRBY", b"k", b"a", 3)),
+            (b"5.25", (b"HINCRBYFLOAT", b"k", b"a", b"0.25")),
+            (b"5", (b"HINCRBYFLOAT", b"k", b"a", b"-0.25")),
+            (2, (b"HLEN", b"k")),
+            ([b"0", [b"b", b"x"]], (b"HSCAN", b"k", 0, b"MATCH", b"b*")),
+            (1, (b"HDEL", b"k", b"a", b"z")),
+            (1, (b"HDEL", b"k", b"b")),
+            (0, (b"EXISTS", b"k")),
+        )
+        self.run_command(b"HSET", b"k", b"a", b"1")
+        self.assertEqual({b"a": b"1"}, as_dict(self.run_command(b"HGETALL", b"k")))
+
+    def test_lists(self) -> None:
+        self.assert_replies(
+            (2, (b"RPUSH", b"k", b"b", b"c")),
+            (4, (b"LPUSH", b"k", b"a", b"b")),
+            ([b"b", b"a", b"b", b"c"], (b"LRANGE", b"k", 0, -1)),
+            (1, (b"LREM", b"k", -1, b"b")),
+            ([b"b", b"a", b"c"], (b"LRANGE", b"k", 0, -1)),
+            ("OK", (b"LTRIM", b"k", 1, -1)),
+            (2, (b"LLEN", b"k")),
+            ([b"c"], (b"LRANGE", b"k", -1, 5)),
+            (2, (b"SADD", b"s", b"a", b"b")),
+            (1, (b"SREM", b"s", b"a", b"z")),
+            ([b"b"], (b"SMEMBERS", b"s")),
+        )
+
+    def test_sorted_sets(self) -> None:
+        self.assert_replies(
+            (3, (b"ZADD", b"k", 3, b"c", 1, b"a", b"2.5", b"b")),
+            (0, (b"ZADD", b"k", b"NX", 9, b"a")),
+            ([b"a", b"b", b"c"], (b"ZRANGE", b"k", 0, -1)),
+            ([b"b", b"c"], (b"ZRANGEBYSCORE", b"k", b"(1", b"+inf")),
+            ([b"a"], (b"ZRANGEBYSCORE", b"k", b"-inf", b"+inf", b"LIMIT", 0, 1)),
+            (2.5, (b"ZSCORE", b"k", b"b")),
+            (None, (b"ZSCORE", b"k", b"z")),
+            (2, (b"ZREMRANGEBYSCORE", b"k", 0, b"2.5")),
+            (1, (b"ZCARD", b"k")),
+            (1, (b"ZREM", b"k", b"c")),
+            (0, (b"ZCARD", b"k")),
+        )
+
+    def test_streams(self) -> None:
+        self.assert_replies(
+            (b"5-1", (b"XADD", b"k", b"5-1", b"a", b"1")),
+            (b"6-0", (b"XADD", b"k", b"6-0", b"a", b"2", b"b", b"3")),
+            (b"7-0", (b"XADD", b"k", b"MAXLEN", 2, b"7-0", b"a", b"4")),
+            ([[b"6-0", [b"a", b"2", b"b", b"3"]]], (b"XRANGE", b"k", b"-", b"+", b"COUNT", 1)),
+            ([[b"7-0", [b"a", b"4"]]], (b"XRANGE", b"k", b"(6-0", b"+")),
+            (1, (b"XDEL", b"k", b"6-0", b"9-9")),
+            (0, (b"XTRIM", b"k", b"MAXLEN", 1)),
+            (1, (b"XLEN", b"k")),
+        )
+
+    def test_a_script_is_sent_once_and_runs_as_one_step(self) -> None:
+        counts: list[Reply] = []
+
+        def count(_: int) -> None:
+            counts.append(self.client.run_script(COUNT_UP, b"k", [b"1", b"10"], SECONDS))
+
+        run_at_once(count, range(20))
+        granted = sorted(count for count in counts if count != [0, None])
+        self.assertEqual([[number, b"%d" % number] for number in range(1, 11)], granted)  # type: ignore[type-var]
+
+    def test_a_script_that_fails_is_an_error_reply(self) -> None:
+        self.run_command(b"SET", b"k", b"text")
+        reply = self.client.run_script(COUNT_UP, b"k", [b"1", b"10"], SECONDS)
+        self.assertIn("WRONGTYPE", reply.text if isinstance(reply, ReplyError) else "")
+
+    def test_all_keys_are_listed(self) -> None:
+        keys = {b"chat:%d" % number for number in range(3000)}
+        self.client.run([(b"SET", key, b"") for key in [*keys, b"other"]], SECONDS)
+        self.assertEqual(keys, {*self.client.scan(b"chat:*", SECONDS)})
+
+    def test_callers_at_once_get_their_own_replies(self) -> None:
+        wrong: list[Reply] = []
+        start = threading.Barrier(8)
+
+        def ask(caller: int) -> None:
+            start.wait()
+            for number in range(40):
+                value = b"%d-%d" % (caller, number)
+                key = b"caller-%d" % caller
+                replies = self.client.run([(b"SET", key, value), (b"GET", key)], SECONDS)
+                wrong.extend(replies if replies != ["OK", value] else [])
+
+        run_at_once(ask, range(8))
+        self.assertEqual([], wrong)
+
+    def test_commands_with_one_key_stay_together(self) -> None:
+        commands = [
+            KeyedCommand([b"MULTI"], b"k"),
+            _command(b"SET", b"k", 1),
+            _command(b"INCRBY", b"k", 2),
+            KeyedCommand([b"EXEC"], b"k"),
+            KeyedCommand([b"WAIT", b"0", b"1"], b"k"),
+        ]
+        *_, executed, waited = self.client.run(commands, SECONDS)
+        self.assertEqual(["OK", 3], executed)
+        self.assertIsInstance(waited, int)
+
+
+def _command(*words: bytes | int) -> tuple[bytes, ...]:
+    return tuple(word if isinstance(word, bytes) else b"%d" % word for word in words)

@@ -1,0 +1,290 @@
+import random
+import socket
+import threading
+import time
+from unittest import mock
+
+from deepseek_cursor_proxy.storage.resp import client
+from deepseek_cursor_proxy.storage.resp.client import Engine
+from deepseek_cursor_proxy.storage.resp.protocol import EngineDown, Reply, ReplyError
+from tests.support.engine_cases import SECONDS, EngineCase
+from tests.support.fuzzing import cases
+from tests.support.polling import wait_until
+from tests.support.raw_upstream import CERTIFICATE
+from tests.support.resources import descriptors
+from tests.support.resp_server import RespServer
+from tests.support.threads import run_at_once
+from tests.support.width import width
+
+# A deadline that passes; its test checks that the call ends soon after.
+SHORT = 0.03
+SOON = 2.0
+
+
+class OutageCase(EngineCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.enterContext(RespServer())
+        self.client = self.engine(self.server.url)
+
+    def get(self, seconds: float = SECONDS) -> Reply:
+        [reply] = self.client.run([(b"GET", b"k")], seconds)
+        return reply
+
+    def assert_down(self, words: str, seconds: float = SECONDS) -> None:
+        started = time.monotonic()
+        with self.assertRaises(EngineDown) as caught:
+            self.get(seconds)
+        self.assertLess(time.monotonic() - started, SOON)
+        self.assertIn(words, str(caught.exception))
+        self.assertNotIn("\n", str(caught.exception))
+
+    def wait_until_back(self) -> None:
+        wait_until(lambda: self.client.is_available)
+        self.assertIsNone(self.get())
+
+
+class TestOutages(OutageCase):
+    def test_a_call_ends_by_its_deadline(self) -> None:
+        self.get()
+        self.server.pause()
+        self.assert_down("no reply in time", SHORT)
+
+    def test_a_late_reply_reaches_no_other_caller(self) -> None:
+        self.client.run([(b"SET", b"k", b"secret")], SECONDS)
+        self.server.pause()
+        self.assert_down("no reply in time", SHORT)
+        self.server.resume()
+        wait_until(lambda: self.client.is_available)
+        self.assertEqual([None], self.client.run([(b"GET", b"other")], SECONDS))
+
+    def test_a_server_that_is_gone_costs_one_call_and_no_more_connects(self) -> None:
+        self.get()
+        with (
+            mock.patch.object(client, "_MOST_CHECK_SECONDS", 30.0),
+            mock.patch.object(client, "_FIRST_CHECK_SECONDS", 30.0),
+        ):
+            self.server.stop()
+            self.assert_down("refused")
+            wait_until(lambda: not self.client.is_available)
+            with mock.patch.object(socket, "create_connection", side_effect=AssertionError("a caller connects")):
+                for _ in range(100):
+                    self.assert_down("refused")
+        self.assertEqual(1, len(self.changes))
+
+    def test_one_line_when_it_goes_and_one_when_it_is_back(self) -> None:
+        self.server.stop()
+        run_at_once(lambda _: self.assert_down("refused"), range(8))
+        self.server.start()
+        self.wait_until_back()
+        self.assertEqual(2, len(self.changes), self.changes)
+        self.assertRegex(
+            self.changes[0], r"^redis://127.0.0.1:\d+/ is not available: 127.0.0.1:\d+: Connection refused$"
+        )
+        self.assertRegex(self.changes[1], "is available again$")
+
+    def test_a_server_that_hangs_is_left_alone_until_it_answers(self) -> None:
+        self.get()
+        self.server.pause()
+        self.assert_down("no reply in time", SHORT)
+        wait_until(lambda: not self.client.is_available)
+        started = time.monotonic()
+        for _ in range(50):
+            self.assert_down("no reply in time")
+        self.assertLess(time.monotonic() - started, SOON)
+        self.server.resume()
+        self.wait_until_back()
+
+    def test_three_timeouts_in_a_row_are_an_outage_though_a_check_passes(self) -> None:
+        """A server that answers PING, but no command in time."""
+        with mock.patch.object(Engine, "_check_node", return_value=""):
+            self.get()
+            self.server.pause()
+            with mock.patch.object(self.client._checks, "wake"):
+                for _ in range(3):
+                    self.assertTrue(self.client.is_available)
+                    self.assert_down("no reply in time", SHORT)
+                self.assertFalse(self.client.is_available)
+            self.server.resume()
+            self.client._checks.wake()
+            self.wait_until_back()
+
+    def test_a_connection_that_was_closed_while_idle_is_replaced(self) -> None:
+        self.get()
+        self.server.disconnect()
+        wait_until(lambda: not self.server._sockets)
+        self.assertIsNone(self.get())
+        self.assertEqual((2, []), (self.server.accepted, self.changes))
+
+    def test_a_write_whose_reply_is_lost_is_sent_once(self) -> None:
+        self.get()
+
+        def lose(sock: socket.socket, _data: bytes) -> None:
+            sock.shutdown(socket.SHUT_RDWR)
+
+        with mock.patch.object(self.server, "send", lose), self.assertRaises(EngineDown):
+            self.client.run([(b"INCRBY", b"k", b"1")], SECONDS)
+        wait_until(lambda: self.client.is_available)
+        self.assertEqual([b"1"], self.client.run([(b"GET", b"k")], SECONDS))
+
+    def test_replies_that_say_not_now_are_outages(self) -> None:
+        for code in ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOAUTH"):
+            with self.subTest(code):
+                self.server.refusal = f"{code} so it is"
+                self.assert_down(f"{code} so it is")
+                self.assertFalse(self.client.is_available)
+                self.server.refusal = ""
+                self.wait_until_back()
+
+    def test_errors_about_a_command_are_no_outage(self) -> None:
+        for code in ("OOM", "MISCONF", "NOPERM", "NOREPLICAS", "ERR"):
+            self.server.refusal = f"{code} no"
+            self.assertEqual(ReplyError(f"{code} no"), self.get())
+        self.assertEqual((True, []), (self.client.is_available, self.changes))
+
+    def test_a_replica_is_not_used_before_it_is_a_master(self) -> None:
+        self.server.role, self.server.refusal = b"slave", "READONLY You can't write against a read only replica."
+        self.assert_down("READONLY")
+        self.server.refusal = ""
+        self.client._check()
+        self.assert_down("replica")
+        self.server.role = b"master"
+        self.wait_until_back()
+
+    def test_more_replies_than_commands_end_the_connection(self) -> None:
+        self.get()
+        with mock.patch.object(self.server, "send", lambda sock, data: sock.sendall(data + b"+stray\r\n")):
+            self.assert_down("more replies")
+        wait_until(lambda: self.client.is_available)
+        self.assertIsNone(self.get())
+
+    def test_a_server_that_is_none_is_an_outage(self) -> None:
+        for data in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03", b"$99999999999\r\n", b"*1\r\n" * 50):
+            with self.subTest(data), RespServer() as other:
+                engine = self.engine(other.url)
+                with mock.patch.object(other, "send", lambda sock, _, data=data: sock.sendall(data)):
+                    with self.assertRaises(EngineDown):
+                        engine.run([(b"PING",)], SHORT)
+                engine.close()
+
+    def test_a_name_that_is_looked_up_for_long_ends_by_the_deadline(self) -> None:
+        found = threading.Event()
+        real = socket.getaddrinfo
+
+        def look_up(host: str, *arguments: object, **options: object) -> object:
+            if not options.get("flags"):
+                found.wait()
+            return real(host, *arguments, **options)  # type: ignore[arg-type]
+
+        engine = self.engine(f"redis://localhost:{self.server.port}")
+        with mock.patch.object(socket, "getaddrinfo", look_up):
+            started = time.monotonic()
+            with self.assertRaises(EngineDown):
+                engine.run([(b"PING",)], SHORT)
+            self.assertLess(time.monotonic() - started, SOON)
+            found.set()
+            wait_until(lambda: engine.is_available)
+
+    def test_close_leaves_nothing_behind(self) -> None:
+        before = descriptors()
+        engine = self.engine(self.server.url)
+        run_at_once(lambda _: engine.run([(b"GET", b"k")], SECONDS), range(8))
+        self.server.stop()
+        with self.assertRaises(EngineDown):
+            engine.run([(b"GET", b"k")], SECONDS)
+        engine.close()
+        engine.close()
+        wait_until(lambda: descriptors() <= before)
+        self.assertNotIn("engine-check", [thread.name for thread in threading.enumerate()])
+        with self.assertRaisesRegex(EngineDown, "closed"):
+            engine.run([(b"GET", b"k")], SECONDS)
+
+
+class TestLogins(OutageCase):
+    def test_a_wrong_password_is_an_outage_that_ends(self) -> None:
+        self.server.password = "right"
+        self.client = self.engine(f"redis://:wrong@127.0.0.1:{self.server.port}/")
+        self.assert_down("WRONGPASS")
+        self.assertNotIn("wrong", self.changes[0])
+        self.server.password = "wrong"
+        self.wait_until_back()
+
+    def test_a_password_that_changes_at_run_time(self) -> None:
+        self.server.password = "one"
+        self.client = self.engine(self.server.url)
+        self.get()
+        self.server.password = "two"
+        self.server.disconnect()
+        wait_until(lambda: not self.server._sockets)
+        self.assert_down("WRONGPASS")
+        self.server.password = "one"
+        self.wait_until_back()
+        self.assertEqual(2, len(self.changes))
+
+    def test_a_user_of_a_server_with_users(self) -> None:
+        self.server.users["ann"] = "p@ss"
+        self.client = self.engine(f"redis://ann:p%40ss@127.0.0.1:{self.server.port}/4")
+        self.assertIsNone(self.get())
+        self.assertIn((b"SELECT", b"4"), self.server.commands)
+
+    def test_a_server_without_hello_gets_the_password_alone(self) -> None:
+        self.server.password, self.server.knows_hello = "pw", False
+        self.client = self.engine(self.server.url)
+        self.assertIsNone(self.get())
+        self.assertIn((b"AUTH", b"pw"), self.server.commands)
+
+    def test_a_database_that_there_is_not(self) -> None:
+        self.client = self.engine(f"redis://127.0.0.1:{self.server.port}/99")
+        self.assert_down("DB index is out of range")
+
+
+class TestTls(EngineCase):
+    def test_a_certificate_is_checked(self) -> None:
+        server = self.enterContext(RespServer(has_tls=True))
+        engine = self.engine(f"rediss://localhost:{server.port}/?ca={CERTIFICATE}")
+        self.assertEqual(["PONG", "OK"], engine.run([(b"PING",), (b"SET", b"k", b"x" * 300_000)], SECONDS))
+        self.assertEqual([b"x" * 300_000], engine.run([(b"GET", b"k")], SECONDS))
+        stranger = self.engine(f"rediss://localhost:{server.port}/")
+        with self.assertRaisesRegex(EngineDown, "certificate verify failed"):
+            stranger.run([(b"PING",)], SECONDS)
+
+
+class TestParallelCallers(OutageCase):
+    """Replies in random pieces, late ones and lost connections."""
+
+    def test_callers_never_get_the_replies_of_others(self) -> None:
+        for name, generator in cases(10):
+            with self.subTest(name):
+                self.check(generator)
+
+    def check(self, generator: random.Random) -> None:
+        stop = threading.Event()
+
+        def send(sock: socket.socket, data: bytes) -> None:
+            choice = generator.random()
+            if choice < 0.02:
+                sock.shutdown(socket.SHUT_RDWR)
+            elif choice < 0.2:
+                stop.wait(generator.random() * 0.02)
+            end = generator.randrange(len(data) + 1)
+            sock.sendall(data[:end])
+            sock.sendall(data[end:])
+
+        wrong: list[object] = []
+        answered: list[int] = []
+
+        def ask(caller: int) -> None:
+            for number in range(width(12, 40)):
+                value = b"%d-%d" % (caller, number)
+                try:
+                    replies = self.client.run([(b"PING", value), (b"PING", value)], 0.01)
+                except EngineDown:
+                    continue
+                answered.append(caller)
+                wrong.extend([replies] if replies != [value, value] else [])
+
+        with mock.patch.object(self.server, "send", send), mock.patch.object(client, "_MOST_FAILURES", 10**6):
+            run_at_once(ask, range(8))
+        stop.set()
+        self.assertEqual([], wrong)
+        wait_until(lambda: self.client.is_available)

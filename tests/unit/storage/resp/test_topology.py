@@ -1,0 +1,223 @@
+from unittest import mock
+
+from deepseek_cursor_proxy.storage.resp.address import Node
+from deepseek_cursor_proxy.storage.resp.cluster import key_of, redirection, slot_of
+from deepseek_cursor_proxy.storage.resp.protocol import EngineDown, KeyedCommand, ReplyError
+from tests.support.engine_cases import SECONDS, CommandTests, EngineCase
+from tests.support.polling import wait_until
+from tests.support.resp_commands import CommandError
+from tests.support.resp_server import RespCluster, RespServer
+
+
+class TestSlots(EngineCase):
+    def test_the_slot_is_a_checksum_of_the_key_or_its_tag(self) -> None:
+        # The vectors of the cluster specification, and of CLUSTER KEYSLOT.
+        self.assertEqual(0x31C3, slot_of(b"123456789"))
+        self.assertEqual(12182, slot_of(b"foo"))
+        self.assertEqual(slot_of(b"user1000"), slot_of(b"{user1000}.following"))
+        self.assertEqual(slot_of(b"{bar"), slot_of(b"foo{{bar}}zap"))
+        self.assertEqual(slot_of(b"bar"), slot_of(b"foo{bar}{zap}"))
+        # Empty or open braces are no tag.
+        self.assertNotEqual(slot_of(b""), slot_of(b"foo{}{bar}"))
+        self.assertEqual(8363, slot_of(b"foo{}{bar}"))
+        self.assertNotEqual(slot_of(b"bar"), slot_of(b"{bar"))
+
+    def test_the_key_of_a_command(self) -> None:
+        self.assertEqual(b"k", key_of((b"GET", b"k")))
+        self.assertEqual(b"k", key_of((b"evalsha", b"sha", b"1", b"k", b"x")))
+        self.assertEqual(b"k", key_of(KeyedCommand((b"WAIT", b"1", b"10"), b"k")))
+        self.assertIsNone(key_of((b"PING",)))
+
+    def test_redirections_are_read(self) -> None:
+        asked = Node("10.0.0.1", 1)
+        for text, host in (
+            ("10.0.0.2:7000", "10.0.0.2"),
+            (":7000", "10.0.0.1"),
+            ("[::1]:7000", "::1"),
+            ("::1:7000", "::1"),
+        ):
+            found = redirection(ReplyError(f"MOVED 3999 {text}"), asked)
+            self.assertEqual(
+                (3999, Node(host, 7000), False), (found.slot, found.node, found.is_once) if found else None
+            )
+        for text in ("MOVED", "MOVED x h:1", "MOVED 99999 h:1", "MOVED 1 h", "ERR no", "ASK 1 h:x"):
+            self.assertIsNone(redirection(ReplyError(text), asked), text)
+
+
+class ClusterCase(EngineCase):
+    def setUp(self) -> None:
+        self.nodes = [self.enterContext(RespServer()) for _ in range(3)]
+        self.cluster = RespCluster([*self.nodes])
+        self.url = self.cluster.url
+        super().setUp()
+
+
+class TestCommandsOnACluster(ClusterCase, CommandTests):
+    pass
+
+
+class TestCluster(ClusterCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = self.engine(self.url)
+
+    def keys(self, count: int) -> list[bytes]:
+        return [b"key-%d" % number for number in range(count)]
+
+    def move(self, source: RespServer, target: RespServer) -> None:
+        """Give all slots and data of a node to another one."""
+        for key in source.run(b"SCAN", b"0")[1]:
+            target.run(b"SET", key, source.run(b"GET", key))
+        self.cluster.owners = [target if owner is source else owner for owner in self.cluster.owners]
+
+    def test_a_call_is_one_pipeline_per_node(self) -> None:
+        keys = self.keys(30)
+        self.assertEqual(["OK"] * 30, self.client.run([(b"SET", key, key) for key in keys], SECONDS))
+        self.assertEqual(keys, self.client.run([(b"GET", key) for key in keys], SECONDS))
+        self.assertTrue(all(node.run(b"DBSIZE") for node in self.nodes))
+        # One more, for the map.
+        self.assertEqual(4, sum(node.accepted for node in self.nodes))
+
+    def test_a_slot_that_has_moved_is_followed_and_remembered(self) -> None:
+        keys = self.keys(30)
+        self.client.run([(b"SET", key, key) for key in keys], SECONDS)
+        self.move(self.nodes[0], self.nodes[1])
+        self.assertEqual(keys, self.client.run([(b"GET", key) for key in keys], SECONDS))
+        wait_until(lambda: len(self.client._topology.nodes) == 2)
+        before = len(self.nodes[0].commands)
+        self.assertEqual(keys, self.client.run([(b"GET", key) for key in keys], SECONDS))
+        self.assertEqual(before, len(self.nodes[0].commands))
+        self.assertEqual([], self.changes)
+
+    def test_a_slot_on_its_way_is_asked_for_at_its_new_node(self) -> None:
+        slot = slot_of(b"k")
+        self.cluster.importing[slot] = next(node for node in self.nodes if node is not self.cluster.owners[slot])
+        self.assertEqual(["OK", b"v"], self.client.run([(b"SET", b"k", b"v"), (b"GET", b"k")], SECONDS))
+        commands = self.cluster.importing[slot].commands
+        self.assertEqual(2, commands.count((b"ASKING",)))
+
+    def test_a_command_is_tried_again_when_the_server_says_so(self) -> None:
+        refusals = ["TRYAGAIN Multiple keys request during rehashing of slot"] * 2
+        real = RespServer._check
+
+        def check(server: RespServer, session: object, name: str, command: tuple[bytes, ...]) -> None:
+            server.refusal = refusals.pop() if name == "GET" and refusals else ""
+            real(server, session, name, command)  # type: ignore[arg-type]
+
+        with mock.patch.object(RespServer, "_check", check):
+            self.assertEqual([None], self.client.run([(b"GET", b"k")], SECONDS))
+
+    def test_redirections_without_end_are_an_error(self) -> None:
+        self.client.run([(b"GET", b"k")], SECONDS)
+        with mock.patch.object(RespCluster, "check", side_effect=_moved(self.nodes[1], slot_of(b"k"))):
+            with self.assertRaisesRegex(EngineDown, "too many redirections"):
+                self.client.run([(b"GET", b"k")], SECONDS)
+
+    def test_a_cluster_that_is_down_is_an_outage(self) -> None:
+        self.client.run([(b"GET", b"k")], SECONDS)
+        self.cluster.is_ok = False
+        with self.assertRaisesRegex(EngineDown, "CLUSTERDOWN"):
+            self.client.run([(b"GET", b"k")], SECONDS)
+        self.assertFalse(self.client.is_available)
+        self.client._check()
+        self.assertFalse(self.client.is_available)
+        self.cluster.is_ok = True
+        wait_until(lambda: self.client.is_available)
+        self.assertEqual(2, len(self.changes))
+
+    def test_a_lost_node_takes_only_its_own_slots(self) -> None:
+        keys = self.keys(30)
+        self.client.run([(b"SET", key, key) for key in keys], SECONDS)
+        lost = self.nodes[0]
+        lost.stop()
+        for key in keys:
+            if self.cluster.owners[slot_of(key)] is lost:
+                with self.assertRaises(EngineDown):
+                    self.client.run([(b"GET", key)], SECONDS)
+            else:
+                self.assertEqual([key], self.client.run([(b"GET", key)], SECONDS))
+        self.assertFalse(self.client.is_available)
+        # Its replica takes over.
+        self.move(lost, self.nodes[2])
+        wait_until(lambda: self.client.is_available)
+        self.assertEqual(keys, self.client.run([(b"GET", key) for key in keys], SECONDS))
+        self.assertEqual(2, len(self.changes))
+
+    def test_any_node_tells_where_the_others_are(self) -> None:
+        for node in self.nodes[:2]:
+            node.stop()
+            self.cluster.owners = [self.nodes[2]] * len(self.cluster.owners)
+        self.assertEqual(["OK"], self.engine(self.url).run([(b"SET", b"k", b"v")], SECONDS))
+
+    def test_a_server_that_is_no_cluster_says_so(self) -> None:
+        server = self.enterContext(RespServer())
+        engine = self.engine(f"redis://127.0.0.1:{server.port}/?cluster=1")
+        with self.assertRaisesRegex(EngineDown, "cluster support disabled"):
+            engine.run([(b"GET", b"k")], SECONDS)
+        self.assertFalse(engine.is_available)
+
+
+class TestSentinel(EngineCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sentinels = [self.enterContext(RespServer()) for _ in range(2)]
+        self.servers = [self.enterContext(RespServer(password="pw")) for _ in range(2)]
+        self.promote(0)
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        self.client = self.engine(f"redis://:pw@{hosts}/?sentinel=main")
+
+    def promote(self, index: int) -> None:
+        for sentinel in self.sentinels:
+            sentinel.masters["main"] = self.servers[index]
+        for number, server in enumerate(self.servers):
+            server.role = b"master" if number == index else b"slave"
+            server.refusal = "" if number == index else "READONLY You can't write against a read only replica."
+
+    def test_commands_go_to_the_master(self) -> None:
+        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"v")], SECONDS))
+        self.assertEqual((1, 0), (self.servers[0].accepted, self.servers[1].accepted))
+
+    def test_a_new_master_is_found(self) -> None:
+        self.client.run([(b"SET", b"k", b"v")], SECONDS)
+        self.promote(1)
+        with self.assertRaisesRegex(EngineDown, "READONLY"):
+            self.client.run([(b"SET", b"k", b"v")], SECONDS)
+        wait_until(lambda: self.client.is_available)
+        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"new")], SECONDS))
+        self.assertEqual(b"new", self.servers[1].run(b"GET", b"k"))
+
+    def test_a_killed_master_is_replaced(self) -> None:
+        self.client.run([(b"SET", b"k", b"v")], SECONDS)
+        self.servers[0].stop()
+        with self.assertRaises(EngineDown):
+            self.client.run([(b"SET", b"k", b"v")], SECONDS)
+        self.promote(1)
+        wait_until(
+            lambda: (
+                self.client.is_available and self.client._topology.nodes == {Node("127.0.0.1", self.servers[1].port)}
+            )
+        )
+        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"new")], SECONDS))
+
+    def test_a_sentinel_that_is_gone_is_skipped_and_asked_last(self) -> None:
+        self.sentinels[0].stop()
+        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"v")], SECONDS))
+        self.assertEqual(self.sentinels[1].port, self.client._topology._sentinels[0].port)  # type: ignore[attr-defined]
+
+    def test_a_sentinel_with_the_password_of_the_servers(self) -> None:
+        for sentinel in self.sentinels:
+            sentinel.password = "pw"
+        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"v")], SECONDS))
+
+    def test_a_name_that_no_sentinel_knows(self) -> None:
+        engine = self.engine(f"redis://127.0.0.1:{self.sentinels[0].port}/?sentinel=other")
+        with self.assertRaisesRegex(EngineDown, "knows no master other"):
+            engine.run([(b"GET", b"k")], SECONDS)
+        self.assertFalse(engine.is_available)
+
+
+def _moved(node: RespServer, slot: int) -> Exception:
+    return CommandError(f"MOVED {slot} 127.0.0.1:{node.port}")
+
+
+del CommandTests
