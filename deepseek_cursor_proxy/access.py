@@ -7,7 +7,9 @@ about it decides anything: only the key counts, and it is checked before the bod
     else, pinned       the first key that DeepSeek accepted since the start
     else               any key that DeepSeek accepts
 
-The owner's keys ([passthrough], [upstreams], DEEPSEEK_API_KEY) are spent for access_keys or the pinned key only, on
+A key of [keys.NAME] is an access key with a name, which may expire. Its limits are kept by `usage/limits`.
+
+The owner's keys ([passthrough], [upstreams], DEEPSEEK_API_KEY) are spent for access keys or the pinned key only, on
 every address, even where other callers are served with their own keys. A request under a foreign host name (own_hosts)
 never spends an owner's key and never pins one.
 
@@ -27,14 +29,25 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import AccessKey, is_anthropic_key, is_credential
-from deepseek_cursor_proxy.errors import BadRequest, Forbidden, StartupError, TooManyAttempts, Unauthorized, WrongKey
+from deepseek_cursor_proxy.config.access_keys import AccessKey, is_anthropic_key, is_credential, why_not_sendable
+from deepseek_cursor_proxy.errors import (
+    BadRequest,
+    Forbidden,
+    StartupError,
+    TooManyAttempts,
+    Unauthorized,
+    UpstreamFailed,
+    WrongKey,
+)
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.config.named_keys import NamedKey
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +69,8 @@ class Caller(NamedTuple):
     key: AccessKey
     client_ip: str
     address: Address = Address()
+    # The table [keys.NAME] that the key is in.
+    named: "NamedKey | None" = None
 
     def __repr__(self) -> str:
         return f"Caller({self.key}, {self.client_ip!r})"
@@ -74,7 +89,9 @@ class Access:
         had_answer: Callable[[str], bool] = lambda digest: False,
     ) -> None:
         """`had_answer` tells whether a caller, named by its digest, got an answer in an earlier run."""
-        self._access_keys = config.access_keys
+        self._access_keys = config.served_keys
+        self._named = {key.digest: named for named in config.keys.values() for key in named.keys}
+        self._environment = environment
         self._state: _State = former._state if former is not None else _State(now)
         self._had_answer: Callable[[str], bool] = former._had_answer if former is not None else had_answer
         self.can_pin = not self._access_keys and (
@@ -93,7 +110,8 @@ class Access:
         if credential is None:
             whose = "an access key of this proxy" if self.held_key else "your DeepSeek key"
             raise WrongKey(f"No API key. Send {whose} as 'Authorization: Bearer sk-…'.")
-        caller = Caller(credential, AccessKey.of(credential), request.client_ip, Address.of(request))
+        key = AccessKey.of(credential)
+        caller = Caller(credential, key, request.client_ip, Address.of(request), self._named.get(key.digest))
         self.check(caller)
         return caller
 
@@ -108,11 +126,30 @@ class Access:
                 raise _too_many_attempts(wait)
         elif _is_among(caller.key, (key for key in served if not (wait and key.is_guessable))):
             self._state.accept(caller.key)
+            if caller.named is not None:
+                _check_expiry(caller.named)
         elif wait:
             raise _too_many_attempts(wait)
         else:
             self._state.fail(caller.client_ip)
             raise self._unknown_key()
+
+    def upstream_key(self, caller: Caller) -> str | None:
+        """The owner's key that upstreams are called with for this caller; None: the caller's own.
+
+        Raises UpstreamFailed if the caller's `upstream_key_env` holds no key, which is not the caller's fault.
+        """
+        if caller.named is None or not (variable := caller.named.upstream_key_env):
+            return self.held_key
+        key = self._environment.get(variable, "").strip()
+        if reason := why_not_sendable(key):
+            _log.error("%s of keys.%s: %s", variable, caller.named.name, reason)
+            raise UpstreamFailed(
+                f"The environment variable {variable}, with the upstream's key for {caller.named.name}, holds no key "
+                "that can be sent. The owner must set it and restart the proxy.",
+                code="held_key_refused",
+            )
+        return key
 
     def knows(self, caller: Caller, digest: str) -> bool:
         """Whether an upstream has accepted this caller's key, or access_keys lists it; `digest` names it in stores."""
@@ -120,8 +157,8 @@ class Access:
         return self._state.has_accepted(caller.key) or self._had_answer(digest)
 
     def check_call(self, caller: Caller) -> None:
-        """Raise unless DeepSeek may be called for this caller now, with its own key or the held one."""
-        if self.held_key is None:
+        """Raise unless DeepSeek may be called for this caller now, with its own key or one of the owner."""
+        if self.held_key is None and (caller.named is None or not caller.named.upstream_key_env):
             self.check(caller)
         else:
             self.check_spender(caller)
@@ -177,8 +214,8 @@ class Access:
     def _unknown_key(self) -> Unauthorized:
         if self._access_keys:
             return WrongKey(
-                "This key is not among the access keys of this proxy. Check the key that your client sends; the "
-                "owner of the proxy names the keys it serves in access_keys."
+                "This key is not among the access keys of this proxy, or no longer. Check the key that your client "
+                "sends; the owner of the proxy names the keys it serves in access_keys and [keys]."
             )
         return WrongKey(
             "This proxy serves only the key that was used first since it started. Use that key, or restart the proxy "
@@ -277,6 +314,17 @@ class _State:
 
     def _failures_of(self, network: bytes) -> "_Failures":
         return self._failures.get(network, _Failures()).at(self._now())
+
+
+def _check_expiry(named: "NamedKey") -> None:
+    if named.expires is None or time.time() < named.expires:
+        return
+    from deepseek_cursor_proxy.config.named_keys import format_moment
+
+    raise WrongKey(
+        f"The key of {named.name} expired at {format_moment(named.expires)}. Ask the owner of the proxy for a new one.",
+        code="key_expired",
+    )
 
 
 def _too_many_attempts(wait: int) -> TooManyAttempts:

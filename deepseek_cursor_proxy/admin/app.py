@@ -167,9 +167,9 @@ class AdminAccess:
         key = config.admin_key or AccessKey.of(context.own_key or "")
         self._hosts = OwnHosts([config.admin_host])
         former_access = former._full if former is not None else None
-        self._full: Access = Access(replace(config, access_keys=(key,)), former_access, environment={})
+        self._full: Access = Access(replace(config, access_keys=(key,), keys={}), former_access, environment={})
         keys = (key,) if config.metrics_key is None else (key, config.metrics_key)
-        self._metrics = Access(replace(config, access_keys=keys), self._full, environment={})
+        self._metrics = Access(replace(config, access_keys=keys, keys={}), self._full, environment={})
 
     def check_address(self, request: HttpRequest) -> None:
         """Forbidden for a request under a foreign name, or from a page of another origin."""

@@ -62,17 +62,19 @@ class Endpoint:
         self._report = report
 
     def context(self, caller: Caller, peer: Peer | None) -> CallContext:
-        namespace = identity.namespace(self._services.config.upstream_base_url, caller.credential)
+        namespace, name = identity.namespace(self._services.config.upstream_base_url, caller.credential), ""
         report, access, sessions = self._report, self._services.access, self._services.sessions
-        report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)))
+        if caller.named is not None:
+            namespace, name = self._services.namespace_of(caller.named, namespace), caller.named.name
+        report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)), name)
         reads_written_calls = False
         if report.path_session:
             if not sessions.knows(namespace, report.path_session):
                 raise unknown_session()
             report.session = report.path_session
             reads_written_calls = sessions.reads_written_calls(namespace, report.path_session)
-        held_key = access.held_key
-        credential, is_held = held_key or caller.credential, held_key is not None
+        owner_key = access.upstream_key(caller)
+        credential, is_held = owner_key or caller.credential, owner_key is not None
         return CallContext(namespace, credential, report, peer, is_held, reads_written_calls=reads_written_calls)
 
     def namespace(self, request: HttpRequest) -> bytes:

@@ -1,20 +1,43 @@
-"""Keys for access_keys: a new one, or the digest of one that is typed or piped in. No key is stored."""
+"""Keys of clients: a new one, with a name and limits or without, or the digest of one that is typed or piped in.
+
+No key is stored. With a name, a file of keys.d gets the digest: `access-key --new ann --usd-per-day 5`.
+"""
 
 import argparse
 import sys
 from typing import Any
 
 from deepseek_cursor_proxy.cli import questions
+from deepseek_cursor_proxy.cli.settings_flags import add_config, config_path
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
+from deepseek_cursor_proxy.config.declaration import to_toml, to_toml_key
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.storage import private_files
+
+# What a flag may set; numbers are written as numbers.
+_NUMBERS = ("usd_per_day", "usd_per_month", "requests_per_minute", "tokens_per_minute", "concurrent", "warn_at")
+_TEXTS = ("expires", "group", "upstream_key_env", "note")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--new", action="store_true", help="make up a new key")
+    add_config(parser)
+    help = "make up a new key; with a name, write its table into keys.d beside the configuration file"
+    parser.add_argument("--new", nargs="?", const="", metavar="NAME", help=help)
+    parser.add_argument("--models", help="models it may use, with commas between")
+    for name in (*_NUMBERS, *_TEXTS):
+        parser.add_argument(f"--{name.replace('_', '-')}", help=f"its {name}")
 
 
 def run(options: dict[str, Any]) -> None:
-    if options["new"]:
+    given = {name: options[name] for name in ("models", *_NUMBERS, *_TEXTS) if options.get(name) is not None}
+    name = options.get("new")
+    if given and not name:
+        raise StartupError("limits are for a named key: access-key --new NAME --usd-per-day 5")
+    if name:
+        _write_named(name, given, options)
+        return
+    if name is not None:
         print_new()
         return
     # Not an argument, so that no shell history keeps it.
@@ -30,3 +53,41 @@ def print_new() -> None:
     key = new_key()
     print(f"{key}   the key, for the client; it is shown only once")
     print(f"{AccessKey.of(key).line}   its digest, for access_keys")
+
+
+def _write_named(name: str, given: dict[str, str], options: dict[str, Any]) -> None:
+    """Write keys.d/NAME.toml and print the key."""
+    from deepseek_cursor_proxy.config.named_keys import named_key
+
+    key = new_key()
+    fields: dict[str, Any] = {"key": AccessKey.of(key).line}
+    for field, text in given.items():
+        fields[field] = [each.strip() for each in text.split(",")] if field == "models" else text
+        if field in _NUMBERS:
+            fields[field] = _number(text)
+    named_key(f"keys.{to_toml_key(name)}", fields, "flags")
+    path = expand_home(config_path(options)).parent / "keys.d" / f"{name}.toml"
+    if path.exists():
+        raise StartupError(
+            f"{path} exists; to rotate the key, make one with `access-key --new` and add its digest to `key` there"
+        )
+    lines = [f"[keys.{to_toml_key(name)}]", *(f"{field} = {to_toml(value)}" for field, value in fields.items())]
+    try:
+        private_files.make_directory(path.parent)
+        private_files.write(path, "\n".join([*lines, ""]).encode())
+    except OSError as error:
+        raise StartupError(f"cannot write {path}: {error.strerror}") from None
+    print(f"{key}   the key of {name}; it is shown only once")
+    print(f"Written to {path}. A running proxy reads it at SIGHUP, or when it is started again.")
+
+
+def _number(text: str) -> float | str:
+    """The number, whole if it looks so; a text that is none, for the parser to refuse."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -263,11 +263,21 @@ def _reload(
     if admin is not None:
         admin.reload(loaded._replace(config=after))
     _log_to_stderr(verbose=after.verbose)
+    _log_key_changes(before, after)
     changed = ", ".join(_changed_keys(before, after)) or "nothing"
     pending = ", ".join(_changed_keys(loaded.config, after))
     text = f"Read {config_path} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
     known = set(access_lines(before, Access(before)))
     _print("\n".join([text, *(line for line in access_lines(after, Access(after)) if line not in known)]))
+
+
+def _log_key_changes(before: ProxyConfig, after: ProxyConfig) -> None:
+    if before.keys or after.keys or before.groups or after.groups:
+        from deepseek_cursor_proxy.config.named_keys import describe_changes
+
+        for name in ("keys", "groups"):
+            for line in describe_changes(getattr(before, name), getattr(after, name)):
+                _log.info("%s", line)
 
 
 def _changed_keys(one: ProxyConfig, other: ProxyConfig) -> list[str]:

@@ -81,7 +81,7 @@ def run(options: dict[str, Any]) -> int:
 
 def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str | None]:
     """By the flag, else the proxy that runs with this store, else the settings; and its public address, if any."""
-    variable = clients.ACCESS_KEY_VARIABLE if config.access_keys else clients.DEEPSEEK_KEY_VARIABLE
+    variable = clients.ACCESS_KEY_VARIABLE if config.served_keys else clients.DEEPSEEK_KEY_VARIABLE
     if url is not None:
         return ProxyEndpoint(url, variable), url
     from deepseek_cursor_proxy.cli import dashboard
@@ -194,7 +194,7 @@ def _print_by_hand(client: Client, machine: Machine, endpoint: ProxyEndpoint) ->
 
 def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, config: ProxyConfig) -> None:
     variable = endpoint.key_variable if client.key_variable is None else client.key_variable
-    if config.access_keys:
+    if config.served_keys:
         _offer_access_key(config, variable)
     if variable and not client.needs_key and not os.environ.get(variable):
         set_it = f"setx {variable} {HIDDEN_KEY}" if machine.system == "win32" else f"export {variable}={HIDDEN_KEY}"
@@ -206,7 +206,7 @@ def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, conf
 def _offer_access_key(config: ProxyConfig, variable: str) -> None:
     """The proxy takes access keys only; make one up if the client's variable has none of them."""
     present = os.environ.get(variable, "") if variable else ""
-    if present and any(AccessKey.of(present).digest == key.digest for key in config.access_keys):
+    if present and any(AccessKey.of(present).digest == key.digest for key in config.served_keys):
         return
     if not questions.can_ask():
         print("The proxy accepts only its access_keys: `access-key --new` makes one.")

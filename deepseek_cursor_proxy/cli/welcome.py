@@ -52,7 +52,7 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
 def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: str | None) -> Iterator[str]:
     """What to enter in Cursor if it can reach the proxy, else in other clients."""
     running, local = f"deepseek-cursor-proxy {__version__} is running.", local_url(config.host, port)
-    key = "a DeepSeek key that is in access_keys" if config.access_keys else "your DeepSeek key (sk-…)"
+    key = "a DeepSeek key that is in access_keys" if config.served_keys else "your DeepSeek key (sk-…)"
     if access.held_key is not None:
         key = "one of your access keys"
     # Typed in another terminal, while this one shows the proxy.
@@ -111,18 +111,19 @@ def _upstream_lines(config: ProxyConfig) -> Iterator[str]:
 
 
 def access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
-    if config.access_keys:
-        yield f"Only the keys named in access_keys are served ({len(config.access_keys)})."
+    if config.served_keys:
+        tables = "access_keys and [keys]" if config.keys else "access_keys"
+        yield f"Only the keys named in {tables} are served ({len(config.served_keys)})."
         if access.held_key is not None:
             yield f"DeepSeek is called with the key in {HELD_KEY}, which no client ever sees."
-        if any(key.is_guessable for key in config.access_keys):
+        if any(key.is_guessable for key in config.served_keys):
             yield f"An access key is short enough to guess: {_better_key()}."
     elif access.can_pin:
         yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
     elif config.is_exposed:
         yield "Anyone who finds this address can use it with a DeepSeek key: set access_keys."
     yield from _owner_key_lines(config, access)
-    if not config.access_keys and os.environ.get(HELD_KEY):
+    if not config.served_keys and os.environ.get(HELD_KEY):
         yield f"{HELD_KEY} is set but not used: without access_keys anyone who finds the address could spend it."
 
 
@@ -130,7 +131,7 @@ def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
     """Lines on which requests spend a key of the owner, if there is one to spend."""
     tables = ["[passthrough]"] if config.passthrough else []
     tables += [f"[upstreams.{name}]" for name, table in config.upstreams.items() if table.key_env]
-    if tables and not config.access_keys:
+    if tables and not config.served_keys:
         which = " and ".join(tables)
         are, they = ("is", "it") if len(tables) == 1 else ("are", "them")
         if access.can_pin_spender:

@@ -1,9 +1,10 @@
 """Reads a configuration: SETTINGS and TABLES, as ProxyConfig declares them, and a LoadedConfig with their values.
 
-Values come from defaults, the file, the environment and flags; later ones win. An unknown key or a bad value is a
-StartupError of one line that names its origin; nothing is silently replaced. What depends on more than one setting is
-checked here. This module also writes the commented configuration file of the first run and the settings table of the
-documentation. The settings themselves are in `settings`.
+Values come from defaults, the file, the environment and flags; later ones win. Tables of keys also come from the files
+of keys.d beside the file (`access-key --new NAME` writes them), where each name may be in one place only. An unknown
+key or a bad value is a StartupError of one line that names its origin; nothing is silently replaced. What depends on
+more than one setting is checked here. This module also writes the commented configuration file of the first run and the
+settings table of the documentation. The settings themselves are in `settings`.
 """
 
 import types
@@ -32,7 +33,8 @@ from deepseek_cursor_proxy.redaction import hide_texts, redact_keys, safe_text
 
 
 def _collect_settings() -> tuple[Setting, ...]:
-    hints = get_type_hints(ProxyConfig)
+    # The entries of these tables are imported late.
+    hints = get_type_hints(ProxyConfig, localns={"NamedKey": Any, "KeyGroup": Any})
     settings = []
     group = ""
     for declared in fields(ProxyConfig):
@@ -75,6 +77,10 @@ class LoadedConfig(NamedTuple):
         if not (is_private(config.upstream_base_url) or config.allow_plain_http_upstream):
             raise refusal("base_url", config.upstream_base_url, _PLAIN_HTTP, sources.origins["upstream_base_url"])
         _check_upstreams(config, sources.origins["upstreams"])
+        if config.keys:
+            from deepseek_cursor_proxy.config.named_keys import check_together
+
+            check_together(config.keys, config.groups, sources.origins["keys"])
         if config.https_proxy == "environment":
             https_proxy.from_environment(environment)
         return cls(config, sources.origins, tuple(sources.warnings))
@@ -88,9 +94,9 @@ class LoadedConfig(NamedTuple):
 def _check_upstreams(config: ProxyConfig, origin: str) -> None:
     """Raise StartupError for tables that exclude each other, or that other settings would make useless."""
     tables = config.upstreams
-    if tables and not config.access_keys and all(table.key_env for table in tables.values()):
+    if tables and not config.served_keys and all(table.key_env for table in tables.values()):
         why = "every [upstreams] table has a key_env, and without access_keys no client may spend these keys"
-        raise StartupError(f"config: {why}; name the keys of your clients in access_keys ({origin})")
+        raise StartupError(f"config: {why}; name the keys of your clients in access_keys or [keys] ({origin})")
     if tables and config.host_options:
         raise StartupError(f"config: [host_options] is for base_url; write [upstreams.NAME.options] ({origin})")
     seen: dict[str, str] = {}
@@ -118,11 +124,13 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
     origins = {setting.field: "default" for setting in DECLARATIONS}
     # Older files use the field's name.
     names = {name: setting for setting in DECLARATIONS for name in (setting.field, setting.key)}
-    try:
-        settings = _read_file(path)
-    except StartupError as error:
-        settings, faults = {}, [error]
-    for name, value, origin in _sources(settings, str(path), environment, flags):
+    files: list[tuple[str, Mapping[str, Any]]] = []
+    for file in (path, *_key_files(path)):
+        try:
+            files.append((str(file), _read_file(file) if file is path else _read_keys(file)))
+        except StartupError as error:
+            faults.append(error)
+    for name, value, origin in _sources(files, environment, flags):
         if name in RETIRED:
             warnings.append(f"config: {name} is no longer a setting: {RETIRED[name]}; remove it ({origin})")
             continue
@@ -137,19 +145,47 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
                 if misplaced in names:
                     where = f"{misplaced} is below [{declared.key}]; settings belong above it"
                     raise StartupError(f"config: {where} ({origin})")
-            values[declared.field] = declared.parse(value, origin)
+            parsed = declared.parse(value, origin)
+            if name in _KEY_TABLES:
+                parsed = _add_names(values.get(name, {}), parsed, f"{name}.", origin)
+            values[declared.field] = parsed
             origins[declared.field] = origin
         except StartupError as error:
             faults.append(error)
     return SourceValues(values, origins, faults, warnings)
 
 
+_KEY_TABLES = ("keys", "groups")
+
+
+def _key_files(path: Path) -> list[Path]:
+    """The files of keys.d beside the configuration file, in order."""
+    folder = path.parent / "keys.d"
+    if lacks_home(folder):
+        return []
+    return sorted(expand_home(folder).glob("*.toml"))
+
+
+def _read_keys(path: Path) -> Mapping[str, Any]:
+    settings = _read_file(path)
+    for name in settings.keys() - set(_KEY_TABLES):
+        raise StartupError(f'config: "{quote(name)}" is not for a file of keys; it has [keys.NAME] alone ({path})')
+    return settings
+
+
+def _add_names(known: Mapping[str, Any], added: Mapping[str, Any], table: str, origin: str) -> Mapping[str, Any]:
+    for name in added.keys() & known.keys():
+        raise StartupError(f"config: {table}{to_toml_key(name)} is in another file, too; remove it from one ({origin})")
+    return {**known, **added}
+
+
 def _sources(
-    settings: Mapping[str, Any], file: str, environment: Mapping[str, str], flags: Mapping[str, Any]
+    files: Sequence[tuple[str, Mapping[str, Any]]], environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, str]]:
     """Yield name, value and origin of every value; later ones win."""
-    for name, value in settings.items():
-        yield name, value, file
+    for file, settings in files:
+        for name, value in settings.items():
+            yield name, value, file
     for name, value in sorted(environment.items()):
         if name.startswith(ENVIRONMENT_PREFIX):
             yield name.removeprefix(ENVIRONMENT_PREFIX).lower(), value, f"environment {name}"

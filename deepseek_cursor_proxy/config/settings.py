@@ -10,7 +10,7 @@ Tables of models are fields with `table(…)` and have neither flag nor variable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config.declaration import constant, freeze, parse_items, setting, switch_word, table
@@ -29,6 +29,9 @@ from deepseek_cursor_proxy.config.values import (
     tunnel_choice,
 )
 
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey
+
 HOME = Path("~/.deepseek-cursor-proxy")
 CONFIG_PATH = HOME / "config.toml"
 
@@ -41,6 +44,19 @@ def _seconds(default: float, help: str, *, at_least: float = 0.1, group: str = "
 def _amount(default: int, help: str, *, needs_restart: bool = False) -> Any:
     """A number from 1 to 10**12: more bytes than any machine has, and exact as a float."""
     return setting(default, help, at_least=1, at_most=10**12, needs_restart=needs_restart)
+
+
+# Imported late: most proxies name no keys, and start faster without.
+def _named_key(key: str, value: Any, origin: str) -> "NamedKey":
+    from deepseek_cursor_proxy.config.named_keys import named_key
+
+    return named_key(key, value, origin)
+
+
+def _key_group(key: str, value: Any, origin: str) -> "KeyGroup":
+    from deepseek_cursor_proxy.config.named_keys import key_group
+
+    return key_group(key, value, origin)
 
 
 # Each method that dataclass writes for so many fields costs every start a third of a millisecond.
@@ -327,6 +343,21 @@ class ProxyConfig:
         'base_url = "https://api.openai.com/v1"',
         'key_env = "OPENAI_API_KEY"',
     )
+    keys: "Mapping[str, NamedKey]" = table(
+        "keys with a name and limits of their own, which are served beside access_keys; also in keys.d/*.toml beside "
+        "this file",
+        _named_key,
+        "[keys.ann]",
+        f'key = "sha256:{"0" * 64}"',
+        "usd_per_day = 5",
+    )
+    groups: "Mapping[str, KeyGroup]" = table(
+        "limits that the keys of a group have together, beside their own",
+        _key_group,
+        "[groups.lab]",
+        "usd_per_month = 200",
+        "warn_at = 0.8",
+    )
 
     def __post_init__(self) -> None:
         given = vars(self)
@@ -340,6 +371,9 @@ class ProxyConfig:
         values |= {name: freeze(given[name]) for name in ("models", "host_options", "prices")}
         values["passthrough"] = freeze(self.passthrough, PassthroughRoute)
         values["upstreams"] = freeze(self.upstreams, UpstreamTable)
+        for name, entry in (("keys", _named_key), ("groups", _key_group)):
+            table = {each: entry(f"{name}.{each}", value, "ProxyConfig") for each, value in given[name].items()}
+            values[name] = freeze(table)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -360,6 +394,13 @@ class ProxyConfig:
     def calls_setting(self, name: str) -> str | None:
         """The setting that limits the calls to an upstream; None if the limit of the model applies."""
         return f"max_calls of [upstreams.{name}]" if name in self.upstreams else None
+
+    @property
+    def served_keys(self) -> tuple[AccessKey, ...]:
+        """The only keys that are served, with a name or without; empty if others are."""
+        if not self.keys:
+            return self.access_keys
+        return (*self.access_keys, *(key for named in self.keys.values() for key in named.keys))
 
     @property
     def base_urls(self) -> tuple[str, ...]:

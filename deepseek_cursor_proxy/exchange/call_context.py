@@ -36,7 +36,7 @@ class RequestReport:
 
     __slots__ = (
         "_is_known", "_key", "_number", "_numbers", "api", "body_bytes", "caller", "client", "emit", "has_ended",
-        "path_session", "requested_model", "session", "started", "started_at", "stream",
+        "name", "path_session", "requested_model", "session", "started", "started_at", "stream",
     )  # fmt: skip
 
     def __init__(self, observers: Observer, numbers: Iterator[int], api: str, path_session: str = "") -> None:
@@ -49,6 +49,8 @@ class RequestReport:
         self.started = time.monotonic()
         # The caller's namespace, and whether `access` knows it.
         self.caller = b""
+        # That of its [keys.NAME], if it has one.
+        self.name = ""
         self._is_known: Callable[[], bool] = lambda: False
         self._key = ""
         self.path_session = path_session
@@ -74,16 +76,22 @@ class RequestReport:
 
     @property
     def key(self) -> str:
-        """The digest that names the caller; "" as long as it is not known (see `access`)."""
+        """The name of the caller, or a digest that names it; "" as long as it is not known (see `access`)."""
         if not self._key and self.caller and self._is_known():
             # A key that was accepted stays so for the rest of the request.
-            self._key = caller_digest(self.caller)
+            self._key = self.caller_name
         return self._key
 
-    def add_caller(self, namespace: bytes, is_known: Callable[[], bool] = lambda: True) -> None:
+    @property
+    def caller_name(self) -> str:
+        """The same, known or not."""
+        return self.name or caller_digest(self.caller)
+
+    def add_caller(self, namespace: bytes, is_known: Callable[[], bool] = lambda: True, name: str = "") -> None:
         """`is_known` is asked again with every event: an upstream may have accepted the key by then."""
         self.caller = namespace
         self._is_known = is_known
+        self.name = name
 
     def add_body(self, body: Mapping[str, Any], size: int) -> None:
         model = body.get("model")

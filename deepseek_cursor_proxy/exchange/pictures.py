@@ -37,7 +37,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
-from deepseek_cursor_proxy.observers.events import PictureDescribed, caller_digest
+from deepseek_cursor_proxy.observers.events import PictureDescribed
 from deepseek_cursor_proxy.redaction import redact_keys
 
 # An old chat may have hundreds, and each is paid for: the newest are described, the rest with the next requests.
@@ -164,7 +164,7 @@ class PictureDescriber(NamedTuple):
         seconds = time.monotonic() - started
         # An upstream that answers has accepted the caller's key, or was called with the owner's for a known caller.
         has_answer = status == 200 or reply.usage is not None
-        key = caller_digest(caller) if has_answer else self.context.report.key
+        key = self.context.report.caller_name if has_answer else self.context.report.key
         cost = None
         if reply.usage is not None:
             # With several upstreams, that of another host has another price.

@@ -69,8 +69,8 @@ class Plan:
             if error.status == 401 and shared.context.is_held and shared.targets.current.lease is None:
                 # A 401 would make users check their own key.
                 error = UpstreamFailed(
-                    "DeepSeek does not accept the key of this proxy. The owner must set a valid DEEPSEEK_API_KEY and "
-                    "restart the proxy.",
+                    "DeepSeek does not accept the key of this proxy. The owner must set a valid DEEPSEEK_API_KEY, or "
+                    "the variable that upstream_key_env names, and restart the proxy.",
                     code="held_key_refused",
                 )
             else:

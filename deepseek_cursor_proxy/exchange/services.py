@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
@@ -23,7 +24,7 @@ from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.storage.answers import CachedAnswers, PictureDescriptions
-from deepseek_cursor_proxy.storage.learned import ReasoningForms
+from deepseek_cursor_proxy.storage.learned import KeyNamespaces, ReasoningForms
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
@@ -31,6 +32,9 @@ from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.usage.ledger import UsageLedger
 from deepseek_cursor_proxy.usage.prices import PriceList
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.config.named_keys import NamedKey
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +55,7 @@ class Services:
     upstreams: Upstreams
     # Learned from answers of the upstreams, and taken over by the next ones.
     reasoning_forms: ReasoningForms
+    key_namespaces: KeyNamespaces
     picture_descriptions: PictureDescriptions
     # The descriptions that are being made.
     shared_calls: SharedCalls
@@ -109,6 +114,7 @@ class Services:
             upstream=client,
             upstreams=Upstreams(config, forms, client.call_limits, access.held_key),
             reasoning_forms=forms,
+            key_namespaces=KeyNamespaces(database),
             picture_descriptions=PictureDescriptions(database, max_age_seconds=max_age, pruning=pruning),
             shared_calls=SharedCalls(),
             prices=PriceList(config),
@@ -138,6 +144,14 @@ class Services:
     def open_report(self, api: str, path_session: str = "") -> RequestReport:
         """The report of a new request, which came by this API, perhaps below the path of a session."""
         return RequestReport(self.observers, self.numbers, api, path_session)
+
+    def namespace_of(self, named: "NamedKey", own: bytes) -> bytes:
+        """Whose reasoning a named key finds: that of its name, or of its group; `own` is the namespace of the key."""
+        base_url, group = self.config.upstream_base_url, self.config.groups.get(named.group)
+        namespace = self.key_namespaces.get(named.holder, base_url, own)
+        if group is not None and group.share_reasoning:
+            namespace = self.key_namespaces.get(group.holder, base_url, namespace)
+        return namespace
 
     def accept(self, caller: bytes) -> None:
         """Write what was held for a caller until an upstream accepted its key (see `access`)."""

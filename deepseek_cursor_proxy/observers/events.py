@@ -88,8 +88,8 @@ class RequestFacts(NamedTuple):
     started_at: float
     # chat, responses or messages; other for a path without an API.
     api: str
-    # Twelve hexadecimal digits of a digest of the caller, never a key; "" as long as no upstream has accepted its key
-    # (see `access`): nothing that lasts may be written for such a request.
+    # The name of the caller's key, else twelve hexadecimal digits of a digest of the caller, never a key; "" as long as
+    # no upstream has accepted its key (see `access`): nothing that lasts may be written for such a request.
     key: str = ""
     requested_model: str = ""
     model: str = ""

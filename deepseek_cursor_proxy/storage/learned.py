@@ -1,6 +1,6 @@
-"""What the proxy learned from answers: token ratios of models, and reasoning forms of upstreams.
+"""What the proxy learned: token ratios of models, reasoning forms of upstreams, the namespaces of named keys.
 
-Both are small tables that are read once and kept in memory. No answer ever fails because of them; a write that fails
+All are small tables that are read once and kept in memory. No answer ever fails because of them; a write that fails
 waits, or is learned again after a restart.
 """
 
@@ -27,6 +27,8 @@ _SECONDS_BETWEEN_WRITES = 300.0
 _MOST_MODELS = 64
 # A user has a few upstreams; the table must not grow with every base URL ever tried.
 _MOST_FORMS = 256
+# More names than any proxy has.
+_MOST_NAMES = 10_000
 # One answer may be an accident: of a gateway with several servers, or of a model that writes about tags.
 _CONFIRMING_ANSWERS = 2
 
@@ -166,3 +168,32 @@ class ReasoningForms(Table[Row]):
                 if self._forms is None:
                     self._confirmed, self._forms = dict(found), found
         return self._forms
+
+
+class KeyNamespaces(Table[Row]):
+    """By name of a key or group and by base URL, the namespace of the key with which the name was first used.
+
+    So a key that gets a name keeps its reasoning, and a name that gets another key does, too. Called by workers; if two
+    threads look a name up, both find the same.
+    """
+
+    kind = Kind("key_names", "names of keys", ("name", "base_url"), ("namespace",), writes_between_prunings=0)
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._known: dict[tuple[str, str], bytes] = {}
+
+    def get(self, name: str, base_url: str, own: bytes) -> bytes:
+        """The namespace of a name; from now on `own`, if it has none."""
+        key = (name, base_url)
+        if (known := self._known.get(key)) is not None:
+            return known
+        # Another process may have added names.
+        self._known.update({(*found,): namespace for *found, namespace in self.get_all(_MOST_NAMES)})
+        if key not in self._known:
+            written = self.write(Row(key, (own,), keeps_first=True))
+            if written is None:
+                # The file cannot be written; another process may have another namespace for the name.
+                return own
+            self._known[key] = written[0]
+        return self._known[key]

@@ -574,3 +574,52 @@ class TestReload(AccessTest):
         self.admit_and_accept(former, OWNER)
         access = self.reload(former, ngrok=True, access_keys=[FRIEND])
         self.assertEqual((401, 200), (self.status(access, OWNER), self.status(access, FRIEND)))
+
+
+class NamedKeysTest(AccessTest):
+    def test_both_keys_of_a_name_are_served_and_have_its_name(self) -> None:
+        access = self.access(keys={"ann": {"key": [OWNER, FRIEND]}})
+        for key in (OWNER, FRIEND):
+            named = access.admit(self.request(key)).named
+            assert named is not None
+            self.assertEqual("ann", named.name)
+        self.assertEqual(401, self.status(access, STRANGER))
+
+    def test_named_keys_are_served_beside_access_keys_which_have_no_name(self) -> None:
+        access = self.access(keys={"ann": {"key": FRIEND}}, access_keys=(OWNER, FRIEND))
+        self.assertIsNone(access.admit(self.request(OWNER)).named)
+        self.assertIsNotNone(access.admit(self.request(FRIEND)).named)
+
+    def test_an_expired_key_is_refused_in_words_and_is_no_guess(self) -> None:
+        expired: Any = {"key": [OWNER, FRIEND], "expires": "2001-09-09T01:46:40Z"}
+        access = self.access(keys={"ann": expired, "ben": {"key": "sk-the-key-of-ben"}})
+        with mock.patch("time.time", return_value=1_000_000_000.0):
+            for _ in range(2 * ALLOWED):
+                with self.assertRaises(Unauthorized) as caught:
+                    access.admit(self.request(OWNER))
+            self.assertEqual(200, self.status(access, "sk-the-key-of-ben"))
+        self.assertIn("The key of ann expired at 2001-09-09 01:46 UTC", caught.exception.message)
+        self.assertEqual("key_expired", caught.exception.code)
+        with mock.patch("time.time", return_value=999_999_999.0):
+            self.assertEqual(200, self.status(access, OWNER))
+
+    def test_a_named_key_is_called_with_the_key_in_its_variable(self) -> None:
+        keys: Any = {"ann": {"key": FRIEND, "upstream_key_env": "ANN_KEY"}, "ben": {"key": OWNER}}
+        access = self.access(keys=keys, environment={"ANN_KEY": "sk-of-ann-at-deepseek", HELD_KEY: "sk-held"})
+        self.assertEqual("sk-of-ann-at-deepseek", access.upstream_key(access.admit(self.request(FRIEND))))
+        self.assertEqual("sk-held", access.upstream_key(access.admit(self.request(OWNER))))
+
+    def test_a_variable_without_a_key_is_not_the_callers_fault(self) -> None:
+        access = self.access(keys={"ann": {"key": FRIEND, "upstream_key_env": "ANN_KEY"}})
+        with self.assertRaises(ProxyError) as caught:
+            access.upstream_key(access.admit(self.request(FRIEND)))
+        self.assertEqual(502, caught.exception.status)
+        self.assertIn("ANN_KEY", caught.exception.message)
+        self.assertEqual(403, self.call_status(access, FRIEND, host="evil.example"))
+
+    def call_status(self, access: Access, key: str, **headers: str) -> int:
+        try:
+            access.check_call(access.admit(self.request(key, **headers)))
+        except ProxyError as error:
+            return error.status
+        return 200

@@ -76,6 +76,7 @@ def play_live(config: ProxyConfig, key: str) -> Finding:
     own = dataclasses.replace(
         config,
         access_keys=(AccessKey.of(key),),
+        keys={},
         reasoning_content_path=_MEMORY,
         sessions_path=_MEMORY,
         record="sessions",

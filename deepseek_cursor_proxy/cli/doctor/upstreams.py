@@ -75,7 +75,7 @@ def is_usable(key: NamedKey, config: ProxyConfig) -> bool:
     """Whether a key may be tried: that of DEEPSEEK_API_KEY at another host only if the proxy itself would send it."""
     return (
         not key.variable
-        or bool(config.access_keys or config.upstreams)
+        or bool(config.served_keys or config.upstreams)
         or _is_deepseeks(config.upstream_host, config.upstream_base_url)
     )
 

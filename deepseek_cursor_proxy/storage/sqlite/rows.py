@@ -81,7 +81,8 @@ class Rows:
         kind, (key, values, time, keeps_first) = self.kind, entry
         timestamp = () if time is None else (self.time,)
         columns = (*kind.key, *kind.values, *timestamp)
-        replaced = timestamp if keeps_first else (*kind.values, *timestamp)
+        # At least one, or RETURNING has no row.
+        replaced = (timestamp or kind.key[:1]) if keeps_first else (*kind.values, *timestamp)
         return connection.execute(
             f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
             f"ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET "

@@ -318,6 +318,16 @@ class ReloadTest(RunningTest):
             process.send(signal.SIGHUP)
             self.assertIn(told, process.read_until("[passthrough] is"))
 
+    def test_a_reload_reads_keys_and_says_what_changed_by_name(self) -> None:
+        process, _ = self.serve_mine()
+        folder = self.path.parent / "keys.d"
+        folder.mkdir()
+        (folder / "ann.toml").write_text('[keys.ann]\nkey = "sk-the-key-of-ann"\n')
+        process.send(signal.SIGHUP)
+        self.assertIn("again: keys changed.", process.read_until(" again: ").replace("\n", ""))
+        wait_until(lambda: "keys.ann was added" in process.errors)
+        self.assertNotIn("sk-the-key", process.errors)
+
     def test_a_reload_reads_the_upstreams_again_or_leaves_them_as_they_were(self) -> None:
         process, _ = self.serve_mine()
         for text, told in (

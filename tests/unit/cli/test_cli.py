@@ -223,6 +223,32 @@ class AccessKeyTest(CliTest):
             seen.add(key)
         self.assertEqual(len(seen), 3)
 
+    def test_access_key_new_with_a_name_writes_its_table_and_prints_the_key_once(self) -> None:
+        path = Path(self.settings_file("port = 1\n"))
+        limits = ("--usd-per-day", "5", "--warn-at", "0.8", "--models", "deepseek-flash, gpt-*", "--note", "laptop")
+        out = self.output_of("access-key", "--new", "ann", "--config", str(path), *limits)
+        key, written = out.split()[0], path.parent / "keys.d" / "ann.toml"
+        expected = f'[keys.ann]\nkey = "{AccessKey.of(key).line}"\nmodels = ["deepseek-flash", "gpt-*"]\n'
+        self.assertEqual(
+            f'{expected}usd_per_day = 5\nwarn_at = 0.8\nnote = "laptop"\n', written.read_text(encoding="utf-8")
+        )
+        if os.name == "posix":
+            self.assertEqual(0o600, written.stat().st_mode & 0o777)
+        self.assertIn("usd_per_day = 5.0", self.show("--config", str(path))["keys"][0])
+        again = self.run_command("access-key", "--new", "ann", "--config", str(path))
+        self.assertEqual(2, again.code)
+        self.assertIn("to rotate the key", again.err)
+
+    def test_access_key_refuses_bad_limits_and_limits_without_a_name(self) -> None:
+        for arguments, words in (
+            (("--new", "ann", "--usd-per-day", "five"), 'keys.ann.usd_per_day = "five" is not an amount'),
+            (("--new", "--usd-per-day", "5"), "limits are for a named key"),
+            (("--new", "a/b"), "is not a name of letters"),
+        ):
+            ran = self.run_command("access-key", *arguments)
+            self.assertEqual((2, ""), (ran.code, ran.out))
+            self.assertIn(words, ran.err)
+
     def test_config_show_prints_shortened_digests_of_access_keys(self) -> None:
         value, origin = self.show("--access-keys", f"{KEY},sk-another-of-the-keys")["access_keys"]
         self.assertRegex(value, r'^\["sha256:[0-9a-f]{12}…", "sha256:[0-9a-f]{12}…"\]$')

@@ -1,0 +1,84 @@
+"""Named keys over real sockets: whose reasoning is found, which key goes upstream, what a reload changes."""
+
+import dataclasses
+import os
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.config import ProxyConfig
+from tests.fake_deepseek import Answer, Call
+from tests.support.admin_client import ADMIN_KEY, AdminCase
+from tests.support.harness import RunningProxy, request_bytes
+from tests.support.histories import TOOLS
+
+ANN, ANN_2, BEN = "sk-the-first-key-of-ann", "sk-the-second-key-of-ann", "sk-the-key-of-ben"
+THOUGHT = "a thought worth keeping"
+QUESTION = {"role": "user", "content": "q"}
+CALL = Call("call_1", "read_file", '{"path": "a"}')
+
+
+class NamedKeysTest(AdminCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.enterContext(mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": "sk-held-by-the-proxy"}))
+
+    def begin(self, proxy: RunningProxy, key: str) -> None:
+        """A turn that calls a tool."""
+        self.fake.answer(Answer(reasoning=THOUGHT, calls=(CALL,)))
+        self.assertEqual(200, self.ask(proxy, key, [QUESTION]))
+
+    def go_on(self, proxy: RunningProxy, key: str) -> str | None:
+        """The reasoning that DeepSeek gets when the turn goes on."""
+        function = {"name": CALL.name, "arguments": CALL.arguments}
+        said = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": CALL.id, "type": "function", "function": function}],
+        }
+        result = {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}
+        self.fake.answer(Answer(content="done"))
+        self.assertEqual(200, self.ask(proxy, key, [QUESTION, said, result]))
+        found = [message.get("reasoning_content") for message in self.fake.accepted[-1]["messages"]]
+        return next((each for each in found if each is not None), None)
+
+    def ask(self, proxy: RunningProxy, key: str, messages: list[dict[str, Any]]) -> int:
+        body = {"model": "deepseek-v4-pro", "messages": messages, "tools": TOOLS}
+        return self.round_trip(proxy, request_bytes(body, key=key)).status
+
+    def reconfigure(self, proxy: RunningProxy, **settings: Any) -> None:
+        config: ProxyConfig = dataclasses.replace(proxy.server.config, **settings)
+        proxy.server.reconfigure(config)
+
+    def test_a_key_that_gets_a_name_and_one_that_replaces_it_keep_the_chat(self) -> None:
+        proxy = self.proxy(access_keys=[ANN])
+        self.begin(proxy, ANN)
+        self.reconfigure(proxy, access_keys=(), keys={"ann": {"key": ANN}})
+        self.assertEqual(THOUGHT, self.go_on(proxy, ANN))
+        self.reconfigure(proxy, keys={"ann": {"key": [ANN, ANN_2]}})
+        self.assertEqual(THOUGHT, self.go_on(proxy, ANN_2))
+        self.reconfigure(proxy, keys={"ann": {"key": ANN_2}})
+        self.assertEqual(401, self.ask(proxy, ANN, [QUESTION]))
+        self.assertEqual(THOUGHT, self.go_on(proxy, ANN_2))
+
+    def test_names_find_the_reasoning_of_others_only_in_a_group_that_shares_it(self) -> None:
+        proxy = self.proxy(keys={"ann": {"key": ANN, "group": "lab"}, "ben": {"key": BEN, "group": "lab"}})
+        for shares in (False, True):
+            with self.subTest(shares=shares):
+                self.reconfigure(proxy, groups={"lab": {"share_reasoning": shares}})
+                self.begin(proxy, ANN)
+                self.assertEqual(shares, self.go_on(proxy, BEN) == THOUGHT)
+
+    def test_the_upstream_is_called_with_the_key_in_the_variable_of_the_name(self) -> None:
+        os.environ["KEY_OF_ANN"] = "sk-of-ann-at-deepseek"
+        keys = {"ann": {"key": ANN, "upstream_key_env": "KEY_OF_ANN"}, "ben": {"key": BEN}}
+        proxy = self.proxy(keys=keys)
+        for key in (ANN, BEN):
+            self.fake.answer(Answer(content="hi"))
+            self.ask(proxy, key, [QUESTION])
+        sent = [seen.headers["authorization"] for seen in self.fake.seen]
+        self.assertEqual(["Bearer sk-of-ann-at-deepseek", "Bearer sk-held-by-the-proxy"], sent)
+
+    def test_no_key_of_a_client_opens_the_dashboard(self) -> None:
+        admin = self.admin(self.admin_proxy(keys={"ann": {"key": ANN}}))
+        self.assertEqual(401, self.get(admin, "/api/stats", key=ANN).status)
+        self.assertEqual(200, self.get(admin, "/api/stats", key=ADMIN_KEY).status)

@@ -1,0 +1,28 @@
+from deepseek_cursor_proxy.storage.learned import KeyNamespaces
+from tests.support.databases import StoreTestCase
+
+OLD, NEW, URL = b"old", b"new", "https://a"
+
+
+class TestKeyNamespaces(StoreTestCase):
+    store_type = KeyNamespaces
+
+    def test_a_name_keeps_the_namespace_of_its_first_key(self) -> None:
+        self.assertEqual(OLD, self.store.get("keys.ann", URL, OLD))
+        self.assertEqual(OLD, self.store.get("keys.ann", URL, NEW))
+        self.restart()
+        self.assertEqual(OLD, self.store.get("keys.ann", URL, NEW))
+        self.assertEqual(NEW, self.store.get("keys.ben", URL, NEW))
+        self.assertEqual(NEW, self.store.get("keys.ann", "https://b", NEW))
+
+    def test_two_processes_agree_on_the_first_key(self) -> None:
+        other = self.store_on(self.open())
+        # Both have looked before either writes.
+        self.assertEqual([], other.get_all(1))
+        self.assertEqual(OLD, self.store.get("keys.ann", URL, OLD))
+        other.get_all = lambda most: []
+        self.assertEqual(OLD, other.get("keys.ann", URL, NEW))
+
+    def test_a_file_that_cannot_be_written_fails_no_request(self) -> None:
+        self.database.close()
+        self.assertEqual(NEW, self.store.get("keys.ann", URL, NEW))
