@@ -7,13 +7,15 @@ of its list that is known, and goes on from there:
     decode     the bytes of a body           JSON values                     api/incremental_json
     unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
     parse      JSON values                   Messages                        protocols/request
+    finish     Messages                      the same, custom calls wrapped  protocols/request
     describe   Messages                      the same, pictures in words     deepseek/images, if set
     echoes     Messages                      those that take the place of    reasoning/echoes, if there are any
                                              turns with an echo
     identify   Messages                      their keys                      reasoning/identity
     restore    keys                          Messages with reasoning, and    reasoning/restore
                                              the stored texts of those sent
-    details    Messages with reasoning       the same with its details       reasoning/restore, for hosts that have them
+    repair     Messages with reasoning       that nothing is to repair       deepseek/history_repair
+    details    Messages with reasoning       the same with its details       reasoning/details, for hosts that have them
     items      Messages with reasoning       the same with whole searches    reasoning/server_turns, if there are any
     encode     Messages with reasoning       JSON bytes                      deepseek/apis/chat_api, responses_api
 
@@ -21,14 +23,16 @@ Only `decode` compares values. The others compare objects with `is`, so each of 
 before it has returned the same objects as for the last request. That is the rule for every result here: it
 is never changed, and a longer list gives the same objects again.
 
-All stages share one budget, the least recently used entries leave first; those of one chat are used together. Only time
-is saved: without memory (NO_MEMORY) every result is equal. Results for one value, such as the digest of a message, are
-in a plain Memo of their module, by value: a chat whose beginning changed still finds those.
+All stages share one budget, the least recently used entries leave first; those of one chat are used together. A new
+chat takes the place of idle chats, not of busy ones. Only time is saved: without memory (NO_MEMORY) every result is
+equal. Results for one value, such as the digest of a message, are in a plain Memo of their module, by value: a chat
+whose beginning changed still finds those.
 """
 
 import operator
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,12 +41,14 @@ from typing import Any, Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# A chat of 200 tool turns is a megabyte, and some eight in all stages: eight to thirty-two of these at once. When they
-# are more, each evicts what the next one needs, and all cost three times as much. Strings that stages share are counted
-# by each of them: half of this is really held.
+# A chat of 200 tool turns is a megabyte, and some eight in all stages: eight to thirty-two of these at once. Strings
+# that stages share are counted by each of them: half of this is really held.
 _LEAST_BYTES = 64 * 1024 * 1024
 _MOST_BYTES = 256 * 1024 * 1024
-_SHARE_OF_MACHINE = 64
+_SHARE_OF_MACHINE = 32
+# When more busy chats than fit take turns, each would evict what the next one needs, and all would cost three times as
+# much; so those that are known stay. Between two requests of an agent are seconds, as a rule.
+_BUSY_SECONDS = 60.0
 # A larger share for one entry would evict too many others.
 _LARGEST_SHARE = 4
 # Lookups go through all of a stage.
@@ -82,14 +88,15 @@ class Entry(Generic[Item, Result]):
 class ChatMemory:
     """Called by any thread. The lock protects `_entries` and `_size`; entries and their results never change."""
 
-    def __init__(self, max_bytes: int | None = None) -> None:
+    def __init__(self, max_bytes: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """By default as large as the machine allows."""
         if max_bytes is None:
             max_bytes = min(max(_machine_bytes() // _SHARE_OF_MACHINE, _LEAST_BYTES), _MOST_BYTES)
         self._max_bytes = max_bytes
+        self._clock = clock
         self._lock = threading.Lock()
-        # Least recently used first.
-        self._entries: dict[Entry[Any, Any], None] = {}
+        # When each was last used; the least recent first.
+        self._entries: dict[Entry[Any, Any], float] = {}
         self._size = 0
 
     @property
@@ -105,7 +112,7 @@ class ChatMemory:
         best: Entry[Item, Result] | None = None
         for entry in self.entries(stage):
             is_longer = best is None or len(entry.items) > len(best.items)
-            if is_longer and entry.conditions == conditions and _begins_with(items, entry.items):
+            if is_longer and begins_with(items, entry.items) and entry.conditions == conditions:
                 best = entry
         return Lookup(self, stage, items, conditions, best)
 
@@ -114,22 +121,26 @@ class ChatMemory:
             return [entry for entry in self._entries if entry.stage is stage]
 
     def put(self, entry: Entry[Any, Any], replaced: Collection[Entry[Any, Any]] = ()) -> None:
-        """Add an entry in place of those that it continues; without effect if it is too large."""
+        """Add an entry in place of those that it continues; not if it is too large or has no room beside busy ones."""
         if entry.size > self.max_entry_bytes:
             return
+        now = self._clock()
         with self._lock:
-            for old in replaced:
+            # Another thread may have removed one already.
+            known = [old for old in replaced if old in self._entries]
+            for old in known:
                 self._remove(old)
-            self._entries[entry] = None
+            while self._size + entry.size > self._max_bytes or len(self._entries) >= _MAX_ENTRIES:
+                oldest, used_at = next(iter(self._entries.items()))
+                if not known and now - used_at < _BUSY_SECONDS:
+                    return
+                self._remove(oldest)
+            self._entries[entry] = now
             self._size += entry.size
-            while self._size > self._max_bytes or len(self._entries) > _MAX_ENTRIES:
-                self._remove(next(iter(self._entries)))
 
     def _remove(self, entry: Entry[Any, Any]) -> None:
-        # Another thread may have removed it already.
-        if entry in self._entries:
-            del self._entries[entry]
-            self._size -= entry.size
+        del self._entries[entry]
+        self._size -= entry.size
 
 
 # Not frozen: every request makes one per stage, and a frozen one costs five times as much.
@@ -166,7 +177,7 @@ class Lookup(Generic[Item, Result]):
         self.memory.put(entry, (self.entry,) if self.entry is not None else ())
 
 
-def _begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:
+def begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:
     return len(known) <= len(items) and all(map(operator.is_, known, items))
 
 

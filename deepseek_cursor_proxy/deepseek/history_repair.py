@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.rules import FILLER
@@ -34,9 +35,15 @@ class RepairedHistory(NamedTuple):
     repairs: Mapping[str, int]
 
 
-def repair(messages: Sequence[Message]) -> RepairedHistory:
+# For histories without anything to repair.
+_IN_ORDER: Stage[Message, None] = Stage("repair", lambda message: 0)
+
+
+def repair(messages: Sequence[Message], memory: ChatMemory = NO_MEMORY) -> RepairedHistory:
     """The same history with every call answered right after it."""
-    if _is_in_order(messages):
+    lookup = memory.look_up(_IN_ORDER, messages)
+    if messages and _is_in_order(messages[lookup.count :]):
+        lookup.store(None)
         return RepairedHistory(tuple(messages), tuple(range(len(messages))), {})
     builder = _HistoryBuilder()
     for index, message in enumerate(messages):
@@ -63,7 +70,7 @@ def _is_in_order(messages: Sequence[Message]) -> bool:
                 return False
             if not open_ids and _is_silent(message):
                 return False
-    return not open_ids and bool(messages)
+    return not open_ids
 
 
 def _is_silent(message: Message) -> bool:

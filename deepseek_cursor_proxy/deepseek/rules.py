@@ -1,8 +1,9 @@
 """DeepSeek's rules: which turns need reasoning, what is a complete tool call, how large a body may be."""
 
+from collections.abc import Sequence
 from enum import Enum
 
-from deepseek_cursor_proxy.conversation import ChatRequest, ToolCall
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.json_codec import object_in
 
 # DeepSeek's own table: requested effort -> effort it uses. "none" is not in it: that turns thinking off.
@@ -39,15 +40,16 @@ class ReasoningNeed(Enum):
     HARD = "hard"
 
 
-def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
+def reasoning_needs(request: ChatRequest, start: int = 0) -> list[ReasoningNeed]:
+    """How much DeepSeek needs the reasoning of each message from `start` on."""
     # Looked up once: Python 3.11 takes a tenth of a microsecond for each.
     none, hard = ReasoningNeed.NONE, ReasoningNeed.HARD
     if not request.thinking:
-        return [none] * len(request.messages)
+        return [none] * (len(request.messages) - start)
     otherwise = ReasoningNeed.SOFT if request.tools or request.server_tools else none
     needs: list[ReasoningNeed] = []
-    in_tool_loop = False
-    for message in request.messages:
+    in_tool_loop = _is_after_result(request.messages[:start])
+    for message in request.messages[start:]:
         if message.role == "assistant":
             needs.append(hard if message.tool_calls or in_tool_loop else otherwise)
             continue
@@ -58,7 +60,11 @@ def reasoning_needs(request: ChatRequest) -> list[ReasoningNeed]:
 
 def is_in_tool_loop(request: ChatRequest) -> bool:
     """Whether an answer to the request is part of a tool loop even without a call."""
-    return next((message.role for message in reversed(request.messages) if message.role != "assistant"), "") == "tool"
+    return _is_after_result(request.messages)
+
+
+def _is_after_result(messages: Sequence[Message]) -> bool:
+    return next((message.role for message in reversed(messages) if message.role != "assistant"), "") == "tool"
 
 
 def needs_beta(request: ChatRequest) -> bool:

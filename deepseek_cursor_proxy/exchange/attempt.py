@@ -41,8 +41,9 @@ from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
+from deepseek_cursor_proxy.reasoning.details import add_details
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, add_details, prepare, prepare_second_attempt
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare, prepare_second_attempt
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 

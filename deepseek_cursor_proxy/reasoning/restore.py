@@ -20,14 +20,14 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Lookup, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
 from deepseek_cursor_proxy.reasoning import thinking_blocks, transcript
-from deepseek_cursor_proxy.reasoning.identity import PROOFS, History, TurnKeys, details_key
+from deepseek_cursor_proxy.reasoning.identity import PROOFS, History, TurnKeys
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
 # The memory of a turn's keys and of how it was restored.
@@ -207,9 +207,13 @@ class FoundTurns(NamedTuple):
 def look_up(request: ChatRequest, history: History, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
     """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs."""
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
-    stored = _find_sent(history, [keys.exact for _, keys in turns[-1:]], find, memory)
+    before = _look_up_restored(request, history, memory).result or _NOTHING_RESTORED
+    stored = _find_sent(history, before, [keys.exact for _, keys in turns[-1:]], find)
+    settled = before.count_settled(history, stored)
     others = []
     for at, keys in turns:
+        if at < settled:
+            continue
         sent = stored.get(history.sent_keys[at] or b"")
         if sent is None or not _is_confirmed(sent, request.messages[at].reasoning, history.blocks[at]):
             others.append((at, keys))
@@ -229,20 +233,19 @@ def look_up(request: ChatRequest, history: History, find: FindTexts, memory: Cha
 
 
 def _find_sent(
-    history: History, newest: Sequence[bytes], find: FindTexts, memory: ChatMemory
+    history: History, before: "_RestoredTurns", newest: Sequence[bytes], find: FindTexts
 ) -> dict[bytes, list[str]]:
     """The texts that this chat has sent, and those under the exact key of the newest turn.
 
     The chat memory knows the texts of turns that were sent before. They count while the store has the newest turn: else
     it may have been cleared.
     """
-    before = memory.look_up(_RESTORE, history.keys).result
-    known = before.sent if before is not None and before.uses < _MOST_USES else {}
+    known = before.sent if before.uses < _MOST_USES else {}
     sent_keys = [key for key in history.sent_keys if key is not None]
     stored = find([*(key for key in sent_keys if key not in known), *newest])
     if not known:
         return stored
-    return known | stored if stored else find(sent_keys)
+    return {**known, **stored} if stored else find(sent_keys)
 
 
 def _is_confirmed(sent: Sequence[str], reasoning: str | None, blocks: Sequence[Block]) -> bool:
@@ -315,25 +318,6 @@ def _prepare(
     )
 
 
-_DETAILS: Stage[Message, tuple[Message, ...]] = Stage("details", lambda message: 2 * message.byte_size)
-
-
-def add_details(
-    prepared: PreparedRequest, namespace: bytes, find: FindTexts, memory: ChatMemory = NO_MEMORY
-) -> PreparedRequest:
-    """The request with the list of details beside each reasoning that came with one."""
-    lookup = memory.look_up(_DETAILS, prepared.request.messages, namespace)
-    new = prepared.request.messages[lookup.count :]
-    keys = [details_key(namespace, message.reasoning) if message.reasoning else None for message in new]
-    stored = find([key for key in keys if key is not None])
-    # If several lists have the same text, take the oldest: it was sent before.
-    pairs = zip(new, keys, strict=True)
-    added = [message._replace(details=stored[key][-1]) if key in stored else message for message, key in pairs]
-    messages = (*(lookup.result or ()), *added)
-    lookup.store(messages)
-    return prepared._replace(request=prepared.request._replace(messages=messages))
-
-
 def _missing_reasoning(count: int) -> MissingReasoning:
     return MissingReasoning(
         f"The reasoning of {count} earlier assistant message(s) is not available, and missing_reasoning_strategy is "
@@ -359,15 +343,38 @@ class _RestoredTurn(NamedTuple):
 
 
 class _RestoredTurns(NamedTuple):
-    """The assistants of a history by index, the texts of their sent keys, and how many requests used these texts."""
+    """The assistants of a history by index, the texts of their sent keys, and how many requests used these texts.
 
-    turns: Mapping[int, _RestoredTurn]
-    sent: dict[bytes, list[str]]
-    uses: int
+    `settled` counts the messages up to the last turn that, like all before it, was restored from what this chat had
+    sent: the next request restores them the same way while it gets the same texts.
+    """
+
+    turns: Mapping[int, _RestoredTurn] = MappingProxyType({})
+    sent: Mapping[bytes, list[str]] = MappingProxyType({})
+    uses: int = 0
+    settled: int = 0
+
+    def count_settled(self, history: History, stored: StoredTexts) -> int:
+        """The messages that need not be looked at again; 0 if their texts were read anew."""
+        if not self.settled:
+            return 0
+        # Either all texts of settled turns are the same objects, or none is: see _find_sent.
+        last = self.settled - 1
+        return self.settled if stored.get(history.sent_keys[last] or b"") is self.turns[last].sent else 0
+
+
+_NOTHING_RESTORED = _RestoredTurns()
 
 
 # The same TurnKeys object always means the same turn after the same history.
 _RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore", lambda keys: 0)
+
+
+def _look_up_restored(
+    request: ChatRequest, history: History, memory: ChatMemory
+) -> Lookup[TurnKeys | None, _RestoredTurns]:
+    # All but the messages that decides how much their reasoning is needed.
+    return memory.look_up(_RESTORE, history.keys, (request.thinking, bool(request.tools or request.server_tools)))
 
 
 def restore(request: ChatRequest, history: History, stored: StoredTexts, memory: ChatMemory = NO_MEMORY) -> Restoration:
@@ -375,14 +382,18 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
     messages = list(request.messages)
     if not any(history.keys):
         # The first question of a chat.
-        return Restoration(repair(messages), (), ())
+        return Restoration(repair(messages, memory), (), ())
     aliases: list[KeyAlias | None] = []
-    lookup = memory.look_up(_RESTORE, history.keys)
+    lookup = _look_up_restored(request, history, memory)
     # This history when it was shorter.
-    before = lookup.result or _RestoredTurns({}, {}, 0)
-    restored: dict[int, _RestoredTurn] = {}
-    sent_texts: dict[bytes, list[str]] = {}
-    for index, need in enumerate(reasoning_needs(request)):
+    before = lookup.result or _NOTHING_RESTORED
+    settled = start = before.count_settled(history, stored)
+    is_settled = True
+    restored = {index: turn for index, turn in before.turns.items() if index < start}
+    for index, known in restored.items():
+        messages[index] = known.message
+    sent_texts = dict(before.sent) if start else {}
+    for index, need in enumerate(reasoning_needs(request, start), start):
         keys, sent_key = history.keys[index], history.sent_keys[index]
         if keys is None:
             continue
@@ -392,9 +403,12 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         former = before.turns.get(index)
         if former is not None and former.is_unchanged(need, sent) and keys.exact not in stored:
             # As for the last request: nothing else was looked up for it.
+            if is_settled := is_settled and _is_confirmed(sent or (), messages[index].reasoning, history.blocks[index]):
+                settled = index + 1
             restored[index] = former
             messages[index] = former.message
             continue
+        is_settled = False
         blocks = _open_partial_block(history.blocks[index], keys, stored)
         shown = blocks[0] if blocks and blocks[0].start == 0 else None
         match = match_sent(sent, shown) or match_turn(keys, stored, shown)
@@ -417,9 +431,9 @@ def restore(request: ChatRequest, history: History, stored: StoredTexts, memory:
         if sent_key is not None and sent is None and need is not ReasoningNeed.NONE:
             aliases.append(_sent_alias(new, keys, sent_key, stored))
     uses = before.uses + 1 if before.uses < _MOST_USES else 0
-    lookup.store(_RestoredTurns(restored, sent_texts, uses), sum([new.size for new in restored.values()]))
+    lookup.store(_RestoredTurns(restored, sent_texts, uses, settled), sum([new.size for new in restored.values()]))
     turns = tuple([new.turn for new in restored.values()])
-    return Restoration(repair(messages), turns, tuple(filter(None, aliases)))
+    return Restoration(repair(messages, memory), turns, tuple(filter(None, aliases)))
 
 
 def _open_partial_block(blocks: Sequence[Block], keys: TurnKeys, stored: StoredTexts) -> Sequence[Block]:

@@ -19,9 +19,9 @@ FILE = 'value = look_up("…")\n' * 800
 SEALED = "reasoning.encrypted_content"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 STAGES = {
-    CHAT: {"decode", "parse messages", "identify", "restore", "encode"},
-    RESPONSES: {"decode", "unseal", "parse items", "identify", "restore", "encode"},
-    MESSAGES: {"decode", "unseal", "parse messages", "identify", "restore", "encode"},
+    CHAT: {"decode", "parse messages", "finish", "identify", "restore", "repair", "encode"},
+    RESPONSES: {"decode", "unseal", "parse items", "finish", "identify", "restore", "repair", "encode"},
+    MESSAGES: {"decode", "unseal", "parse messages", "finish", "identify", "restore", "repair", "encode"},
 }
 # Random ids, times, and what is sealed with a random secret.
 VOLATILE = re.compile(

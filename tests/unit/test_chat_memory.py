@@ -1,3 +1,4 @@
+import itertools
 import unittest
 from typing import Any
 from unittest import mock
@@ -56,6 +57,7 @@ class ChatMemoryTest(unittest.TestCase):
         self.assertEqual((20, "one's"), self.known(self.items, conditions="one"))
 
     def test_all_stages_share_one_budget_and_the_least_recently_used_leave(self) -> None:
+        self.memory = ChatMemory(1_000_000, itertools.count(0, 60).__next__)
         chats = [items(15) for _ in range(200)]
         often = items(15)
         for chat in chats:
@@ -69,8 +71,36 @@ class ChatMemoryTest(unittest.TestCase):
         self.assertEqual(sorted(counts), counts)
         self.assertLess(20, counts.count(15))
 
+    def test_of_more_busy_chats_than_fit_most_stay_known(self) -> None:
+        # A round of all chats every second; each has room for its entries in two stages.
+        clock = iter(second for second in range(1000) for _ in range(80))
+        self.memory = ChatMemory(1_000_000, clock.__next__)
+        chats = [items(15) for _ in range(40)]
+        for _ in range(5):
+            known = []
+            for chat in chats:
+                known.append(self.known(chat)[0])
+                for stage in (STAGE, OTHER):
+                    self.store(chat, "some", stage)
+        self.assertLessEqual(25, known.count(15), "the least recently used leave: all are forgotten before they return")
+        self.assertLessEqual(self.held(), 1_000_000)
+
+    def test_a_new_chat_takes_the_place_of_idle_ones(self) -> None:
+        now = [0.0]
+        self.memory = ChatMemory(110_000, lambda: now[0])
+        old, busy, new = [items(20) for _ in range(4)], items(20), items(20)
+        for chat in (*old, busy):
+            self.store(chat, "known")
+        now[0] = 30.0
+        self.store(new, "no room")
+        self.store(busy, "known")
+        self.assertEqual(0, self.known(new)[0])
+        now[0] = 61.0
+        self.store(new, "room")
+        self.assertEqual([0, 20, 20, 20, 20, 20], [self.known(chat)[0] for chat in (*old, busy, new)])
+
     def test_the_budget_is_a_share_of_the_machine_within_bounds(self) -> None:
-        for machine, megabytes in ((0, 64), (2 << 30, 64), (8 << 30, 128), (64 << 30, 256)):
+        for machine, megabytes in ((0, 64), (2 << 30, 64), (4 << 30, 128), (8 << 30, 256), (64 << 30, 256)):
             with self.subTest(machine), mock.patch.object(chat_memory, "_machine_bytes", return_value=machine):
                 self.assertEqual(megabytes << 20, ChatMemory()._max_bytes)
         self.assertGreater(chat_memory._machine_bytes(), -1)

@@ -24,8 +24,8 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode
 
 # More parallel calls than any model makes. A larger index is damaged data.
 _MAX_INDEX = 128
-# Lists of 40 tools of 1 kB: twenty of them.
-MAX_BYTES_OF_TOOLS = 2 * 1024 * 1024
+# Lists of 40 tools of 1 kB: thirty in each generation of the memo.
+MAX_BYTES_OF_TOOLS = 8 * 1024 * 1024
 
 _ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.byte_size)
 _tools: Memo[bytes, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: len(key) + len(text))

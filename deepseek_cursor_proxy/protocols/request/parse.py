@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.conversation.memo import Memo
@@ -37,6 +37,7 @@ _MAX_TOKENS = 393_216
 # The characters that DeepSeek accepts in a user_id; OpenAI's `user` may hold anything.
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 
+_FINISH: Stage[Message, tuple[Message, ...]] = Stage("finish", lambda message: 0)
 # An agent sends the same prompt all day: 20 to 60 kB.
 _prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.byte_size)
 
@@ -46,7 +47,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     requested_model = optional_name(body, "model") or config.upstream_model
     model = model_resolver.resolve(requested_model, config)
     has_beta = _has_beta(config)
-    source = _find_history(body)
+    source = _find_history(body, memory)
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
     server_api = api if config.server_tools == "pass" else None
     tool_set = tools.read(body, declared, keep_strict=has_beta, server_api=server_api)
@@ -217,7 +218,7 @@ class _HistorySource(NamedTuple):
     are_items: bool
 
 
-def _find_history(body: Json) -> _HistorySource:
+def _find_history(body: Json, memory: ChatMemory) -> _HistorySource:
     messages = body.get("messages")
     has_items = body.get("input") is not None or body.get("instructions") is not None
     if messages in (None, []) and has_items:
@@ -225,7 +226,8 @@ def _find_history(body: Json) -> _HistorySource:
     if not isinstance(messages, list):
         raise bad_field("messages", "a list")
     # A chat message has a role, which no item needs.
-    others = [message for message in messages if isinstance(message, dict) and "role" not in message]
+    new = messages[chat_messages.count_known(messages, memory) :]
+    others = [message for message in new if isinstance(message, dict) and "role" not in message]
     return _HistorySource(messages, "messages", any(map(responses_items.is_item, others)))
 
 
@@ -249,10 +251,22 @@ def _read_history(
     if not messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
-    custom, known = tool_set.custom, tool_set.names
-    messages = tuple(
-        [wrap_custom_calls(message, custom, known) if message.tool_calls else message for message in messages]
-    )
+    return _finish(ParsedHistory(messages, dropped), tool_set, memory, has_beta=has_beta)
+
+
+def _finish(history: ParsedHistory, tool_set: tools.ToolSet, memory: ChatMemory, *, has_beta: bool) -> ParsedHistory:
+    """The history with its custom calls wrapped, and `prefix` only where DeepSeek takes it."""
+    messages, dropped = history
+    custom, known = frozenset(tool_set.custom), frozenset(tool_set.names)
+    lookup = memory.look_up(_FINISH, messages, (custom, known))
+    new = [
+        wrap_custom_calls(message, custom, known) if message.tool_calls else message
+        for message in messages[lookup.count :]
+    ]
+    messages = (*(lookup.result or ()), *new)
+    if True not in [message.prefix for message in new]:
+        lookup.store(messages)
+        return ParsedHistory(messages, dropped)
     # Only DeepSeek's beta path accepts it, on the last message.
     misplaced = messages[:-1] if has_beta else messages
     if True in [message.prefix for message in misplaced]:

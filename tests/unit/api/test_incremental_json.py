@@ -148,6 +148,27 @@ class TestIncrementalJson(unittest.TestCase):
                     for _ in range(2):
                         self.assert_read_alike(bodies, encode_json(body))
 
+    def test_a_long_chat_is_compared_in_a_few_pieces(self) -> None:
+        bodies = Bodies()
+        for turns in range(1, 100):
+            bodies.decode(encode_json(chat(turns, stream=True)))
+        (prefix,) = bodies.prefixes()
+        self.assertEqual(encode_json(chat(99))[:-2], b"".join(prefix.pieces))
+        self.assertLessEqual(len(prefix.pieces), 8)
+
+    def test_a_changed_message_is_read_again_with_all_after_it(self) -> None:
+        for at in range(30):
+            with self.subTest(at):
+                bodies, body = Bodies(), chat(1)
+                for turns in range(2, 30, 3):
+                    body = chat(turns)
+                    before = bodies.decode(encode_json(body))
+                body["messages"][min(at, 28)] = {"role": "user", "content": "other"}
+                after = bodies.decode(encode_json(body))
+                self.assertEqual(body, after)
+                same = [one is other for one, other in zip(before["messages"], after["messages"], strict=True)]
+                self.assertEqual(min(at, 28), sum(same))
+
     def test_a_crowd_is_refused_however_it_came_about(self) -> None:
         bodies = Bodies()
         with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(incremental_json, "MAX_JSON_VALUES", 40):
@@ -159,7 +180,7 @@ class TestIncrementalJson(unittest.TestCase):
         for number in range(50):
             bodies.decode(encode_json({"messages": [{"content": f"{number}" + "x" * 3000}, 2]}))
             bodies.decode(encode_json({"messages": [{"content": "x" * 30_000}]}))
-        known = [prefix.length for prefix in bodies.prefixes()]
+        known = [prefix.last.end for prefix in bodies.prefixes()]
         self.assertLess(0, sum(known))
         self.assertLess(2 * sum(known), 40_000)
 

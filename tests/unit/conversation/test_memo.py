@@ -1,8 +1,11 @@
 import gc
 import json
+import marshal
 import unittest
 from sys import maxsize
+from unittest import mock
 
+from deepseek_cursor_proxy.conversation import memo
 from deepseek_cursor_proxy.conversation.memo import Memo, guess_size, json_size, size_of, value_key
 from tests.support.threads import run_at_once
 from tests.support.traced_memory import traced_memory
@@ -39,6 +42,16 @@ class TestSizes(unittest.TestCase):
         values = [json.loads(text) for text in written for _ in range(2)]
         keys = [value_key(value) for _ in range(2) for value in values]
         self.assertEqual([at // 2 for at in range(len(values))] * 2, [keys.index(key) // 2 for key in keys])
+
+    def test_sixteen_agents_with_forty_tools_each_are_known(self) -> None:
+        agents = [[{"name": f"tool {agent} {n}", "text": f"{n}" * 600} for n in range(40)] for agent in range(16)]
+        with mock.patch.object(memo.marshal, "dumps", side_effect=marshal.dumps) as dumps:
+            for _ in range(3):
+                dumps.reset_mock()
+                for tools in agents:
+                    for tool in tools:
+                        value_key(tool)
+        self.assertEqual(0, dumps.call_count)
 
     def test_a_huge_value_is_not_measured_to_its_end(self) -> None:
         self.assertEqual(maxsize, json_size({"content": "x" * 5_000_000}))

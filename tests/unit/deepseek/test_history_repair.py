@@ -3,6 +3,7 @@ import random
 import unittest
 from unittest import mock
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek import history_repair
 from deepseek_cursor_proxy.deepseek.apis import chat_api
@@ -47,6 +48,19 @@ class TestRepair(unittest.TestCase):
                 self.assertEqual(repair(history), repaired, history)
             in_order += history_repair._is_in_order(history)
         self.assertGreater(in_order, width(50, 200))
+
+    def test_messages_in_order_are_not_looked_at_again(self) -> None:
+        memory, history, looked_at = ChatMemory(), [U], []
+        with mock.patch.object(history_repair, "_is_in_order", side_effect=history_repair._is_in_order) as check:
+            for number in range(20):
+                history += [calls(str(number)), result(str(number))]
+                self.assertEqual(repair(history), repair(history, memory))
+                looked_at.append(len(check.call_args.args[0]))
+        self.assertEqual([2] * 10, looked_at[-10:])
+        self.assertEqual(repair(history), repair(history, memory))
+        for damaged in ([*history, calls("x"), U2], [*history, result("x")], [*history[:20], *history[21:]]):
+            self.assertEqual(repair(damaged), repair(damaged, memory))
+            self.assertNotEqual({}, repair(damaged, memory).repairs)
 
     def test_each_kind_of_damage_gets_its_repair(self) -> None:
         x, y, x2, y2, empty = result("1", "x"), result("1", "y"), result("2", "x"), result("2", "y"), assistant()

@@ -1,12 +1,13 @@
 import unittest
 from collections import Counter
 from collections.abc import Collection, Sequence
+from unittest import mock
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
+from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
-from deepseek_cursor_proxy.reasoning import identity
+from deepseek_cursor_proxy.reasoning import identity, restore
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, look_up, prepare, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
@@ -429,6 +430,50 @@ class TestGrownHistory(unittest.TestCase):
         sent_keys = sum(message.role == "assistant" for message in messages)
         # The exact key of the last turn is always looked up.
         self.assertEqual({1: 200, sent_keys + 1: 2}, Counter(sizes[-202:]))
+
+    def test_a_turn_that_was_sent_twice_is_not_looked_at_again(self) -> None:
+        """16 chats of 200 turns took 1.6 times as long as one: every turn of theirs had left the CPU's cache."""
+        found = self.memory.found
+
+        def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
+            return {key: list(found[key]) for key in keys if key in found}
+
+        chat, looked_at, expected = [S, U], [], [S, U]
+        with (
+            mock.patch.object(restore, "_is_confirmed", side_effect=restore._is_confirmed) as confirmed,
+            mock.patch.object(restore._RestoredTurn, "is_unchanged", autospec=True) as unchanged,
+        ):
+            unchanged.side_effect = lambda turn, need, sent: turn.sent is sent is not None and turn.turn.need is need
+            for number in range(30):
+                call_id = f"call_00_{number:024x}b"
+                answer = assistant("I look.", (call_id, "read_file", "{}"))
+                self.memory.record(chat, answer, f"thought {number}")
+                chat += [answer, result(call_id)]
+                expected += [answer._replace(reasoning=f"thought {number}"), result(call_id)]
+                turns = find_turns(ME, _request(chat, True, True), find, self.memory.chats)
+                prepared = prepare(turns.request, turns.history, turns.stored, "placeholder", self.memory.chats)
+                self.memory.record_aliases(prepared)
+                self.assertEqual(tuple(expected), prepared.request.messages)
+                self.assertEqual(number + 1, len(prepared.turns))
+                looked_at.append(confirmed.call_count + unchanged.call_count)
+                confirmed.reset_mock()
+                unchanged.reset_mock()
+        self.assertLessEqual(max(looked_at[10:]), 6)
+
+    def test_a_settled_chat_is_restored_like_a_new_one(self) -> None:
+        chats, found = self.memory.chats, self.memory.found
+
+        def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
+            return {key: list(found[key]) for key in keys if key in found}
+
+        ends = [at for at, message in enumerate(self.chat, 1) if message.role == "tool"]
+        for end, tools in ((end, tools) for end in ends[2:] for tools in (True, True, False, True)):
+            request = _request(self.chat[:end], tools, True)
+            known, new = (find_turns(ME, request, find, memory) for memory in (chats, NO_MEMORY))
+            prepared = prepare(known.request, known.history, known.stored, "placeholder", chats)
+            anew = prepare(new.request, new.history, new.stored, "placeholder")
+            self.assertEqual((anew.request, anew.turns), (prepared.request, prepared.turns))
+            self.memory.record_aliases(prepared)
 
     def test_a_cleared_store_is_cleared_for_chats_in_memory_too(self) -> None:
         request, chats, known = _request(self.chat[:-2], True, True), self.memory.chats, self.memory.found
