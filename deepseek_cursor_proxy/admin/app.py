@@ -133,7 +133,10 @@ class AdminApp:
         reasons += why_not_ready(self._context.services(), self._context.probes)
         if reasons:
             return _json({"status": "not ready", "reasons": reasons}, 503)
-        return _json({"status": "ready"})
+        shared = self._context.services().shared
+        # Without its engine the proxy goes on alone: a balancer that took it away would help no client.
+        engine = {} if shared is None else {"engine": shared.fault or "shared"}
+        return _json({"status": "ready", **engine})
 
 
 def _json(value: object, status: int = 200) -> HttpReply:

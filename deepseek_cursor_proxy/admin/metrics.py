@@ -65,6 +65,9 @@ def _current(context: AdminContext, services: Services) -> Iterator[Metric]:
     yield rows
     yield _metric("dcp_store_bytes", "Size of the store's file.", size.bytes)
     yield _metric("dcp_store_faults_total", "Times that the store could not be used.", database.fault_count, "counter")
+    if services.shared is not None:
+        help = "1 if this proxy shares its state on the engine, 0 while it goes on alone."
+        yield _metric("dcp_engine_up", help, int(not services.shared.fault))
 
 
 def _limit_names(context: AdminContext) -> set[str]:

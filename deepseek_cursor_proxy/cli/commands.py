@@ -67,6 +67,7 @@ _CONFIG_COMMANDS = (
     Command("path", "where the configuration file is", _config_show_path),
 )
 _STORE_COMMANDS = (
+    Command("secret", "the secret that all proxies of one engine need", "store:print_secret"),
     Command("stats", "how much is stored", "store:print_stats"),
     Command(
         "clear",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
-from deepseek_cursor_proxy.cli.store import clear, open_store
+from deepseek_cursor_proxy.cli.store import check_engine, clear, open_store
 from deepseek_cursor_proxy.cli.welcome import Addresses, access_lines, welcome_text
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig, template
@@ -64,6 +64,7 @@ def _serve(
     config = loaded.config
     # Before anything is started: raises StartupError for a bad DEEPSEEK_API_KEY.
     access = Access(config)
+    check_engine(config)
     # A job holds as many descriptors as a client.
     raise_limits(config.max_connections + config.background_workers + config.background_queue + _ADMIN_CONNECTIONS)
     with contextlib.ExitStack() as stack:

@@ -11,6 +11,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret, given_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
@@ -57,6 +58,23 @@ def print_stats(options: dict[str, Any]) -> None:
     totals, saved = cache.totals, format_amount(cache.totals.money, config.currency)
     print(f"cache        {cache.entries:,} answers, {cache.bytes:,} bytes")
     print(f"cache use    {totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved")
+
+
+def print_secret(options: dict[str, Any]) -> None:
+    """Print the installation secret, for `secret_file` of the other proxies."""
+    config = load(options).config
+    secret = InstallationSecret(expand_home(config.reasoning_content_path), given_secret(config.secret_file))
+    print(secret.read().hex())
+
+
+def check_engine(config: ProxyConfig) -> None:
+    """Raise StartupError for an address or a secret that cannot be used; nothing is connected."""
+    given_secret(config.secret_file)
+    if config.store is not None:
+        # Imported late: most proxies have no engine.
+        from deepseek_cursor_proxy.storage.resp.address import EngineAddress
+
+        EngineAddress.parse(config.store)
 
 
 def add_clear_flags(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,8 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 
 ENVIRONMENT_PREFIX = "DEEPSEEK_CURSOR_PROXY_"
+# The installation secret itself, and therefore no setting.
+SECRET_VARIABLE = "DEEPSEEK_CURSOR_PROXY_SECRET"
 
 _BOOL_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -33,6 +35,8 @@ class SettingOptions(TypedDict, total=False):
     check: "EntryParser"
     # Its choices `on` and `off` may also be written as true, false and a flag without a value.
     switch: bool
+    # It may have a password in it.
+    secret: bool
     # A reload of the configuration does not change it.
     needs_restart: bool
     # Heading in `--help` of this setting and those that follow, up to the next heading.
@@ -61,6 +65,7 @@ class Setting(NamedTuple):
     item: "EntryParser | None" = None
     check: "EntryParser | None" = None
     switch: bool = False
+    secret: bool = False
     needs_restart: bool = False
     group: str = ""
 
@@ -75,8 +80,8 @@ class Setting(NamedTuple):
 
     @property
     def is_secret(self) -> bool:
-        """Whether its value is a key, or a list of keys."""
-        return self.kind is AccessKey or self.item is access_key
+        """Whether its value is or has a key or password, or a list of keys."""
+        return self.secret or self.kind is AccessKey or self.item is access_key
 
     @property
     def environment(self) -> str:

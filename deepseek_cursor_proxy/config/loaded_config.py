@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from deepseek_cursor_proxy.config import https_proxy
 from deepseek_cursor_proxy.config.declaration import (
     ENVIRONMENT_PREFIX,
+    SECRET_VARIABLE,
     Setting,
     SettingsTable,
     nearest,
@@ -187,7 +188,7 @@ def _sources(
         for name, value in settings.items():
             yield name, value, file
     for name, value in sorted(environment.items()):
-        if name.startswith(ENVIRONMENT_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX) and name != SECRET_VARIABLE:
             yield name.removeprefix(ENVIRONMENT_PREFIX).lower(), value, f"environment {name}"
     for name, value in flags.items():
         yield name, value, f"flag --{name.replace('_', '-')}"

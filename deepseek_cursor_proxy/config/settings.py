@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.config.values import (
     price_entry,
     public_host,
     raw_field,
+    store_url,
     tunnel_address,
     tunnel_choice,
 )
@@ -174,6 +175,16 @@ class ProxyConfig:
         "where reasoning is kept; :memory: keeps it until the proxy stops",
         needs_restart=True,
         group="stored reasoning and responses",
+    )
+    store: str | None = setting(
+        None,
+        "redis://host or valkey://host: a server on which several proxies share reasoning and responses",
+        check=store_url,
+        secret=True,
+        needs_restart=True,
+    )
+    secret_file: Path | None = setting(
+        None, "the secret that all proxies of one engine have (`store secret` prints one)", needs_restart=True
     )
     reasoning_cache_max_age_seconds: int = _amount(
         30 * 24 * 3600, "a reasoning is forgotten this many seconds after its last use", needs_restart=True

@@ -39,6 +39,21 @@ def base_url(key: str, value: Any, origin: str) -> str:
     return value.rstrip("/")
 
 
+class StoreUrl(str):
+    """The URL of an engine; `config show` prints it without its password."""
+
+    def toml(self) -> str:
+        return re.sub(r"(://[^:@/]*:).*@", r"\1***@", self)
+
+
+def store_url(key: str, value: Any, origin: str) -> StoreUrl:
+    """Check the scheme of an engine's URL; `storage.resp.address` parses the rest."""
+    url = StoreUrl(value)
+    if url.partition("://")[0] not in ("redis", "rediss", "valkey", "valkeys"):
+        raise refusal(key, url.toml(), "is not a URL such as redis://user:password@host:6379/0", origin)
+    return url
+
+
 def public_host(key: str, value: Any, origin: str) -> str:
     """Parse an entry of public_hosts: the name of the proxy in the user's own tunnel or reverse proxy."""
     name = value.strip().lower().removesuffix(".") if isinstance(value, str) else ""

@@ -62,7 +62,7 @@ class AttemptContext:
         self.services = services
         self.report = context.report
         self.upstream_api = generation.upstream_api
-        find, memory = services.reasoning_store.find, services.memory
+        find, memory = services.reasoning_store.finder(context.namespace), services.memory
         # The client's request, with what is stored for its turns.
         self.found = found = find_turns(context.namespace, generation.request, find, memory, generation.client_messages)
         self.tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
@@ -160,7 +160,8 @@ class Attempt:
         """Bring the request into the form of the upstream's API, and its tools in order."""
         self._restored = prepared = restored
         shared, services = self._shared, self._shared.services
-        namespace, find, memory = shared.context.namespace, services.reasoning_store.find, services.memory
+        namespace, memory = shared.context.namespace, services.memory
+        find = services.reasoning_store.finder(namespace)
         if self.api.host.form is ReasoningForm.DETAILS:
             prepared = add_details(prepared, namespace, find, memory)
         if self.api.runs_server_tools:

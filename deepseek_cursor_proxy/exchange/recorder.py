@@ -69,7 +69,7 @@ class TurnRecorder:
             turns = [message, message._replace(tool_calls=whole)] if has_incomplete else [message]
             self._record(turns, self._reply.reasoning_before_calls(), attempt)
         if attempt.prepared.aliases and not self._has_stored_aliases:
-            self._store.record((), attempt.prepared.aliases)
+            self._store.record((), attempt.prepared.aliases, caller=self._namespace)
 
     def _record(self, turns: Sequence[Message], shown: str | None, attempt: Attempt) -> None:
         """Store the reasoning of turns, under the keys of every form in which the client may echo them.
@@ -110,7 +110,8 @@ class TurnRecorder:
             merged = [(record_keys, reasoning) for reasoning, record_keys in keys_of.items()]
             is_searched = any(turn.server_items is not None for turn in turns)
             can_wait = not (has_calls or is_searched or rules.is_in_tool_loop(prepared.request))
-            self._store.record(merged, (*prepared.aliases, *partial), self._stored, can_wait=can_wait)
+            aliases = (*prepared.aliases, *partial)
+            self._store.record(merged, aliases, self._stored, can_wait=can_wait, caller=self._namespace)
             self._has_stored_aliases = True
             self._stored.update((record_keys[0], reasoning) for record_keys, reasoning in new + extras)
 

@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.storage.answers import CachedAnswers, PictureDescriptions
 from deepseek_cursor_proxy.storage.learned import KeyNamespaces, ReasoningForms
-from deepseek_cursor_proxy.storage.private_files import InstallationSecret
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret, given_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
@@ -35,6 +35,7 @@ from deepseek_cursor_proxy.usage.prices import PriceList
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.config.named_keys import NamedKey
+    from deepseek_cursor_proxy.storage.shared.state import SharedState
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class Services:
     ledger: UsageLedger
     # Seals the reasoning that clients hold for us.
     secret: InstallationSecret
+    # What several proxies share; None without an engine.
+    shared: "SharedState | None"
     # Numbers requests for the log; next() on a count is atomic.
     numbers: Iterator[int]
 
@@ -76,6 +79,8 @@ class Services:
         _warn_of_pictures(config)
         client = UpstreamClient(config)
         database, pruning = reasoning_store.database, reasoning_store.pruning
+        secret = InstallationSecret(Path(database.path), given_secret(config.secret_file))
+        shared = _open_shared(config, secret, reasoning_store) if config.store else None
         max_age, forms = config.reasoning_cache_max_age_seconds, ReasoningForms(database)
         request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
         ledger = UsageLedger(
@@ -93,6 +98,8 @@ class Services:
             max_bytes=config.reasoning_cache_max_bytes,
             pruning=pruning,
         )
+        if shared is not None:
+            responses.share(shared)
         if count := responses.fail_orphans():
             _log.warning("%d stored responses were not finished when the proxy last stopped and are failed now", count)
         cached_answers = CachedAnswers(
@@ -121,7 +128,8 @@ class Services:
             observers=_build_observers(config, request_log, ledger, sessions),
             request_log=request_log,
             sessions=sessions,
-            secret=InstallationSecret(Path(database.path)),
+            secret=secret,
+            shared=shared,
             ledger=ledger,
             numbers=itertools.count(1),
         )
@@ -173,6 +181,21 @@ class Services:
         self.picture_descriptions.close()
         self.counter.close()
         self.upstream.close()
+        if self.shared is not None:
+            self.shared.close()
+
+
+def _open_shared(config: ProxyConfig, secret: InstallationSecret, reasonings: ReasoningStore) -> "SharedState":
+    # Only here: most proxies have no engine, and are smaller without these modules.
+    from deepseek_cursor_proxy.reasoning.sealed import Sealer
+    from deepseek_cursor_proxy.storage.shared.reasonings import SharedReasonings
+    from deepseek_cursor_proxy.storage.shared.state import SharedState
+
+    assert config.store is not None
+    shared = SharedState(config.store, secret.read(), reasonings.database, Sealer, durability=config.durability)
+    reasonings.share(SharedReasonings(shared, config.reasoning_cache_max_age_seconds))
+    shared.open()
+    return shared
 
 
 def _warn_of_pictures(config: ProxyConfig) -> None:

@@ -39,9 +39,12 @@ class Sealer:
 
     def seal(self, reasoning: str) -> str:
         # A stopped answer may end with half of a surrogate pair.
-        packed = compress(reasoning.encode("utf-8", "surrogatepass"))
+        return _VERSION + urlsafe_b64encode(self.seal_bytes(reasoning.encode("utf-8", "surrogatepass"))).decode()
+
+    def seal_bytes(self, data: bytes) -> bytes:
+        packed = compress(data)
         seal = self._authenticate(packed)
-        return _VERSION + urlsafe_b64encode(seal + self._xor_stream(packed, seal)).decode()
+        return seal + self._xor_stream(packed, seal)
 
     def open(self, sealed: str, most: int) -> bytes | None:
         """The reasoning in UTF-8, cut one byte after `most`; None unless we sealed it for this caller."""
@@ -55,6 +58,9 @@ class Sealer:
         if urlsafe_b64encode(raw) != encoded:
             # Python skips characters that are not of the alphabet.
             return None
+        return self.open_bytes(raw, most)
+
+    def open_bytes(self, raw: bytes, most: int) -> bytes | None:
         seal, packed = raw[:_SEAL_BYTES], self._xor_stream(raw[_SEAL_BYTES:], raw[:_SEAL_BYTES])
         if not hmac.compare_digest(seal, self._authenticate(packed)):
             return None

@@ -9,6 +9,7 @@
     store, faults                    Store: opens, reopens and closes the file; the faults that it may have
     sqlite/                          the engine: connections, transactions, migrations, and all SQL
     resp/                            a client for Redis and Valkey
+    shared/                          what several proxies share on Redis or Valkey, and what waits for it
     steady_clock                     the clock by which rows are too old
     private_files                    files that only their owner reads; the secret beside the store
 

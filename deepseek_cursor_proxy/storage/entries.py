@@ -2,7 +2,8 @@
 
 This is the contract of an engine. There is one, `sqlite/`; another one in its place offers the same calls. They raise
 Unusable for a fault of the file, and Refused for an entry that the engine does not take. Keys and values are bytes,
-text and numbers: columns for SQLite, to be packed by an engine that knows bytes alone.
+text and numbers: columns for SQLite, to be packed by an engine that knows bytes alone. What several proxies share is
+also on a server, by the same rules (`shared/`).
 
 The file (`sqlite.database.Database`)
     path, fault, fault_count     `fault` is the known one, or None; until `reopen`, what it stops raises it at once
@@ -89,6 +90,7 @@ class ReasoningEntry(NamedTuple):
     previous        the shorter text that the same answer recorded before it went on thinking; it is replaced
     extends         a key under which the same answer recorded the same text before further tool calls
     unless_known    nothing is written if the file knows one of these keys
+    caller          whose it is; empty if that is not known
     """
 
     keys: tuple[bytes, ...]
@@ -97,6 +99,7 @@ class ReasoningEntry(NamedTuple):
     previous: bytes | None = None
     extends: bytes | None = None
     unless_known: tuple[bytes, ...] = ()
+    caller: bytes = b""
 
 
 class StoreStats(NamedTuple):
@@ -133,6 +136,14 @@ class ResponseChange(NamedTuple):
     id: str
     row: ResponseRow | None
     may_insert: bool = False
+
+
+class BacklogEntry(NamedTuple):
+    """A script that the engine has not run: its name, its key, and its arguments, packed."""
+
+    script: str
+    key: bytes
+    arguments: bytes
 
 
 class CacheTotals(NamedTuple):

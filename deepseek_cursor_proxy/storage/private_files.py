@@ -10,9 +10,12 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import FileIO
 from pathlib import Path
+
+from deepseek_cursor_proxy.config.declaration import SECRET_VARIABLE
+from deepseek_cursor_proxy.errors import StartupError
 
 _log = logging.getLogger(__name__)
 
@@ -148,10 +151,11 @@ class InstallationSecret:
     If the file cannot be written, the secret is in memory; items sealed with it do not open after a restart.
     """
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, given: bytes | None = None) -> None:
+        """`given` is used in place of the file: the secret that several proxies share."""
         self._store = store
         self._lock = threading.Lock()
-        self._secret: bytes | None = None
+        self._secret = given
 
     def read(self) -> bytes:
         if self._secret is None:
@@ -174,6 +178,25 @@ class InstallationSecret:
                 error.strerror,
             )
             return new
+
+
+def given_secret(file: Path | None, environment: Mapping[str, str] = os.environ) -> bytes | None:
+    """The secret of DEEPSEEK_CURSOR_PROXY_SECRET or of a file; None if neither is set. Raises StartupError."""
+    text, origin = environment.get(SECRET_VARIABLE, ""), SECRET_VARIABLE
+    if not text and file is None:
+        return None
+    if not text and file is not None:
+        origin = f"secret_file {file}"
+        try:
+            raw = file.expanduser().read_bytes()
+        except (OSError, RuntimeError) as error:
+            raise StartupError(f"{origin} cannot be read: {error}") from None
+        if len(raw) == _SECRET_BYTES:
+            return raw
+        text = raw.decode("ascii", "replace")
+    if not re.fullmatch(r"[0-9A-Fa-f]{64}", text.strip()):
+        raise StartupError(f"{origin} does not hold a secret: 64 hexadecimal digits, as `store secret` prints them")
+    return bytes.fromhex(text.strip())
 
 
 def read_secret(store: Path) -> bytes | None:

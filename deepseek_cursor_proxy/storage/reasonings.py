@@ -9,16 +9,21 @@ prompt or answer is ever stored, only the reasoning itself.
 This store also owns the file, for all other stores.
 """
 
+import functools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from deepseek_cursor_proxy.storage.entries import Kind, ReasoningEntry, StoreStats, decode_text, encode_text
 from deepseek_cursor_proxy.storage.sqlite.rows import ReasoningRows, delete_all, newest_time
 from deepseek_cursor_proxy.storage.store import Store
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
+
+if TYPE_CHECKING:
+    # Most proxies have no engine, and are smaller without.
+    from deepseek_cursor_proxy.storage.shared.reasonings import SharedReasonings
 
 _log = logging.getLogger(__name__)
 
@@ -94,10 +99,21 @@ class ReasoningStore(Table[ReasoningEntry]):
         self.file = Store(path, durability, must_open=must_open)
         super().__init__(self.file.database, **options)
         self._writes_at_once = durability == "full"
+        # The same reasonings on an engine, which other proxies find.
+        self._shared: SharedReasonings | None = None
         self.file.open()
         with self._faults.guard("read the file"):
             self.rows.measure(is_exact=False)
             self.pruning.resume(lambda until: newest_time(self.database, until))
+
+    def share(self, shared: "SharedReasonings") -> None:
+        """Record on the engine too, before `record` returns, and look there for what others recorded."""
+        self._shared = shared
+        self._writes_at_once = True
+
+    def finder(self, caller: bytes) -> Callable[[Collection[bytes]], dict[bytes, list[str]]]:
+        """`find` for the reasonings of a caller."""
+        return self.find if self._shared is None else functools.partial(self.find, caller=caller)
 
     def record(
         self,
@@ -106,8 +122,11 @@ class ReasoningStore(Table[ReasoningEntry]):
         previous: Mapping[bytes, str] | None = None,
         *,
         can_wait: bool = False,
+        caller: bytes = b"",
     ) -> bool:
         """Store reasonings, each under all its keys, in one transaction. True if the file has them now.
+
+        On an engine they are by then, too, unless it cannot be used.
 
         An alias adds a key to a stored reasoning; see reasoning.restore.KeyAlias. It has the reasoning, because another
         chat may have recorded a different one under the same known key. `previous` has, by first key, what this answer
@@ -121,11 +140,14 @@ class ReasoningStore(Table[ReasoningEntry]):
                 _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
                 continue
             same = [key for key, known in before.items() if known == text and key != keys[0]]
-            new.append(ReasoningEntry(tuple(keys), text, None, before.get(keys[0]), same[0] if same else None))
+            extends = same[0] if same else None
+            new.append(ReasoningEntry(tuple(keys), text, None, before.get(keys[0]), extends, (), caller))
         for known, key, reasoning, unless in aliases:
-            new.append(ReasoningEntry((key,), encode_text(reasoning), known, unless_known=unless))
+            new.append(ReasoningEntry((key,), encode_text(reasoning), known, None, None, unless, caller))
         if not new:
             return False
+        if self._shared is not None:
+            self._shared.record(caller, new)
         if can_wait and not self._writes_at_once:
             # Decided now, as the file would: an entry that waits is found, whatever the file knows.
             turns = [entry for entry in new if entry.known_key is None and not entry.unless_known]
@@ -142,20 +164,36 @@ class ReasoningStore(Table[ReasoningEntry]):
         self.flush()
         return self._waiting.put(new) is not None
 
-    def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
+    def find(self, keys: Collection[bytes], caller: bytes = b"") -> dict[bytes, list[str]]:
         """The different reasonings recorded under each known key, newest first."""
         if not keys:
             return {}
+        shared = self._shared.find(caller, keys) if self._shared is not None else []
+        found: dict[bytes, list[str]] = {}
         # Waiting entries first: one that is just being written is found twice rather than not at all.
-        found = {key: [decode_text(each.text) for each in waiting] for key, waiting in self._waiting.find(keys).items()}
+        for key, waiting in self._waiting.find(keys).items():
+            _add_texts(found, [(key, each.text) for each in waiting])
         with self._faults.guard("look up"):
-            for key, blob in self.rows.find(list(keys)):
-                text = decode_text(blob)
-                if (texts := found.get(key)) is None:
-                    found[key] = [text]
-                elif text not in texts:
-                    texts.append(text)
-        return found
+            _add_texts(found, self.rows.find(list(keys)))
+        return self._add_shared(found, shared, caller) if shared else found
+
+    def _add_shared(
+        self, own: dict[bytes, list[str]], shared: Sequence[tuple[bytes, bytes]], caller: bytes
+    ) -> dict[bytes, list[str]]:
+        """What the file and the engine have. The file gets what it lacks, for a time without the engine."""
+        assert self._shared is not None
+        keys_of: dict[bytes, list[bytes]] = {}
+        for key, text in shared:
+            if key not in own:
+                keys_of.setdefault(text, []).append(key)
+        if keys_of:
+            # The newest last.
+            new = [ReasoningEntry(tuple(keys), text, caller=caller) for text, keys in reversed(keys_of.items())]
+            self.write_later(new)
+        on_engine: dict[bytes, list[str]] = {}
+        _add_texts(on_engine, shared)
+        newer, older = (own, on_engine) if self._shared.is_behind else (on_engine, own)
+        return {key: list(dict.fromkeys((*newer.get(key, ()), *older.get(key, ())))) for key in {**newer, **older}}
 
     def _write_entries(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
         self.rows.write(entries, is_retry)
@@ -184,3 +222,12 @@ class ReasoningStore(Table[ReasoningEntry]):
             # The uses of rows.
             self.rows.write([])
         self.database.close()
+
+
+def _add_texts(found: dict[bytes, list[str]], rows: Sequence[tuple[bytes, bytes]]) -> None:
+    for key, blob in rows:
+        text = decode_text(blob)
+        if (texts := found.get(key)) is None:
+            found[key] = [text]
+        elif text not in texts:
+            texts.append(text)

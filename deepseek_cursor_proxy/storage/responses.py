@@ -19,7 +19,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.conversation.memo import Memo
@@ -29,6 +29,11 @@ from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.sqlite.rows import ResponseRows
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
+
+if TYPE_CHECKING:
+    # Most proxies have no engine, and are smaller without.
+    from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
+    from deepseek_cursor_proxy.storage.shared.state import SharedState
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +134,15 @@ class ResponseStore(Table[ResponseChange]):
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         self._has_warned = False
+        # The same responses on an engine, which other proxies find.
+        self._shared: SharedResponses | None = None
         database.on_reopen(self._fail_owed_orphans)
+
+    def share(self, state: "SharedState") -> None:
+        """Store on the engine too, before a change returns, and find what other proxies stored."""
+        from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
+
+        self._shared = SharedResponses(state, self.kind.max_age_seconds, self._in_work.copy, _failed_body)
 
     # Changes …
 
@@ -193,7 +206,7 @@ class ResponseStore(Table[ResponseChange]):
             if (unaccepted := self._unaccepted.pop((caller, response_id), None)) is not None:
                 return self._is_alive(unaccepted)
             waiting = self._waiting.latest(caller, response_id)
-            row = waiting.row if waiting is not None else self._read(caller, response_id)
+            row = waiting.row if waiting is not None else self._find(caller, response_id)
             if row is None:
                 return False
             self._in_work.discard((caller, response_id))
@@ -225,7 +238,14 @@ class ResponseStore(Table[ResponseChange]):
 
     def _change(self, change: ResponseChange) -> bool:
         """Make a change in the file, or keep it waiting. True if the response was stored before, or is now."""
+        is_shared = self._shared.change(change) if self._shared is not None else None
+        if is_shared is False and change.row is not None:
+            # Another proxy has deleted it.
+            self.write(change._replace(row=None))
+            return False
         was_there: bool | None = self.write(change)
+        if is_shared:
+            return True
         if was_there is not None:
             self._has_warned = False
             return was_there
@@ -253,7 +273,7 @@ class ResponseStore(Table[ResponseChange]):
             row = row if self._is_alive(row) else None
         else:
             waiting = self._waiting.latest(caller, response_id)
-            row = waiting.row if waiting is not None else self._read(caller, response_id, with_events=with_events)
+            row = waiting.row if waiting is not None else self._find(caller, response_id, with_events=with_events)
         if row is None or not self._is_current(row):
             return None
         with self._faults.guard("look up"):
@@ -261,6 +281,17 @@ class ResponseStore(Table[ResponseChange]):
             body, items = self._unpack(row.body), self._unpack(row.input)
             return StoredResponse(body.value, items.value, events, body.json_bytes + items.json_bytes)
         return None
+
+    def _find(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
+        """The row on the engine, or in the file: first where the newer one is."""
+        if self._shared is None:
+            return self._read(caller, response_id, with_events=with_events)
+        if self._shared.is_behind and (row := self._read(caller, response_id, with_events=with_events)) is not None:
+            return row
+        row = self._shared.find(caller, response_id, with_events=with_events)
+        if row is None:
+            return self._read(caller, response_id, with_events=with_events)
+        return None if row.status == "deleted" else row
 
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
         """The row in the file; None if there is none or the file cannot be read."""
@@ -295,11 +326,7 @@ class ResponseStore(Table[ResponseChange]):
             failed = 0
             for number, caller, id, packed in self.rows.unfinished():
                 if (caller, id) not in self._in_work:
-                    # An unreadable one must not stay unfinished for ever.
-                    with contextlib.suppress(ValueError):
-                        body = {**json.loads(_decompress(packed)), "status": "failed", "error": _RESTARTED}
-                        packed = compress(encode_json(body))
-                    failed += self.rows.fail(number, packed, is_retry=is_retry)
+                    failed += self.rows.fail(number, _failed_body(packed), is_retry=is_retry)
             self._has_orphans = False
             return failed
 
@@ -310,11 +337,20 @@ class ResponseStore(Table[ResponseChange]):
     def close(self) -> None:
         """Write waiting changes; idempotent. The owner of the database closes it."""
         self._pruner.close()
+        if self._shared is not None:
+            self._shared.close()
         count = self._waiting.close()
         with self._faults.guard("catch up"):
             self._fail_owed_orphans()
         if count:
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
+
+
+def _failed_body(packed: bytes) -> bytes:
+    """The packed body of a response whose process died; an unreadable one must not stay unfinished for ever."""
+    with contextlib.suppress(ValueError):
+        return compress(encode_json({**json.loads(_decompress(packed)), "status": "failed", "error": _RESTARTED}))
+    return packed
 
 
 def _decompress(packed: bytes) -> bytes:

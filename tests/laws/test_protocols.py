@@ -48,34 +48,7 @@ class Visible:
         return Call(call_id, "read_file", json.dumps({"path": words(self.rng, 4), "n": [1, {"a": "é"}]}))
 
 
-class TestAllApis(SocketTestCase):
-    def test_every_reasoning_is_restored_byte_for_byte_and_only_in_its_chat(self) -> None:
-        for seed in range(width(3, 8)):
-            proxy = self.proxy(display_reasoning=seed % 3 > 0)
-            with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
-                for number in range(3):
-                    self.run_pair(seed, number, connection)
-        self.assertEqual([], self.fake.refused)
-
-    def test_a_chat_goes_on_in_another_api_after_a_restart(self) -> None:
-        rng = random.Random(1)
-        path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
-        conversation, visible = Conversation(CALLERS[0]), Visible(1, 1)
-        for number, api in enumerate(APIS * 3):
-            with contextlib.closing(RunningProxy(self.fake.url, ReasoningStore(path))) as proxy:
-                with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
-                    self.go_on(conversation, visible, f"thought {number} ", api, connection, rng)
-        self.assertEqual([], self.fake.refused)
-
-    def run_pair(self, seed: int, number: int, connection: http.client.HTTPConnection) -> None:
-        """Run the same conversation for two callers, each with its own choice of APIs."""
-        rng = random.Random(f"{seed} {number} who")
-        conversations = [(Conversation(key), Visible(seed, number)) for key in CALLERS]
-        for step in range(7):
-            for conversation, visible in conversations:
-                thought = f"{conversation.key} thinks {step}: "
-                self.go_on(conversation, visible, thought, rng.choice(APIS), connection, rng)
-
+class ConversationTestCase(SocketTestCase):
     def go_on(
         self,
         conversation: Conversation,
@@ -123,3 +96,32 @@ class TestAllApis(SocketTestCase):
         for other in CALLERS:
             if other != conversation.key:
                 self.assertNotIn(other, json.dumps(payload))
+
+
+class TestAllApis(ConversationTestCase):
+    def test_every_reasoning_is_restored_byte_for_byte_and_only_in_its_chat(self) -> None:
+        for seed in range(width(3, 8)):
+            proxy = self.proxy(display_reasoning=seed % 3 > 0)
+            with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+                for number in range(3):
+                    self.run_pair(seed, number, connection)
+        self.assertEqual([], self.fake.refused)
+
+    def test_a_chat_goes_on_in_another_api_after_a_restart(self) -> None:
+        rng = random.Random(1)
+        path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
+        conversation, visible = Conversation(CALLERS[0]), Visible(1, 1)
+        for number, api in enumerate(APIS * 3):
+            with contextlib.closing(RunningProxy(self.fake.url, ReasoningStore(path))) as proxy:
+                with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+                    self.go_on(conversation, visible, f"thought {number} ", api, connection, rng)
+        self.assertEqual([], self.fake.refused)
+
+    def run_pair(self, seed: int, number: int, connection: http.client.HTTPConnection) -> None:
+        """Run the same conversation for two callers, each with its own choice of APIs."""
+        rng = random.Random(f"{seed} {number} who")
+        conversations = [(Conversation(key), Visible(seed, number)) for key in CALLERS]
+        for step in range(7):
+            for conversation, visible in conversations:
+                thought = f"{conversation.key} thinks {step}: "
+                self.go_on(conversation, visible, thought, rng.choice(APIS), connection, rng)

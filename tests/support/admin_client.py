@@ -11,6 +11,7 @@ from typing import Any
 from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.http1 import sse
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase
 
 ADMIN_KEY = "sk-admin-key-of-the-tests"
@@ -26,9 +27,9 @@ class AdminCase(SocketTestCase):
         self.addCleanup(service.close)
         return service
 
-    def admin_proxy(self, **settings: Any) -> RunningProxy:
+    def admin_proxy(self, *store: ReasoningStore, **settings: Any) -> RunningProxy:
         """A proxy whose settings suit an admin listener of a test."""
-        return self.proxy(**{"admin_port": 0, "admin_key": ADMIN_KEY, **settings})
+        return self.proxy(*store, **{"admin_port": 0, "admin_key": ADMIN_KEY, **settings})
 
     def feed(self, admin: AdminService) -> "FeedReader":
         reader = FeedReader(admin.url)

@@ -31,7 +31,7 @@ class RunningProxy:
     """The proxy, built as outside code builds it, on a thread."""
 
     def __init__(
-        self, upstream_url: str, store: ReasoningStore | None = None, *, port: int = 0, **settings: Any
+        self, upstream_url: str, store: ReasoningStore | None = None, /, *, port: int = 0, **settings: Any
     ) -> None:
         self.store = store or ReasoningStore(":memory:")
         self.server = DeepSeekProxyServer(("127.0.0.1", port), DeepSeekProxyHandler)
@@ -83,7 +83,7 @@ class SocketTestCase(unittest.TestCase):
         """A folder that is gone after the test."""
         return Path(self.enterContext(tempfile.TemporaryDirectory()))
 
-    def proxy(self, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
+    def proxy(self, store: ReasoningStore | None = None, /, **settings: Any) -> RunningProxy:
         running = RunningProxy(settings.pop("upstream_base_url", self.fake.url), store, **settings)
         self.addCleanup(running.close)
         return running

@@ -51,6 +51,8 @@ class StoredEndpoint(Endpoint):
             return HttpReply.events(EventsAfter(events, number))
         if stored.events is None and stored.body["background"] and stored.body["status"] == "failed":
             return HttpReply.events(last_events(stored.body, number))
+        if stored.events is None and stored.body["status"] in ("queued", "in_progress"):
+            raise BadRequest("Another proxy makes this response. Ask for it without stream until then.", param="stream")
         if stored.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
         return HttpReply.events(EventsAfter(unpack_events(stored.events), number))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.storage.entries import (
+    BacklogEntry,
     CacheTotals,
     DayGroup,
     DaySums,
@@ -255,8 +256,10 @@ class ReasoningRows(Rows):
                 _delete_alike(connection, new, [row[0] for row in alike[_MOST_ALIKE // 2 :]])
             inserted = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now))
             id = inserted.lastrowid or 0
+        owners = {**dict.fromkeys(new.keys), new.keys[0]: new.caller or None}
         connection.executemany(
-            "INSERT OR IGNORE INTO keys (key, reasoning) VALUES (?, ?)", [(key, id) for key in set(new.keys)]
+            "INSERT OR IGNORE INTO keys (key, reasoning, caller) VALUES (?, ?, ?)",
+            [(key, id, caller) for key, caller in owners.items()],
         )
 
     def _use_resolution(self) -> float:
@@ -420,6 +423,27 @@ class UsageRows(Rows):
             return usage_rows.read_answered_keys(connection)
 
 
+class BacklogRows(Rows):
+    """What the engine has not got, oldest first."""
+
+    size = "length(arguments)"
+
+    def _write_one(self, connection: sqlite3.Connection, entry: BacklogEntry) -> None:
+        row = (*entry, self.clock.use_time())
+        connection.execute("INSERT INTO backlog (script, key, arguments, used_at) VALUES (?, ?, ?, ?)", row)
+
+    def oldest(self, most: int) -> list[tuple[tuple[int, float], BacklogEntry]]:
+        """The oldest entries, each with its number and time."""
+        with self.database.reader() as connection:
+            query = "SELECT id, used_at, script, key, arguments FROM backlog ORDER BY id LIMIT ?"
+            return [(row[:2], BacklogEntry(*row[2:])) for row in connection.execute(query, (most,))]
+
+    def delete(self, written: Sequence[tuple[int, float]]) -> None:
+        """Delete entries by number and time: another process may have deleted one, and its number is used again."""
+        with self.database.transaction() as connection:
+            connection.executemany("DELETE FROM backlog WHERE id = ? AND used_at = ?", written)
+
+
 _TYPES: dict[str, type[Rows]] = {
     "reasonings": ReasoningRows,
     "tool_orders": ToolOrderRows,
@@ -427,6 +451,7 @@ _TYPES: dict[str, type[Rows]] = {
     "cached_answers": AnswerRows,
     "picture_descriptions": Rows,
     "usage": UsageRows,
+    "backlog": BacklogRows,
 }
 
 

@@ -96,6 +96,14 @@ MIGRATIONS: list[tuple[str, ...]] = [
     ),
     # The program that sent the request.
     ("ALTER TABLE usage ADD COLUMN client TEXT NOT NULL DEFAULT ''",),
+    # Whose a reasoning is, for `store copy`; and, oldest first, what an engine that several proxies share has not got.
+    (
+        # With the first of its keys.
+        "ALTER TABLE keys ADD COLUMN caller BLOB",
+        "CREATE TABLE backlog (id INTEGER PRIMARY KEY, script TEXT NOT NULL, key BLOB NOT NULL, "
+        "arguments BLOB NOT NULL, used_at REAL NOT NULL) STRICT",
+        "CREATE INDEX backlog_by_use ON backlog (used_at)",
+    ),
 ]
 OF_ANOTHER_PROGRAM = "it is a database of another program, which is left alone"
 

@@ -117,7 +117,7 @@ class ShapeTest(AdminCase):
 
     def test_the_requests_of_one_chat_are_found_with_their_client_after_a_restart_too(self) -> None:
         for runs in (1, 2):
-            proxy = self.admin_proxy(store=ReasoningStore(self.folder / "store.sqlite3"))
+            proxy = self.admin_proxy(ReasoningStore(self.folder / "store.sqlite3"))
             admin = self.admin(proxy)
             for text in ("one", "two", "one"):
                 self.round_trip(proxy, request_bytes(chat_body(text), headers=["User-Agent: codex_cli_rs/0.142.5"]))

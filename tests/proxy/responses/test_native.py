@@ -23,8 +23,8 @@ def user(text: str) -> dict[str, Any]:
 
 
 class NativeCase(ResponsesTestCase):
-    def native(self, **settings: Any) -> RunningProxy:
-        return self.proxy(responses_upstream="native", **settings)
+    def native(self, *store: ReasoningStore, **settings: Any) -> RunningProxy:
+        return self.proxy(*store, responses_upstream="native", **settings)
 
     def ask(self, proxy: RunningProxy, asked: Any, **fields: Any) -> dict[str, Any]:
         """The response object to an input, whichever way it comes."""
@@ -254,7 +254,7 @@ class TestRecovery(NativeCase):
         self.chat(first, [user("What is it?")])
         first.close()
         call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": CALL.arguments}
-        second = self.native(store=ReasoningStore(path))
+        second = self.native(ReasoningStore(path))
         self.ask(second, [user("What is it?"), call, OUTPUT])
         self.assert_upstream_saw("I must look.")
 

@@ -288,6 +288,11 @@ class StoreCommandTest(CliTest):
             text, r"reasonings +3 \(of at most 7,000\)\nlookup keys +3 .*\ntext +16 bytes\noldest use +20\d\d-"
         )
 
+    def test_store_secret_prints_what_other_proxies_need(self) -> None:
+        secret = self.output_of("store", "secret").strip()
+        self.assertRegex(secret, "^[0-9a-f]{64}$")
+        self.assertEqual(secret, self.output_of("store", "secret").strip())
+
     def test_store_clear_deletes_everything_and_prints_how_much(self) -> None:
         self.fill_store("one", "two")
         for count in (2, 0):

@@ -29,6 +29,8 @@ from deepseek_cursor_proxy.errors import StartupError
 
 BY_KEY = {each.key: each for each in SETTINGS}
 
+URLS = {"base_url": "https://x", "tunnel_url": "https://x", "store": "redis://x"}
+
 # What outside code relies on.
 CONTRACT: dict[str, Any] = {"host": "127.0.0.1", "port": 9000, "ngrok": False, "verbose": False, "cors": False}
 CONTRACT |= {"upstream_base_url": "https://api.deepseek.com", "upstream_model": "deepseek-v4-pro", "trace_dir": None}
@@ -192,9 +194,7 @@ class PrecedenceTest(ConfigTest):
                 continue  # see ListTest
             kinds = {bool: not each.default, int: 7, float: 7.5, str: "x", Path: self.home / "x", AccessKey: KEY}
             value: Any = kinds[each.kind]
-            value = (
-                each.choices[-1] if each.choices else "https://x" if each.key in ("base_url", "tunnel_url") else value
-            )
+            value = each.choices[-1] if each.choices else URLS.get(each.key, value)
             written = to_toml(value)
             for loaded in (
                 self.load(f"{each.key} = {written}"),
@@ -205,6 +205,16 @@ class PrecedenceTest(ConfigTest):
                     expected = AccessKey.of(KEY) if each.kind is AccessKey else value
                     self.assertEqual(getattr(loaded.config, each.field), expected)
                     self.assertNotEqual(loaded.origins[each.field], "default")
+
+    def test_the_password_of_an_engine_is_never_shown(self) -> None:
+        loaded = self.load('store = "redis://ann:hunter2@10.0.0.1:6379/0"')
+        self.assertEqual('"redis://ann:***@10.0.0.1:6379/0"', loaded.shown_value(BY_KEY["store"]))
+        self.assertEqual("redis://ann:hunter2@10.0.0.1:6379/0", loaded.config.store)
+        self.assertTrue(BY_KEY["store"].is_secret)
+        self.assertNotIn("hunter2", self.refusal('store = "postgres://ann:hunter2@10.0.0.1/"'))
+
+    def test_the_variable_of_the_secret_is_no_setting(self) -> None:
+        self.assertEqual("default", self.load("", {"DEEPSEEK_CURSOR_PROXY_SECRET": "0" * 64}).origins["secret_file"])
 
     def test_the_name_of_a_field_works_as_a_key(self) -> None:
         environment = {"DEEPSEEK_CURSOR_PROXY_UPSTREAM_MODEL": "m"}

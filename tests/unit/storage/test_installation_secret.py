@@ -7,8 +7,10 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+from deepseek_cursor_proxy.config.declaration import SECRET_VARIABLE
+from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.private_files import InstallationSecret
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret, given_secret
 from tests.support.threads import run_at_once
 from tests.support.width import width
 
@@ -99,3 +101,23 @@ class TestInstallationSecret(unittest.TestCase):
         ):
             self.assertEqual(32, len(secret_beside(self.store)))
         self.assertIn("Read-only", logged.output[0])
+
+    def test_a_secret_that_is_given_is_used_in_place_of_the_file(self) -> None:
+        secret, file = bytes(range(32)), self.store.with_name("shared")
+        file.parent.mkdir()
+        for content in (secret, secret.hex().encode(), secret.hex().upper().encode() + b"\n"):
+            file.write_bytes(content)
+            self.assertEqual(secret, given_secret(file, {}))
+        self.assertEqual(b"\1" * 32, given_secret(file, {SECRET_VARIABLE: "01" * 32}))
+        self.assertIsNone(given_secret(None, {}))
+        self.assertEqual(secret, InstallationSecret(self.store, secret).read())
+        self.assertFalse(self.path.exists())
+
+    def test_a_secret_that_cannot_be_used_is_refused_and_not_shown(self) -> None:
+        file = self.store.with_name("shared")
+        with self.assertRaisesRegex(StartupError, "cannot be read"):
+            given_secret(file, {})
+        with self.assertRaises(StartupError) as caught:
+            given_secret(None, {SECRET_VARIABLE: "abc123"})
+        self.assertIn("64 hexadecimal digits", str(caught.exception))
+        self.assertNotIn("abc123", str(caught.exception))

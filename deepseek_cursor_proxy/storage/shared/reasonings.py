@@ -1,0 +1,52 @@
+"""SharedReasonings: the reasonings of callers on the engine, sealed; the same digests lead to them as in the file."""
+
+import os
+from collections.abc import Collection, Sequence
+
+from deepseek_cursor_proxy.storage.entries import ReasoningEntry
+from deepseek_cursor_proxy.storage.shared.scripts import FIND_REASONINGS, RECORD_REASONINGS
+from deepseek_cursor_proxy.storage.shared.state import SEAL_BYTES, SharedState, prefix
+
+# No reasoning is longer (`storage.reasonings`).
+_MOST_BYTES = 16 * 1024 * 1024
+
+
+class SharedReasonings:
+    """Called by workers."""
+
+    def __init__(self, state: SharedState, max_age_seconds: float) -> None:
+        self._state = state
+        self._seconds = b"%d" % max_age_seconds
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file of this instance has entries that the engine has not got yet."""
+        return bool(self._state.backlog)
+
+    def record(self, caller: bytes, entries: Sequence[ReasoningEntry]) -> bool:
+        """Write entries of a caller. True if the engine has them, False if they wait for it in the backlog."""
+        seal = self._state.sealer(caller).seal_bytes
+        words: list[bytes] = []
+        for entry in entries:
+            previous = b"" if entry.previous is None else seal(entry.previous)[:SEAL_BYTES]
+            words += (seal(entry.text), previous, entry.extends or b"", entry.known_key or b"")
+            words += (b"%d" % len(entry.keys), b"%d" % len(entry.unless_known), *entry.keys, *entry.unless_known)
+        mark = os.urandom(8)
+        return self._state.write(RECORD_REASONINGS, prefix(caller), (mark, self._seconds, *words)) is not None
+
+    def find(self, caller: bytes, keys: Collection[bytes]) -> list[tuple[bytes, bytes]]:
+        """Key and text of every reasoning that the engine has under these keys, newest first for each key."""
+        reply = self._state.read(FIND_REASONINGS, prefix(caller), (self._seconds, *keys))
+        if not isinstance(reply, list):
+            return []
+        names, found, texts = list(keys), [], {}
+        sealer = self._state.sealer(caller)
+        for at, id, sealed in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
+            assert isinstance(at, int)
+            assert isinstance(id, bytes)
+            assert isinstance(sealed, bytes)
+            if sealed:
+                texts[id] = sealer.open_bytes(sealed, _MOST_BYTES)
+            if (text := texts[id]) is not None:
+                found.append((names[at], text))
+        return found

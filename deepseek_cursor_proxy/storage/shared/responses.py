@@ -1,0 +1,92 @@
+"""SharedResponses: stored responses and background jobs on the engine, sealed; a deleted one leaves its name.
+
+A job is leased by the proxy that runs it, which renews the lease every few seconds. An unfinished response whose lease
+has lapsed belongs to a proxy that was killed or cut off; the next proxy that reads it marks it failed. If the first one
+finishes it all the same, that counts.
+"""
+
+from collections.abc import Callable, Collection
+
+from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.storage.entries import ResponseChange, ResponseRow
+from deepseek_cursor_proxy.storage.shared.scripts import (
+    CHANGE_RESPONSE,
+    FAIL_RESPONSE,
+    FIND_RESPONSE,
+    RENEW_RESPONSE,
+)
+from deepseek_cursor_proxy.storage.shared.state import SharedState, prefix
+
+DELETED = "deleted"
+_LEASE_SECONDS = 20
+_SECONDS_BETWEEN_RENEWALS = 5.0
+# Far above what a request can hold.
+_MOST_BYTES = 1024**3
+
+
+class SharedResponses:
+    """Called by workers, jobs and its own thread."""
+
+    def __init__(
+        self,
+        state: SharedState,
+        max_age_seconds: float,
+        in_work: Callable[[], Collection[tuple[bytes, str]]],
+        failed_body: Callable[[bytes], bytes],
+    ) -> None:
+        """`in_work` returns caller and id of the responses that this process has yet to finish."""
+        self._state = state
+        self._failed_body = failed_body
+        self._seconds = b"%d" % max_age_seconds
+        self._in_work = in_work
+        self._renewer = BackgroundTask(self._renew, "engine-leases")
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file of this instance has changes that the engine has not got yet."""
+        return bool(self._state.backlog)
+
+    def change(self, change: ResponseChange) -> bool | None:
+        """Make a change. True if a row was replaced, deleted or inserted; None if it waits for the engine."""
+        row = change.row
+        words = [b"delete" if row is None else b"put" if change.may_insert else b"update", self._seconds]
+        if row is not None:
+            seal = self._state.sealer(change.caller).seal_bytes
+            lease = _LEASE_SECONDS if row.is_unfinished else 0
+            words += [b"%d" % lease, row.status.encode(), repr(row.created_at).encode(), seal(row.body)]
+            words += [seal(row.input), b"" if row.events is None else seal(row.events)]
+            if lease:
+                self._renewer.wake()
+        reply = self._state.write(CHANGE_RESPONSE, _key(change.caller, change.id), words)
+        return None if reply is None else reply == 1
+
+    def find(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None:
+        """The row, with the status DELETED if it was deleted; None if the engine has none or does not answer."""
+        if not id.isascii():
+            return None
+        reply = self._state.read(FIND_RESPONSE, _key(caller, id), [b"1" if with_events else b"0"])
+        match reply:
+            case [bytes(status), bytes(created), bytes(body), bytes(items), bytes(events), int(has_lapsed)]:
+                sealer = self._state.sealer(caller)
+                parts = [sealer.open_bytes(part, _MOST_BYTES) if part else None for part in (body, items, events)]
+                row = ResponseRow(
+                    caller, id, status.decode(), float(created or 0), parts[0] or b"", parts[1] or b"", parts[2]
+                )
+                if has_lapsed and (caller, id) not in self._in_work():
+                    row = row._replace(status="failed", body=self._failed_body(row.body))
+                    self._state.read(FAIL_RESPONSE, _key(caller, id), [sealer.seal_bytes(row.body)])
+                return row if row.status == DELETED or row.body else None
+        return None
+
+    def close(self) -> None:
+        self._renewer.close()
+
+    def _renew(self) -> float | None:
+        self._renewer.pause(_SECONDS_BETWEEN_RENEWALS)
+        for caller, id in self._in_work():
+            self._state.read(RENEW_RESPONSE, _key(caller, id), [b"%d" % _LEASE_SECONDS])
+        return 0.0 if self._in_work() else None
+
+
+def _key(caller: bytes, id: str) -> bytes:
+    return prefix(caller) + b"s" + id.encode()

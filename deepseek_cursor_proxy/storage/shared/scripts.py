@@ -1,0 +1,151 @@
+"""The scripts of the engine, each atomic, with one key: the prefix of a caller's keys, or the key of a row.
+
+A reasoning is a hash `r<id>`: its sealed text (t), the seal of that (s), which is equal for equal texts, and how many
+keys lead to it (n). Each key of a turn is a sorted set `k<key>` of such ids, so that the newest comes first. What leads
+to what, and when a row is replaced, is as in SQLite: `storage.entries` has the rules, `sqlite.rows.ReasoningRows` the
+same steps in SQL. A row that is not used expires.
+"""
+
+from deepseek_cursor_proxy.storage.resp.client import Script
+
+# ARGV: seconds to keep, keys. Reply, flat: number of the key, id, text; the text is empty if it was sent before.
+FIND_REASONINGS = Script("""
+local ttl, reply, sent = tonumber(ARGV[1]), {}, {}
+local function use(key)
+  if redis.call('TTL', key) < ttl - math.min(86400, ttl / 4) then redis.call('EXPIRE', key, ttl) end
+end
+for at = 2, #ARGV do
+  local key = KEYS[1] .. 'k' .. ARGV[at]
+  local ids = redis.call('ZRANGE', key, 0, -1, 'REV')
+  if #ids > 0 then use(key) end
+  for _, id in ipairs(ids) do
+    local row = KEYS[1] .. 'r' .. id
+    local text = sent[id] and '' or redis.call('HGET', row, 't')
+    if text then
+      if not sent[id] then use(row) end
+      sent[id] = true
+      reply[#reply + 1] = at - 2
+      reply[#reply + 1] = id
+      reply[#reply + 1] = text
+    end
+  end
+end
+return reply
+""")
+
+# ARGV: mark of this write, seconds to keep, entries. An entry: text, seal of `previous`, `extends`, `known_key` (these
+# may be empty), number of keys, number of keys that must not be known, both lists of keys. A mark that was seen before
+# changes nothing: a write whose reply was lost is sent again when the engine is back.
+RECORD_REASONINGS = Script("""
+local base, ttl, at = KEYS[1], ARGV[2], 3
+if not redis.call('SET', base .. 'w' .. ARGV[1], '', 'EX', 3600, 'NX') then return 0 end
+local function take(count)
+  local list = {}
+  for i = 1, count do list[i] = ARGV[at + i - 1] end
+  at = at + count
+  return list
+end
+local function rows(key, last)
+  local list = {}
+  for _, id in ipairs(redis.call('ZRANGE', base .. 'k' .. key, 0, last, 'REV')) do
+    local seal = redis.call('HGET', base .. 'r' .. id, 's')
+    if seal then list[#list + 1] = {id, seal} else redis.call('ZREM', base .. 'k' .. key, id) end
+  end
+  return list
+end
+local function with_seal(list, seal)
+  for _, row in ipairs(list) do if row[2] == seal then return row[1] end end
+end
+local function add(key, id)
+  local added = redis.call('ZADD', base .. 'k' .. key, 'NX', id, id)
+  redis.call('HINCRBY', base .. 'r' .. id, 'n', added)
+  redis.call('EXPIRE', base .. 'k' .. key, ttl)
+end
+local function remove(key, id)
+  if redis.call('ZREM', base .. 'k' .. key, id) == 1 then
+    if redis.call('HINCRBY', base .. 'r' .. id, 'n', -1) <= 0 then redis.call('DEL', base .. 'r' .. id) end
+  end
+end
+while at <= #ARGV do
+  local text, previous, extends, known, key_count, unless_count = unpack(take(6))
+  local keys, unless, seal, is_wanted = take(tonumber(key_count)), take(tonumber(unless_count)), text:sub(1, 16), true
+  for _, key in ipairs(unless) do is_wanted = is_wanted and #rows(key, -1) == 0 end
+  if is_wanted and known ~= '' then
+    is_wanted = #rows(keys[1], -1) == 0
+    local id = is_wanted and with_seal(rows(known, -1), seal)
+    if id then
+      add(keys[1], id)
+      is_wanted = false
+    end
+  end
+  if is_wanted then
+    local id, alike = extends ~= '' and with_seal(rows(extends, 15), seal), {}
+    if not id then
+      alike = rows(keys[1], 15)
+      id = previous ~= '' and with_seal(alike, previous)
+      if not id and alike[1] and alike[1][2] == seal then id = alike[1][1] end
+    end
+    if not id then
+      for i = 9, #alike == 16 and 16 or 0 do
+        for _, key in ipairs(keys) do remove(key, alike[i][1]) end
+      end
+      id = redis.call('INCR', base .. 'n')
+    end
+    redis.call('HSET', base .. 'r' .. id, 't', text, 's', seal)
+    redis.call('EXPIRE', base .. 'r' .. id, ttl)
+    for _, key in ipairs(keys) do add(key, id) end
+  end
+end
+return 1
+""")
+
+# A response is a hash: status, created_at, sealed body (b), input (i) and events (e), and until when it is leased (u).
+# A deleted one keeps its status alone, so that a proxy that has a copy in its file knows.
+# ARGV: put, update or delete; seconds to keep; then seconds of the lease (0: none), status, created_at, b, i, e.
+CHANGE_RESPONSE = Script("""
+local is_there = redis.call('HEXISTS', KEYS[1], 'b')
+if ARGV[1] == 'delete' then
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'status', 'deleted')
+  redis.call('EXPIRE', KEYS[1], ARGV[2])
+  return is_there
+end
+if is_there == 0 and ARGV[1] == 'update' then return 0 end
+redis.call('HSET', KEYS[1], 'status', ARGV[4], 'b', ARGV[6], 'i', ARGV[7], 'e', ARGV[8])
+redis.call('HSETNX', KEYS[1], 'created_at', ARGV[5])
+if is_there == 0 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+if ARGV[3] == '0' then
+  redis.call('HDEL', KEYS[1], 'u')
+else
+  redis.call('HSET', KEYS[1], 'u', redis.call('TIME')[1] + ARGV[3])
+end
+return 1
+""")
+
+# ARGV: 1 with events. Reply: status, created_at, b, i, e, and 1 if its lease has lapsed; empty if there is none.
+FIND_RESPONSE = Script("""
+local row = redis.call('HMGET', KEYS[1], 'status', 'created_at', 'b', 'i', ARGV[1] == '1' and 'e' or '', 'u')
+if not row[1] then return {} end
+local has_lapsed = row[6] and tonumber(row[6]) < tonumber(redis.call('TIME')[1])
+return {row[1], row[2] or '', row[3] or '', row[4] or '', row[5] or '', has_lapsed and 1 or 0}
+""")
+
+# ARGV: sealed body. Marks a response as failed if its lease has lapsed.
+FAIL_RESPONSE = Script("""
+local lease = redis.call('HGET', KEYS[1], 'u')
+if not lease or tonumber(lease) >= tonumber(redis.call('TIME')[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'status', 'failed', 'b', ARGV[1])
+redis.call('HDEL', KEYS[1], 'u')
+return 1
+""")
+
+# ARGV: seconds of the lease.
+RENEW_RESPONSE = Script("""
+if redis.call('HEXISTS', KEYS[1], 'u') == 0 then return 0 end
+redis.call('HSET', KEYS[1], 'u', redis.call('TIME')[1] + ARGV[1])
+return 1
+""")
+
+# By the name under which the backlog keeps them.
+WRITES = {"record_reasonings": RECORD_REASONINGS, "change_response": CHANGE_RESPONSE}
+NAMES = {script: name for name, script in WRITES.items()}

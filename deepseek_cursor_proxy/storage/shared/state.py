@@ -1,0 +1,275 @@
+"""SharedState: the engine as the stores use it. The engine going away costs no answer and hangs none.
+
+    write    returns when the engine has acknowledged. If it cannot be used, or is late, the write goes to the backlog
+             in the file of this instance, and so do all writes after it, until a thread has written them in order
+    read     waits for 50 ms, once more if that was too short, and then returns None
+    secret   the engine has an HMAC of the secret of those who share it. An instance with another secret says so, goes
+             on alone and neither reads nor writes there
+
+With `durability = "full"` a write also waits for a replica and, from Redis 7.2 on, for the append-only file of both.
+"""
+
+import functools
+import hmac
+import logging
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from deepseek_cursor_proxy.storage.entries import BacklogEntry, Kind
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.resp.address import EngineAddress
+from deepseek_cursor_proxy.storage.resp.client import Engine, Script
+from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, KeyedCommand, Reply, ReplyError
+from deepseek_cursor_proxy.storage.shared.scripts import NAMES, WRITES
+from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.rows import BacklogRows
+from deepseek_cursor_proxy.storage.store import Reopener
+from deepseek_cursor_proxy.storage.table import Table
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
+
+_log = logging.getLogger(__name__)
+
+_READ_SECONDS = 0.05
+_WRITE_SECONDS = 0.25
+# A long response takes longer, …
+_BYTES_PER_SECOND = 32 * 1024 * 1024
+# … and no answer waits for the backlog.
+_CATCH_UP_SECONDS = 2.0
+# Within these an engine that is there has answered. A proxy starts without one that is not.
+_START_SECONDS = 0.5
+# Of a write, for a replica.
+_WAIT_MILLISECONDS = 200
+_CHECK_KEY = b"dcp:check"
+SEAL_BYTES = 16
+_BATCH = 64
+# Error replies to a write that another try may not get: no memory, a full disk, too few replicas, no permission yet.
+_LATER = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
+
+
+def prefix(caller: bytes) -> bytes:
+    """The beginning of all keys of a caller on the engine."""
+    return b"dcp:{%s}:" % (caller.hex()[:32].encode() or b"-")
+
+
+class Sealer(Protocol):
+    """Seals for one caller; equal data have equal seals, which are the first SEAL_BYTES (`reasoning.sealed`)."""
+
+    def seal_bytes(self, data: bytes) -> bytes: ...
+    def open_bytes(self, raw: bytes, most: int) -> bytes | None: ...
+
+
+class _WaitingEntries(WriteBehind[BacklogEntry]):
+    """Entries that wait for the engine and for the file."""
+
+    bound = 64 * 1024 * 1024
+    batch = 1024 * 1024
+
+    def size(self, entry: BacklogEntry) -> int:
+        return 200 + len(entry.arguments)
+
+
+class Backlog(Table[BacklogEntry]):
+    """What the engine has not got, in the file, in order. Called by workers and the thread that writes it.
+
+    True while something waits that this process added, or found when it started.
+    """
+
+    kind = Kind("backlog", "backlog of the engine", max_rows=100_000, max_bytes=1024**3)
+    rows: BacklogRows
+    waiting_type = _WaitingEntries
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._has_rows = True
+
+    def __bool__(self) -> bool:
+        return self._has_rows or bool(self._waiting)
+
+    def add(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> None:
+        self._has_rows = True
+        self.write(BacklogEntry(NAMES[script], key, _pack(arguments)))
+
+    def oldest(self) -> list[tuple[tuple[int, float], BacklogEntry]]:
+        """The oldest entries, each with its number and time. Raises Unusable."""
+        self._has_rows = False
+        entries = self.rows.oldest(_BATCH)
+        # Not set back to False here: a worker may have added an entry since.
+        self._has_rows = self._has_rows or bool(entries)
+        return entries
+
+
+class SharedState:
+    """Called by workers and its own thread. The engine and the backlog have locks of their own."""
+
+    def __init__(
+        self,
+        url: str,
+        secret: bytes,
+        database: Database,
+        sealer: Callable[[bytes, bytes], Sealer],
+        *,
+        durability: str = "normal",
+    ) -> None:
+        """Raises StartupError for a bad address; the engine itself may be absent. `sealer` gets secret and caller."""
+        self.address = EngineAddress.parse(url)
+        self.engine = Engine(self.address, on_change=self._on_change)
+        self.backlog = Backlog(database)
+        # Why this instance does not share, and why writes wait although the engine answers; empty if they do not.
+        self.refusal = ""
+        self.stalled = ""
+        self._is_verified = False
+        self._is_durable = durability == "full"
+        self._wait: tuple[bytes, ...] = ()
+        self._check_value = hmac.digest(secret, b"check", "sha256").hex().encode()
+        self.sealer = functools.lru_cache(256)(functools.partial(sealer, secret))
+        self._catcher = Reopener(self._catch_up, name="engine-catch-up")
+
+    def open(self) -> None:
+        """Check the secret and write the backlog, or have both done when the engine can be used."""
+        self._catcher.wake()
+        self._catcher.wait(_START_SECONDS)
+
+    def close(self) -> None:
+        """Idempotent. What waits for the engine stays in the file."""
+        self._catcher.close()
+        self.engine.close()
+        self.backlog.close()
+
+    @property
+    def fault(self) -> str:
+        """Why the engine is not used at the moment; empty if it is."""
+        if self.refusal or self.stalled or (self._is_verified and self.engine.is_available):
+            return self.refusal or self.stalled
+        return "it does not answer"
+
+    def read(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> Reply:
+        """The reply of a script; None if the engine does not answer in time."""
+        for _ in range(2 if self._is_verified else 0):
+            try:
+                reply = self.engine.run_script(script, key, arguments, _READ_SECONDS)
+            except EngineDown:
+                continue
+            return None if isinstance(reply, ReplyError) else reply
+        return None
+
+    def write(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> Reply:
+        """The reply of a script, which the engine acknowledged; None if it waits in the backlog or is not shared."""
+        if self.refusal:
+            return None
+        if self._is_verified and not self.backlog:
+            try:
+                reply = self._run(script, key, arguments, _WRITE_SECONDS)
+                return None if isinstance(reply, ReplyError) else reply
+            except EngineDown as error:
+                self._note_stall(error)
+        self.backlog.add(script, key, arguments)
+        self._catcher.wake()
+        return None
+
+    def _run(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
+        """The reply of a write. Raises EngineDown if it may or must be repeated."""
+        seconds += sum(map(len, arguments)) / _BYTES_PER_SECOND
+        if not self._wait:
+            reply = self.engine.run_script(script, key, arguments, seconds)
+        else:
+            # On one connection: WAIT is about the writes of its own.
+            wait = KeyedCommand(self._wait, key)
+            call: Command = (b"EVALSHA", script.sha, b"1", key, *arguments)
+            reply, copies = self.engine.run([call, wait], seconds)
+            if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
+                call = (b"EVAL", script.source, b"1", key, *arguments)
+                reply, copies = self.engine.run([call, wait], seconds)
+            has = copies if isinstance(copies, list) else [copies]
+            wanted = [int(word) for word in self._wait[1:-1]]
+            if any(isinstance(each, int) and each < least for each, least in zip(has, wanted, strict=True)):
+                raise _Stalled("no replica has confirmed a write in time")
+        if isinstance(reply, ReplyError):
+            if reply.code in _LATER:
+                raise _Stalled(reply.text)
+            _log.error("%s does not take a write, which is lost for the other proxies: %s", self.address, reply.text)
+        return reply
+
+    # When the engine is back …
+
+    def _on_change(self, text: str) -> None:
+        # Called by the engine: no call to it from here. It may be another engine by now, or an empty one.
+        self._is_verified = False
+        _log.warning("%s", text)
+        if self.engine.is_available:
+            self._catcher.wake()
+
+    def _note_stall(self, error: EngineDown) -> None:
+        if isinstance(error, _Stalled) and not self.stalled:
+            self.stalled = str(error)
+            _log.warning("%s takes no writes, which wait in the file: %s", self.address, error)
+
+    def _catch_up(self) -> bool:
+        """Check the secret, then write the backlog. True if nothing is left to do."""
+        count = 0
+        try:
+            self._verify()
+            while not self.refusal and (entries := self.backlog.oldest()):
+                for _, entry in entries:
+                    self._run(WRITES[entry.script], entry.key, _unpack(entry.arguments), _CATCH_UP_SECONDS)
+                self.backlog.rows.delete([number for number, _ in entries])
+                count += len(entries)
+        except EngineDown as error:
+            self._note_stall(error)
+            # An engine that is down says when it is back.
+            return not self.engine.is_available
+        except Unusable:
+            # The file cannot be read: the Store warns, and opens it again.
+            return False
+        if count or self.stalled:
+            _log.warning("%s has what waited for it: %d writes", self.address, count)
+        self.stalled = ""
+        return True
+
+    def _verify(self) -> None:
+        """Compare the secret's check value, which the first instance writes. Raises EngineDown."""
+        check: Command = (b"SET", _CHECK_KEY, self._check_value, b"NX")
+        for reply in (replies := self.engine.run([check, (b"GET", _CHECK_KEY)], _WRITE_SECONDS)):
+            if isinstance(reply, ReplyError):
+                raise _Stalled(reply.text)
+        if replies[1] != self._check_value:
+            self.refusal = "another installation secret is in use there"
+            _log.error(
+                "%s is NOT shared: %s. Give every proxy the same secret (secret_file, or the variable "
+                "DEEPSEEK_CURSOR_PROXY_SECRET) and start it again; until then this one goes on alone",
+                self.address,
+                self.refusal,
+            )
+            return
+        if self._is_durable:
+            self._wait = self._wait_command()
+        self._is_verified = True
+
+    def _wait_command(self) -> tuple[bytes, ...]:
+        """The command that waits for a copy of a write; empty if the engine makes none."""
+        info = self.engine.run([KeyedCommand((b"INFO", b"everything"), _CHECK_KEY)], _WRITE_SECONDS)[0]
+        text = info.decode("utf-8", "replace") if isinstance(info, bytes) else str(info)
+        values = dict(re.findall(r"^(\w+):(\S+)", text, re.MULTILINE))
+        replicas, time = b"%d" % min(1, int(values.get("connected_slaves", 0))), b"%d" % _WAIT_MILLISECONDS
+        version = tuple(map(int, re.findall(r"\d+", values.get("redis_version", "0"))[:2]))
+        if version >= (7, 2) and values.get("aof_enabled") == "1":
+            return (b"WAITAOF", b"1", replicas, time)
+        return (b"WAIT", replicas, time) if replicas != b"0" else ()
+
+
+class _Stalled(EngineDown):
+    """The engine answers and takes no writes."""
+
+
+def _pack(arguments: Sequence[bytes]) -> bytes:
+    return b"".join([struct.pack(">I", len(word)) + word for word in arguments])
+
+
+def _unpack(packed: bytes) -> list[bytes]:
+    words, at = [], 0
+    while at < len(packed):
+        end = at + 4 + int.from_bytes(packed[at : at + 4])
+        words.append(packed[at + 4 : end])
+        at = end
+    return words

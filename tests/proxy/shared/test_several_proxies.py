@@ -1,0 +1,86 @@
+"""Proxies that share an engine: a chat whose every request goes to another one is restored byte for byte."""
+
+import contextlib
+import http.client
+import random
+from typing import Any
+
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.laws.test_protocols import CALLERS, ConversationTestCase, Visible
+from tests.support.generated_conversations import APIS, Conversation
+from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.polling import wait_until
+from tests.support.responses_client import ResponsesTestCase, question
+from tests.support.shared_engine import SECRET, EngineTestCase
+from tests.support.width import width
+
+
+class SharedTestCase(EngineTestCase, ConversationTestCase, ResponsesTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.secret = self.place / "secret"
+        self.secret.write_text(SECRET.hex())
+
+    def shared_proxy(self, name: str, **settings: Any) -> RunningProxy:
+        store = ReasoningStore(self.place / f"{name}.sqlite3")
+        return self.proxy(store, store=self.engine.url, secret_file=self.secret, **settings)
+
+    def connections(self, *proxies: RunningProxy) -> list[http.client.HTTPConnection]:
+        each = [http.client.HTTPConnection(*proxy.address, timeout=PATIENCE) for proxy in proxies]
+        return [self.enterContext(contextlib.closing(connection)) for connection in each]
+
+    def wait_until_written(self, *proxies: RunningProxy) -> None:
+        for proxy in proxies:
+            shared = proxy.server.services().shared
+            assert shared is not None
+            wait_until(lambda shared=shared: not shared.fault and not shared.backlog)
+
+
+class TestSeveralProxies(SharedTestCase):
+    def test_every_reasoning_is_restored_although_each_request_goes_to_another_proxy(self) -> None:
+        for seed in range(width(2, 100)):
+            with self.subTest(seed):
+                rng = random.Random(f"shared {seed}")
+                each = self.connections(*(self.shared_proxy(f"{seed} {number}") for number in range(2 + seed % 2)))
+                conversations = [(Conversation(key), Visible(seed, 0)) for key in CALLERS]
+                for step in range(8):
+                    for conversation, visible in conversations:
+                        thought, connection = f"{conversation.key} thinks {step}: ", each[step % len(each)]
+                        self.go_on(conversation, visible, thought, rng.choice(APIS), connection, rng)
+                self.assertEqual([], self.fake.refused)
+
+    def test_nothing_is_lost_if_the_engine_goes_away_for_a_while(self) -> None:
+        rng = random.Random(5)
+        one, two = proxies = [self.shared_proxy("one"), self.shared_proxy("two")]
+        first, second = self.connections(one, two)
+        conversation, visible = Conversation(CALLERS[0]), Visible(5, 0)
+        for number, connection in enumerate((first, second, first)):
+            self.go_on(conversation, visible, f"thought {number} ", APIS[number % 3], connection, rng)
+        self.engine.stop()
+        # A chat that stays where it is goes on, as it would without an engine.
+        for number in range(3, 6):
+            self.go_on(conversation, visible, f"thought {number} ", APIS[number % 3], first, rng)
+        self.engine.start()
+        self.wait_until_written(*proxies)
+        for number, connection in enumerate((second, first, second), 6):
+            self.go_on(conversation, visible, f"thought {number} ", APIS[number % 3], connection, rng)
+        self.assertEqual([], self.fake.refused)
+
+    def test_a_chain_of_responses_goes_on_at_another_proxy(self) -> None:
+        proxies = [self.shared_proxy("one"), self.shared_proxy("two")]
+        previous: dict[str, Any] = {}
+        for number in range(4):
+            proxy = proxies[number % 2]
+            response = self.complete(proxy, [question(f"question {number}")], **previous)
+            previous = {"previous_response_id": response["id"]}
+            self.assertEqual(response, self.get(proxies[1 - number % 2], response).value)
+        asked = [each["content"] for each in self.fake.accepted[-1]["messages"] if each["role"] == "user"]
+        self.assertEqual([f"question {number}" for number in range(4)], asked)
+
+    def test_a_background_response_is_followed_by_its_own_proxy_and_read_by_all(self) -> None:
+        one, two = self.shared_proxy("one"), self.shared_proxy("two")
+        self.complete(one, [question("known")])
+        response = self.create(one, [question("slow")], background=True).response
+        wait_until(lambda: self.get(two, response).value["status"] == "completed")
+        streamed = self.get(two, response, "?stream=true")
+        self.assertEqual("response.completed", streamed.events[-1]["type"])

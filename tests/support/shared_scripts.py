@@ -1,0 +1,150 @@
+"""The scripts of `storage/shared/scripts.py` in Python, for the stand-in of the engine.
+
+Each is a function of `call` (redis.call), KEYS and ARGV. `tests/interop/test_shared.py` runs the tests of both on a
+real server.
+"""
+
+from typing import Any
+
+from deepseek_cursor_proxy.storage.shared import scripts
+from tests.support.resp_commands import Call, register_twin
+
+
+def _find_reasonings(call: Call, keys: list[bytes], words: list[bytes]) -> list[Any]:
+    base, seconds, reply, sent = keys[0], int(words[0]), [], set()
+
+    def use(key: bytes) -> None:
+        if call("TTL", key) < seconds - min(86400, seconds / 4):
+            call("EXPIRE", key, seconds)
+
+    for at, word in enumerate(words[1:]):
+        key = base + b"k" + word
+        for id in (ids := call("ZRANGE", key, 0, -1, "REV")):
+            row = base + b"r" + id
+            text = b"" if id in sent else call("HGET", row, "t")
+            if text is not False:
+                if id not in sent:
+                    use(row)
+                sent.add(id)
+                reply += [at, id, text]
+        if ids:
+            use(key)
+    return reply
+
+
+class _Rows:
+    """The reasonings of one caller."""
+
+    def __init__(self, call: Call, base: bytes, seconds: bytes) -> None:
+        self.call, self.base, self.seconds = call, base, seconds
+
+    def find(self, key: bytes, last: int = -1) -> list[tuple[bytes, bytes]]:
+        found = []
+        for id in self.call("ZRANGE", self.base + b"k" + key, 0, last, "REV"):
+            seal = self.call("HGET", self.base + b"r" + id, "s")
+            if seal is False:
+                self.call("ZREM", self.base + b"k" + key, id)
+            else:
+                found.append((id, seal))
+        return found
+
+    def with_seal(self, key: bytes, seal: bytes, last: int = -1) -> bytes | None:
+        return next((id for id, own in self.find(key, last) if own == seal), None) if key and seal else None
+
+    def add(self, key: bytes, id: bytes) -> None:
+        added = self.call("ZADD", self.base + b"k" + key, "NX", id, id)
+        self.call("HINCRBY", self.base + b"r" + id, "n", added)
+        self.call("EXPIRE", self.base + b"k" + key, self.seconds)
+
+    def remove(self, key: bytes, id: bytes) -> None:
+        row = self.base + b"r" + id
+        if self.call("ZREM", self.base + b"k" + key, id) and self.call("HINCRBY", row, "n", -1) <= 0:
+            self.call("DEL", row)
+
+    def write(self, text: bytes, previous: bytes, extends: bytes, keys: list[bytes]) -> None:
+        seal = text[:16]
+        id, alike = self.with_seal(extends, seal, 15), []
+        if id is None:
+            alike = self.find(keys[0], 15)
+            id = self.with_seal(keys[0], previous, 15)
+            if id is None and alike and alike[0][1] == seal:
+                id = alike[0][0]
+        if id is None:
+            for old, _ in alike[8:] if len(alike) == 16 else []:
+                for key in keys:
+                    self.remove(key, old)
+            id = b"%d" % self.call("INCR", self.base + b"n")
+        self.call("HSET", self.base + b"r" + id, "t", text, "s", seal)
+        self.call("EXPIRE", self.base + b"r" + id, self.seconds)
+        for key in keys:
+            self.add(key, id)
+
+
+def _record_reasonings(call: Call, keys: list[bytes], words: list[bytes]) -> int:
+    base, mark, seconds, *rest = keys[0], *words
+    if not call("SET", base + b"w" + mark, "", "EX", 3600, "NX"):
+        return 0
+    rows = _Rows(call, base, seconds)
+    while rest:
+        text, previous, extends, known, key_count, unless_count, *rest = rest
+        own, unless = rest[: int(key_count)], rest[int(key_count) : int(key_count) + int(unless_count)]
+        rest = rest[int(key_count) + int(unless_count) :]
+        is_wanted = not any(rows.find(key) for key in unless) and not (known and rows.find(own[0]))
+        if is_wanted and (id := rows.with_seal(known, text[:16])) is not None:
+            rows.add(own[0], id)
+        elif is_wanted:
+            rows.write(text, previous, extends, own)
+    return 1
+
+
+def _change_response(call: Call, keys: list[bytes], words: list[bytes]) -> int:
+    [key], is_there = keys, call("HEXISTS", keys[0], "b")
+    if words[0] == b"delete":
+        call("DEL", key)
+        call("HSET", key, "status", "deleted")
+        call("EXPIRE", key, words[1])
+        return int(is_there)
+    kind, seconds, lease, status, created, body, items, events = words
+    if not is_there and kind == b"update":
+        return 0
+    call("HSET", key, "status", status, "b", body, "i", items, "e", events)
+    call("HSETNX", key, "created_at", created)
+    if not is_there:
+        call("EXPIRE", key, seconds)
+    if lease == b"0":
+        call("HDEL", key, "u")
+    else:
+        call("HSET", key, "u", int(call("TIME")[0]) + int(lease))
+    return 1
+
+
+def _find_response(call: Call, keys: list[bytes], words: list[bytes]) -> list[Any]:
+    *row, lease = call("HMGET", keys[0], "status", "created_at", "b", "i", "e" if words[0] == b"1" else "", "u")
+    if row[0] is False:
+        return []
+    has_lapsed = lease is not False and int(lease) < int(call("TIME")[0])
+    return [*(value or b"" for value in row), int(has_lapsed)]
+
+
+def _fail_response(call: Call, keys: list[bytes], words: list[bytes]) -> int:
+    lease = call("HGET", keys[0], "u")
+    if lease is False or int(lease) >= int(call("TIME")[0]):
+        return 0
+    call("HSET", keys[0], "status", "failed", "b", words[0])
+    call("HDEL", keys[0], "u")
+    return 1
+
+
+def _renew_response(call: Call, keys: list[bytes], words: list[bytes]) -> int:
+    if not call("HEXISTS", keys[0], "u"):
+        return 0
+    call("HSET", keys[0], "u", int(call("TIME")[0]) + int(words[0]))
+    return 1
+
+
+register_twin(scripts.FIND_REASONINGS, _find_reasonings)
+register_twin(scripts.RECORD_REASONINGS, _record_reasonings)
+register_twin(scripts.CHANGE_RESPONSE, _change_response)
+register_twin(scripts.FIND_RESPONSE, _find_response)
+register_twin(scripts.FAIL_RESPONSE, _fail_response)
+register_twin(scripts.RENEW_RESPONSE, _renew_response)

@@ -1,0 +1,87 @@
+import contextlib
+import random
+
+from deepseek_cursor_proxy.storage.entries import ReasoningEntry
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.shared_engine import EngineTestCase, key
+from tests.support.width import width
+
+DAY = 24 * 3600
+
+
+def generated_entry(rng: random.Random, keys: int, texts: int) -> ReasoningEntry:
+    def some(most: int) -> tuple[bytes, ...]:
+        return tuple(key(rng.randrange(keys)) for _ in range(most))
+
+    text, unless = b"%d" % rng.randrange(texts), some(rng.choice((0, 0, 0, 1)))
+    if rng.random() < 0.25:
+        return ReasoningEntry(some(1), text, some(1)[0], unless_known=unless)
+    previous = rng.choice((None, b"%d" % rng.randrange(texts)))
+    return ReasoningEntry(some(rng.randint(1, 3)), text, None, previous, rng.choice((None, *some(1))), unless)
+
+
+class TestSharedReasonings(EngineTestCase):
+    def test_engine_and_file_return_the_same_after_any_sequence_of_entries(self) -> None:
+        one = self.instance()
+        for seed in range(width(6, 500)):
+            rng, caller = random.Random(seed), key(seed)[::-1]
+            keys, texts = rng.choice((3, 8, 20)), rng.choice((2, 4, 30))
+            every = [key(number) for number in range(keys)]
+            one.reasonings.clear()
+            for _ in range(40):
+                entries = [generated_entry(rng, keys, texts) for _ in range(rng.randint(1, 3))]
+                one.reasonings.rows.write(entries, is_retry=True)
+                self.assertTrue(one.shared.record(caller, entries))
+                in_file, on_engine = one.reasonings.rows.find(every), one.shared.find(caller, every)
+                self.assertEqual(*(_by_key(rows) for rows in (in_file, on_engine)), seed)
+
+    def test_what_one_instance_records_another_finds_newest_first(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        self.assertTrue(one.record("first", 1, 2))
+        two.record("second", 1)
+        for each in (one, two):
+            self.assertEqual({1: ["second", "first"], 2: ["first"]}, each.find(1, 2, 3))
+
+    def test_a_plain_turn_is_shared_before_it_is_complete(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("plain", 1, can_wait=True)
+        self.assertEqual({1: ["plain"]}, two.find(1))
+
+    def test_callers_find_their_own_alone(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("mine", 1, caller=b"a" * 32)
+        self.assertEqual({}, two.find(1, caller=b"b" * 32))
+
+    def test_no_text_is_on_the_engine_in_clear(self) -> None:
+        one = self.instance()
+        one.record("a most secret thought", 1)
+        sent = b"".join(word for command in self.engine.commands for word in command)
+        self.assertNotIn(b"secret thought", sent)
+        self.assertGreater(len(sent), 100)
+
+    def test_a_reasoning_expires_after_its_last_use(self) -> None:
+        one = self.instance()
+        for number, text in ((1, "used"), (2, "unused")):
+            one.record(text, number)
+        for _ in range(3):
+            self.engine.advance(20 * DAY)
+            one.shared.find(b"c" * 32, [key(1)])
+        self.assertEqual([(key(1), b"used")], one.shared.find(b"c" * 32, [key(1), key(2)]))
+        self.engine.advance(31 * DAY)
+        self.assertEqual([], one.shared.find(b"c" * 32, [key(1)]))
+
+    def test_a_damaged_text_is_not_found(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("why", 1)
+        [row] = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*:r*")[1]
+        self.engine.run(b"HSET", row, b"t", b"x" * 40)
+        self.assertEqual({}, two.find(1))
+
+    def test_a_file_of_before_is_still_found(self) -> None:
+        with contextlib.closing(ReasoningStore(self.place / "one.sqlite3")) as store:
+            store.record([([key(1)], "old")])
+        self.assertEqual({1: ["old"]}, self.instance("one").find(1))
+
+
+def _by_key(rows: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
+    return {key: [text for other, text in rows if other == key] for key, _ in rows}

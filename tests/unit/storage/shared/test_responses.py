@@ -1,0 +1,96 @@
+import contextlib
+import random
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
+from deepseek_cursor_proxy.storage.shared import responses
+from tests.support.polling import wait_until
+from tests.support.shared_engine import EngineTestCase
+from tests.support.width import width
+
+CALLERS = (b"a" * 32, b"b" * 32)
+STATUSES = ("queued", "in_progress", "completed", "failed")
+
+
+def stored(number: int, status: str = "completed", **more: Any) -> StoredResponse:
+    body = {"id": f"resp_{number}", "status": status, "output": [f"answer {number}"], **more}
+    return StoredResponse(body, [{"text": f"question {number}"}], b"events" if status == "completed" else None)
+
+
+class TestSharedResponses(EngineTestCase):
+    def store(self, name: str, *, is_shared: bool = True) -> ResponseStore:
+        instance = self.instance(name)
+        store = self.enterContext(contextlib.closing(ResponseStore(instance.reasonings.database)))
+        if is_shared:
+            store.share(instance.state)
+        return store
+
+    def test_two_proxies_return_what_one_file_returns_after_any_sequence_of_changes(self) -> None:
+        alone = self.store("alone", is_shared=False)
+        both = [self.store("one"), self.store("two")]
+        for seed in range(width(60, 1500)):
+            rng = random.Random(seed)
+            caller, number, store = rng.choice(CALLERS), rng.randrange(4), rng.choice(both)
+            response = stored(number, rng.choice(STATUSES[2:]), count=seed)
+            with self.subTest(seed):
+                match rng.choice(("put", "update", "delete", "get")):
+                    case "put":
+                        for each in (alone, store):
+                            each.put(caller, response)
+                    case "update":
+                        self.assertEqual(alone.update(caller, response), store.update(caller, response))
+                    case "delete":
+                        id = response.body["id"]
+                        self.assertEqual(alone.delete(caller, id), store.delete(caller, id))
+                for each in both:
+                    for id in (f"resp_{other}" for other in range(4)):
+                        self.assertEqual(alone.get(caller, id), each.get(caller, id))
+
+    def test_what_was_deleted_through_another_proxy_stays_deleted(self) -> None:
+        one, two = self.store("one"), self.store("two")
+        one.put(CALLERS[0], stored(1, "in_progress"))
+        self.assertTrue(two.delete(CALLERS[0], "resp_1"))
+        self.assertFalse(one.update(CALLERS[0], stored(1)))
+        for each in (one, two):
+            self.assertIsNone(each.get(CALLERS[0], "resp_1"))
+
+    def test_a_running_job_of_another_proxy_is_not_failed_while_its_lease_is_renewed(self) -> None:
+        self.enterContext(mock.patch.object(responses, "_SECONDS_BETWEEN_RENEWALS", 0.005))
+        one, two = self.store("one"), self.store("two")
+        one.put(CALLERS[0], stored(1, "in_progress"))
+        [key] = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*:s*")[1]
+        for _ in range(3):
+            lease = self.engine.run(b"HGET", key, b"u")
+            self.engine.advance(15)
+            wait_until(lambda lease=lease: self.engine.run(b"HGET", key, b"u") > lease)
+            self.assertEqual(0, two.fail_orphans())
+            found = two.get(CALLERS[0], "resp_1")
+            assert found is not None
+            self.assertEqual("in_progress", found.body["status"])
+        one.update(CALLERS[0], stored(1))
+
+    def test_a_lapsed_lease_marks_the_job_failed_unless_it_ends_all_the_same(self) -> None:
+        one, two = self.store("one"), self.store("two")
+        one.put(CALLERS[0], stored(1, "in_progress"))
+        self.engine.advance(30)
+        found = two.get(CALLERS[0], "resp_1")
+        assert found is not None
+        self.assertEqual(("failed", "server_restarted"), (found.body["status"], found.body["error"]["code"]))
+        mine = one.get(CALLERS[0], "resp_1")
+        assert mine is not None
+        self.assertTrue(one.update(CALLERS[0], stored(1)))
+        self.assertEqual(stored(1), two.get(CALLERS[0], "resp_1"))
+
+    def test_changes_without_the_engine_reach_it_in_order(self) -> None:
+        one, two = self.store("one"), self.store("two")
+        self.engine.stop()
+        one.put(CALLERS[0], stored(1, "in_progress"))
+        self.assertTrue(one.update(CALLERS[0], stored(1)))
+        one.put(CALLERS[0], stored(2))
+        self.assertTrue(one.delete(CALLERS[0], "resp_2"))
+        self.assertEqual(stored(1), one.get(CALLERS[0], "resp_1"))
+        self.engine.start()
+        self.wait_until_shared()
+        self.assertEqual(stored(1), two.get(CALLERS[0], "resp_1"))
+        self.assertIsNone(two.get(CALLERS[0], "resp_2"))

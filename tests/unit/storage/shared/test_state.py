@@ -1,0 +1,160 @@
+import hashlib
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from unittest import mock
+
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.storage.shared import state
+from tests.support.polling import eventually, wait_until
+from tests.support.resp_commands import CommandError
+from tests.support.shared_engine import EngineTestCase, Instance
+
+
+class TestOutages(EngineTestCase):
+    """While the engine is away nothing is lost: what is recorded is found here, and everywhere when it is back."""
+
+    def waiting(self) -> int:
+        return waiting(self.place / "one.sqlite3")
+
+    def order(self) -> list[str]:
+        """The texts under one key, newest first, as an instance without a file of its own finds them."""
+        return self.instance("stranger").find(1)[1]
+
+    def test_what_was_recorded_without_the_engine_follows_in_order(self) -> None:
+        one = self.instance()
+        one.record("before", 1)
+        self.engine.stop()
+        for text in ("a", "b", "c"):
+            self.assertTrue(one.record(text, 1))
+            self.assertEqual(text, one.find(1)[1][0])
+        self.assertEqual(3, self.waiting())
+        self.engine.start()
+        one.wait_until_shared()
+        self.assertEqual(0, self.waiting())
+        self.assertEqual(["c", "b", "a", "before"], self.order())
+
+    def test_an_engine_that_is_absent_at_the_start_gets_everything_later(self) -> None:
+        self.engine.stop()
+        one = self.instance()
+        one.record("early", 1)
+        self.assertIn("onnection refused", self.log[0])
+        self.engine.start()
+        one.wait_until_shared()
+        self.assertEqual(["early"], self.order())
+
+    def test_what_a_killed_proxy_left_is_written_at_the_next_start(self) -> None:
+        one = self.instance()
+        self.engine.stop()
+        one.record("left", 1)
+        one.close()
+        self.engine.start()
+        self.instance().wait_until_shared()
+        self.assertEqual(["left"], self.order())
+
+    def test_a_write_that_was_late_counts_once(self) -> None:
+        with mock.patch.object(state, "_WRITE_SECONDS", 0.02):
+            one, two = self.instance("one"), self.instance("two")
+            self.engine.pause()
+            one.record("late", 1)
+            self.assertEqual(1, self.waiting())
+            self.engine.resume()
+            # The stopped engine has run it meanwhile; another text is newer by then.
+            wait_until(lambda: two.shared.find(b"c" * 32, [bytes(31) + b"\1"]))
+        two.record("newer", 1)
+        one.wait_until_shared()
+        self.assertEqual(["newer", "late"], self.order())
+
+    def test_a_stopped_engine_delays_no_call_beyond_its_deadline(self) -> None:
+        one = self.instance()
+        self.engine.pause()
+        with mock.patch.object(state, "_WRITE_SECONDS", 0.02), mock.patch.object(state, "_READ_SECONDS", 0.01):
+            for number in range(20):
+                one.record("slow", number + 1)
+                self.assertEqual(["slow"], one.find(number + 1)[number + 1])
+        # The last calls were not even tried.
+        self.assertFalse(one.state.engine.is_available)
+        self.engine.resume()
+        one.wait_until_shared()
+        self.assertEqual({number: ["slow"] for number in range(1, 21)}, self.instance("two").find(*range(1, 21)))
+
+    def test_an_engine_without_memory_gets_what_waits_when_it_has_some(self) -> None:
+        one = self.instance()
+        with mock.patch.object(type(self.engine), "_do_evalsha", _refuse, create=True):
+            one.record("large", 1)
+            self.assertEqual({1: ["large"]}, one.find(1))
+            wait_until(lambda: one.state.stalled)
+            self.assertIn("OOM", one.state.fault)
+        one.wait_until_shared()
+        self.assertEqual(["large"], self.order())
+        self.assertEqual(["takes no writes", "has what waited"], [_between(line) for line in self.log])
+
+    def test_each_change_is_one_line(self) -> None:
+        one = self.instance()
+        self.assertEqual([], self.log)
+        self.engine.stop()
+        for number in range(5):
+            one.record("x", number + 1)
+        self.engine.start()
+        one.wait_until_shared()
+        self.assertTrue(eventually(lambda: len(self.log) == 3), self.log)
+        self.assertIn("is not available: ", self.log[0])
+        self.assertIn("is available again", self.log[1])
+        self.assertIn("has what waited for it: 5 writes", self.log[2])
+
+    def test_a_wrong_password_is_an_outage_and_is_never_shown(self) -> None:
+        self.engine.password = "hunter2"
+        one = Instance(self.place / "wrong.sqlite3", f"redis://:guess@127.0.0.1:{self.engine.port}/", bytes(32))
+        self.addCleanup(one.close)
+        one.record("alone", 1)
+        self.assertEqual({1: ["alone"]}, one.find(1))
+        self.assertIn("WRONGPASS", self.log[0])
+        self.assertNotIn("guess", " ".join(self.log))
+
+    def test_a_write_waits_for_a_replica_if_durability_is_full(self) -> None:
+        info = b"redis_version:7.0.0\r\nconnected_slaves:2\r\naof_enabled:1\r\n"
+        with mock.patch.object(self.engine, "_do_info", return_value=info):
+            one = self.instance(durability="full")
+            one.record("copied", 1)
+            # The stand-in has no replica, so nothing is acknowledged.
+            self.assertEqual(1, self.waiting())
+            self.assertIn((b"WAIT", b"1", b"200"), self.engine.commands)
+        wait_until(lambda: not one.state.backlog)
+
+
+class TestSecret(EngineTestCase):
+    def test_an_instance_with_another_secret_says_so_and_shares_nothing(self) -> None:
+        self.instance("one").record("first", 1)
+        other = self.instance("other", secret=b"x" * 32)
+        self.assertIn("is NOT shared: another installation secret", self.log[0])
+        before = len(self.engine.commands)
+        other.record("second", 1)
+        self.assertEqual({1: ["second"]}, other.find(1))
+        self.assertEqual(before, len(self.engine.commands))
+        self.assertEqual(0, waiting(self.place / "other.sqlite3"))
+        self.assertIn("another installation secret", other.state.fault)
+
+    def test_the_engine_never_has_the_secret(self) -> None:
+        secret = hashlib.sha256(b"secret").digest()
+        self.instance("one", secret=secret).record("why", 1)
+        sent = b"".join(word for command in self.engine.commands for word in command)
+        self.assertNotIn(secret, sent)
+        self.assertNotIn(secret.hex().encode(), sent)
+
+    def test_a_bad_address_is_refused_in_words(self) -> None:
+        with self.assertRaisesRegex(StartupError, "several servers"):
+            Instance(self.place / "x.sqlite3", "redis://a,b", bytes(32))
+
+
+def waiting(path: Path) -> int:
+    """How many writes the file has for the engine."""
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("SELECT count(*) FROM backlog").fetchone()[0])
+
+
+def _refuse(*_: object) -> object:
+    raise CommandError("OOM command not allowed when used memory > 'maxmemory'.")
+
+
+def _between(line: str) -> str:
+    return next(words for words in ("takes no writes", "has what waited", line) if words in line)
