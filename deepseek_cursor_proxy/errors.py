@@ -5,6 +5,8 @@
     ├── Unauthorized     401    no usable key
     │   └── WrongKey            no key, or one that is not served
     ├── Forbidden        403    a key of the owner would be spent under a foreign host name
+    │   ├── ModelNotAllowed     the caller's key is not for this model
+    │   └── PriceUnknown        the caller has a budget, and what the model costs is not known
     ├── NotFound         404
     ├── MethodNotAllowed 405    `allow` lists the methods that work
     ├── RequestTimeout   408    the client sent its request too slowly
@@ -14,6 +16,8 @@
     ├── UpgradeRefused   426    a WebSocket was asked for where there is none
     ├── TooManyAttempts  429    too many wrong keys from one address
     ├── QueueFull        429    the limit of running and waiting calls, or background responses, is reached
+    ├── OverLimit        429    a limit of the caller's key or group is reached; `retry_after` says for how long
+    │   └── OverBudget          a budget is: another try does not help before it is reset or raised
     ├── ProtocolError    4xx/5xx  the bytes are not the HTTP we accept; the connection ends
     ├── InternalError    500    a bug of ours
     ├── Overloaded       503    a limit of this proxy is reached
@@ -88,6 +92,14 @@ class Forbidden(ProxyError, status=403, type="permission_error", code="foreign_h
     """A key of the owner would be spent under a foreign host name."""
 
 
+class ModelNotAllowed(Forbidden, code="model_not_allowed"):
+    """The caller's key is not for this model."""
+
+
+class PriceUnknown(Forbidden, code="price_unknown"):
+    """The caller has a budget, and what the model costs is not known."""
+
+
 class WrongKey(Unauthorized):
     """The client has to send another key; `api/clients` adds where each client keeps its key."""
 
@@ -128,6 +140,14 @@ class TooManyAttempts(ProxyError, status=429, type="rate_limit_error", code="rat
 
 class QueueFull(ProxyError, status=429, type="rate_limit_error", code="rate_limit_exceeded"):
     """The limit of running and waiting calls, or background responses, is reached."""
+
+
+class OverLimit(ProxyError, status=429, type="rate_limit_error", code="rate_limit_exceeded"):
+    """A limit of the caller's key or group is reached."""
+
+
+class OverBudget(OverLimit, type="insufficient_quota", code="insufficient_quota"):
+    """A budget of the caller's key or group is used up."""
 
 
 class ProtocolError(ProxyError, type="invalid_request_error", code="invalid_http"):

@@ -75,7 +75,9 @@ class Endpoint:
             reads_written_calls = sessions.reads_written_calls(namespace, report.path_session)
         owner_key = access.upstream_key(caller)
         credential, is_held = owner_key or caller.credential, owner_key is not None
-        return CallContext(namespace, credential, report, peer, is_held, reads_written_calls=reads_written_calls)
+        return CallContext(
+            namespace, credential, report, peer, is_held, reads_written_calls=reads_written_calls, named=caller.named
+        )
 
     def namespace(self, request: HttpRequest) -> bytes:
         """The namespace of an admitted caller, for a route that calls no upstream."""
@@ -108,6 +110,10 @@ class GenerationEndpoint(Endpoint):
         if api is None or key is None:
             return create(ClientRequest(request, caller, context, body, len(raw)))
         self._services.access.check_spender(caller)
+        if caller.named is not None:
+            from deepseek_cursor_proxy.exchange import admission
+
+            self._report.admission = admission.admit_passthrough(caller.named, body, len(raw), self._services)
         if not body.keys().isdisjoint(_OWN_FIELDS):
             body = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
             sent = encode_json(body)
@@ -119,6 +125,7 @@ class GenerationEndpoint(Endpoint):
         """Open the exchange, or a LateExchange; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(request.caller)
+        self.admit(request.caller, generation.request)
         if config.response_cache != "off" and generation.request.choices == 1:
             # As the body says, else as the header does, else the setting.
             wants_cache = generation.request.cache
@@ -146,6 +153,15 @@ class GenerationEndpoint(Endpoint):
         refuse = partial(self._report.refuse, "pictures")
         late = LateExchange(texts, partial(self._open, request), refuse, config.heartbeat_interval)
         return late.open_in_time() or late
+
+    def admit(self, caller: Caller, request: ChatRequest) -> None:
+        """Reserve what the request of a named key may use; raises a ProxyError. A job's request is admitted before."""
+        if caller.named is None or self._report.admission is not None:
+            return
+        # Only here: a proxy without named keys is smaller without.
+        from deepseek_cursor_proxy.exchange import admission
+
+        self._report.admission = admission.admit_chat(caller.named, request, self._services)
 
     def _open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         access = self._services.access

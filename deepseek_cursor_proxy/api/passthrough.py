@@ -157,6 +157,8 @@ class _Stream:
                 if not self._is_done and self._ends.last_event.search(data, 0, end):
                     self._is_done = True
                     self._response.end_soon()
+                    # Before its last bytes: the client may go on as soon as it has them.
+                    self._finish(_STREAMED)
                 if end:
                     yield data[:end]
         if rest:

@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.errors import (
     BadRequest,
     MethodNotAllowed,
     NotFound,
+    OverBudget,
     ProxyError,
     Unauthorized,
     UpgradeRefused,
@@ -229,6 +230,9 @@ class App:
             headers = (("Allow", error.allow),)
         elif error.retry_after is not None:
             headers = (("Retry-After", str(error.retry_after)),)
+        elif isinstance(error, OverBudget):
+            # OpenAI's and Anthropic's packages would try twice more.
+            headers = (("x-should-retry", "false"),)
         if _speaks_messages(request):
             if anthropic.is_final(error):
                 headers = (("x-should-retry", "false"), *headers)

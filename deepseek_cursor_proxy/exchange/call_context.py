@@ -4,7 +4,7 @@ reported about it."""
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
@@ -22,6 +22,10 @@ from deepseek_cursor_proxy.observers.events import (
 )
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.config.named_keys import NamedKey
+    from deepseek_cursor_proxy.usage.limits import Admission
+
 
 class RequestReport:
     """What is known about one request, and its events; the terminal one is emitted once.
@@ -35,8 +39,8 @@ class RequestReport:
     """
 
     __slots__ = (
-        "_is_known", "_key", "_number", "_numbers", "api", "body_bytes", "caller", "client", "emit", "has_ended",
-        "name", "path_session", "requested_model", "session", "started", "started_at", "stream",
+        "_is_known", "_key", "_number", "_numbers", "admission", "api", "body_bytes", "caller", "client", "emit",
+        "has_ended", "name", "path_session", "requested_model", "session", "started", "started_at", "stream",
     )  # fmt: skip
 
     def __init__(self, observers: Observer, numbers: Iterator[int], api: str, path_session: str = "") -> None:
@@ -61,6 +65,8 @@ class RequestReport:
         self.client = ""
         self.stream = False
         self.body_bytes = 0
+        # What is reserved of the limits of the caller's key, if it has any.
+        self.admission: Admission | None = None
         self.has_ended = False
 
     @property
@@ -122,12 +128,16 @@ class RequestReport:
         assert self.number
         other = copy.copy(self)
         other.emit = observer.emit
+        # Settled once, at the end of all.
+        other.admission = None
         return other
 
     def end(self, event: Terminal) -> None:
         """Emit the terminal event, unless there was one."""
         if not self.has_ended:
             self.has_ended = True
+            if self.admission is not None:
+                self.admission.end(event)
             self.emit(event)
 
     def refuse(self, route: str, error: BaseException) -> None:
@@ -156,6 +166,8 @@ class CallContext(NamedTuple):
     spend_refusal: ProxyError | None = None
     # Whether the session asks to convert calls in the model's own markup, whatever the upstream.
     reads_written_calls: bool = False
+    # The caller's table [keys.NAME], if it has one.
+    named: "NamedKey | None" = None
 
     def __repr__(self) -> str:
         """Without the key."""

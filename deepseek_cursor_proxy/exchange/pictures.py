@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.deepseek import images
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.images import Picture, PicturedHistory, clean_description, description_request
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images, picture_model
-from deepseek_cursor_proxy.deepseek.usage import read_usage
+from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.exchange.attempt import decode_answer
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
@@ -149,9 +149,15 @@ class PictureDescriber(NamedTuple):
         if found := store.find(caller, [digest]):
             return found[digest]
         started, reply, text = time.monotonic(), Reply(), None
-        outcome, status = "described", 200
+        outcome, status, admission = "described", 200, None
         try:
-            self._ask(picture, reply, peer)
+            request = description_request(picture, self.model)
+            images.check(request.messages)
+            if self.context.named is not None:
+                from deepseek_cursor_proxy.exchange.admission import admit_picture
+
+                admission = admit_picture(self.context.named, request, self.services)
+            self._ask(request, reply, peer)
             content = reply.message().content
             if not isinstance(content, str) or not (described := clean_description(content)):
                 raise UpstreamFailed("The answer is empty.")
@@ -162,6 +168,10 @@ class PictureDescriber(NamedTuple):
         except ClientGone:
             outcome, status = "client left", 499
         seconds = time.monotonic() - started
+        if admission is not None:
+            # Of an answer that broke off all counts that was reserved, of a call that failed nothing.
+            unknown = None if status in (200, 499) else Tokens(0, 0, 0)
+            admission.settle(read_usage(reply.usage) if reply.usage is not None else unknown)
         # An upstream that answers has accepted the caller's key, or was called with the owner's for a known caller.
         has_answer = status == 200 or reply.usage is not None
         key = self.context.report.caller_name if has_answer else self.context.report.key
@@ -175,10 +185,8 @@ class PictureDescriber(NamedTuple):
         self.services.observers.emit(event)
         return text
 
-    def _ask(self, picture: Picture, reply: Reply, peer: Peer) -> None:
+    def _ask(self, request: ChatRequest, reply: Reply, peer: Peer) -> None:
         """Add the answer to the reply; raises a ProxyError or ClientGone."""
-        request = description_request(picture, self.model)
-        images.check(request.messages)
         targets = open_targets(self.context._replace(peer=peer), GenerationRequest(request, {}, 0), self.services)
         try:
             targets.check_key()

@@ -31,11 +31,12 @@ from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.usage.ledger import UsageLedger
-from deepseek_cursor_proxy.usage.prices import PriceList
+from deepseek_cursor_proxy.usage.prices import USD, PriceList
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.config.named_keys import NamedKey
     from deepseek_cursor_proxy.storage.shared.state import SharedState
+    from deepseek_cursor_proxy.usage.limits import Limiter
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ class Services:
     # The descriptions that are being made.
     shared_calls: SharedCalls
     prices: PriceList
+    # In USD, for the budgets of named keys.
+    budget_prices: PriceList
+    # None as long as no key has a name; survives a reload.
+    limiter: "Limiter | None"
     # Rebuilt at SIGHUP; an observer that must survive, or that an endpoint reads, is a field of its own.
     observers: Observers
     request_log: RequestLog
@@ -77,7 +82,7 @@ class Services:
     @classmethod
     def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
         _warn_of_pictures(config)
-        client = UpstreamClient(config)
+        client, prices = UpstreamClient(config), PriceList(config)
         database, pruning = reasoning_store.database, reasoning_store.pruning
         secret = InstallationSecret(Path(database.path), given_secret(config.secret_file))
         shared = _open_shared(config, secret, reasoning_store) if config.store else None
@@ -119,12 +124,14 @@ class Services:
             jobs=Jobs(config.background_workers, config.background_queue),
             counter=TokenCounter(config, database),
             upstream=client,
-            upstreams=Upstreams(config, forms, client.call_limits, access.held_key),
+            upstreams=Upstreams(config, forms, client.call_limits, _owner_key(config, access)),
             reasoning_forms=forms,
             key_namespaces=KeyNamespaces(database),
             picture_descriptions=PictureDescriptions(database, max_age_seconds=max_age, pruning=pruning),
             shared_calls=SharedCalls(),
-            prices=PriceList(config),
+            prices=prices,
+            budget_prices=_budget_prices(config, prices),
+            limiter=_limiter(config, reasoning_store, None),
             observers=_build_observers(config, request_log, ledger, sessions),
             request_log=request_log,
             sessions=sessions,
@@ -137,15 +144,18 @@ class Services:
     def rebuild(self, config: ProxyConfig) -> "Services":
         """The services for another configuration, which take over all that survives the change."""
         _warn_of_pictures(config)
-        access, client = Access(config, self.access), UpstreamClient(config)
+        access, client, prices = Access(config, self.access), UpstreamClient(config), PriceList(config)
+        owner_key = _owner_key(config, access)
         self.sessions.reconfigure(config)
         return replace(
             self,
             config=config,
             access=access,
             upstream=client,
-            upstreams=Upstreams(config, self.reasoning_forms, client.call_limits, access.held_key, self.upstreams),
-            prices=PriceList(config),
+            upstreams=Upstreams(config, self.reasoning_forms, client.call_limits, owner_key, self.upstreams),
+            prices=prices,
+            budget_prices=_budget_prices(config, prices),
+            limiter=_limiter(config, self.reasoning_store, self.limiter),
             observers=_build_observers(config, self.request_log, self.ledger, self.sessions),
         )
 
@@ -173,6 +183,8 @@ class Services:
     def close(self) -> None:
         # First, because jobs write into the stores that are closed next.
         self.jobs.stop(0)
+        if self.limiter is not None:
+            self.limiter.close()
         self.sessions.close()
         self.ledger.close()
         self.responses.close()
@@ -196,6 +208,25 @@ def _open_shared(config: ProxyConfig, secret: InstallationSecret, reasonings: Re
     reasonings.share(SharedReasonings(shared, config.reasoning_cache_max_age_seconds))
     shared.open()
     return shared
+
+
+def _limiter(config: ProxyConfig, store: ReasoningStore, former: "Limiter | None") -> "Limiter | None":
+    if former is not None or not config.keys:
+        return former
+    # Only here: a proxy without named keys starts faster without.
+    from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
+    from deepseek_cursor_proxy.usage.limits import Limiter
+
+    return Limiter(SqliteLimits(store.database))
+
+
+def _budget_prices(config: ProxyConfig, prices: PriceList) -> PriceList:
+    return prices if prices.currency == USD or not config.keys else PriceList(config, USD)
+
+
+def _owner_key(config: ProxyConfig, access: Access) -> str | None:
+    """The held key, or else a variable that holds one for a named key: these are for DeepSeek alone. None: no such."""
+    return access.held_key or next((key.upstream_key_env for key in config.keys.values() if key.upstream_key_env), None)
 
 
 def _warn_of_pictures(config: ProxyConfig) -> None:

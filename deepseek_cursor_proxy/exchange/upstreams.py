@@ -216,6 +216,12 @@ class Upstreams:
         if spend_refusal is not None and all(upstream.keys is not None for upstream in found):
             raise spend_refusal
 
+    def serving(self, model: str) -> list[Candidate]:
+        """The upstreams that serve a model, in the order of the tables."""
+        if self.only is not None:
+            return [Candidate(self.only, model)]
+        return [Candidate(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
+
     def candidates(
         self, model: str, chat: RoutedChat, is_able: Callable[[Candidate], bool] = lambda candidate: True
     ) -> list[Candidate]:
@@ -223,7 +229,7 @@ class Upstreams:
 
         Among the ready upstreams, those that can run the request's tools come first.
         """
-        found = [Candidate(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
+        found = self.serving(model)
         found = [candidate for candidate in found if chat.can_spend or candidate.upstream.keys is None]
         found = [candidate for candidate in found if not self._is_refused(candidate, chat)] or found
         route = self.route(chat.digest)

@@ -123,6 +123,16 @@ def estimate_prompt(request: ChatRequest) -> int:
     return round(layout + estimate_text(_SEPARATOR.join(ascii_texts)) + estimate_text(_SEPARATOR.join(others)))
 
 
+def estimate_roughly(request: ChatRequest) -> int:
+    """The same by the number of characters alone, in a hundredth of the time."""
+    return count_prompt(request, _count_roughly)
+
+
+def _count_roughly(text: str) -> float:
+    # As DeepSeek's documentation has it: an English character is 0.3 tokens, a Chinese one 0.6.
+    return len(text) * (0.3 if text.isascii() else 0.6)
+
+
 def estimate_text(text: str) -> float:
     classes = _START + text.encode("utf-8", "surrogatepass").translate(_CLASSES)
     total = sum([classes.count(pattern) * weight for pattern, weight in _ASCII])

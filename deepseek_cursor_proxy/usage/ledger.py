@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 # What a killed process loses; a batch costs about the same for one row as for many.
 _SECONDS_BETWEEN_BATCHES = 1.0
+# The average of many answers changes slowly.
+_SECONDS_BETWEEN_AVERAGES = 60.0
+_MOST_AVERAGES = 64
 
 
 class WaitingRequests(WriteBehind[RequestRecord]):
@@ -54,6 +57,8 @@ class UsageLedger(Table[RequestRecord]):
         self._has_warned = False
         # The keys of callers that got an answer in earlier runs; None until they are read.
         self._earlier_keys: frozenset[str] | None = None
+        # By model: the tokens of its usual answer, and when they were read.
+        self._usual_answers: dict[str, tuple[int, float]] = {}
 
     def add(self, record: RequestRecord) -> None:
         """Queue the record of a request; returns at once."""
@@ -67,6 +72,19 @@ class UsageLedger(Table[RequestRecord]):
             with self._faults.guard("look up"):
                 self._earlier_keys = self.rows.answered_keys()
         return self._earlier_keys is not None and key in self._earlier_keys
+
+    def usual_answer(self, model: str) -> int:
+        """How many tokens an answer of this model has on average; 0 if there is none, or the file cannot be read."""
+        known, read_at = self._usual_answers.get(model, (0, float("-inf")))
+        if time.monotonic() - read_at < _SECONDS_BETWEEN_AVERAGES:
+            return known
+        with self._faults.guard("look up"):
+            known = self.rows.mean_output(model)
+        if len(self._usual_answers) >= _MOST_AVERAGES:
+            # Clients may choose the names of models.
+            self._usual_answers.clear()
+        self._usual_answers[model] = known, time.monotonic()
+        return known
 
     def add_picture(self, event: PictureDescribed) -> None:
         """Queue the record of a call that no client requested."""

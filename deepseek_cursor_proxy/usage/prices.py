@@ -138,10 +138,12 @@ class Price(NamedTuple):
 class PriceList:
     """Called by workers. Never changes but for what it remembers; a new configuration makes a new one."""
 
-    def __init__(self, config: ProxyConfig) -> None:
-        self.currency = config.currency
+    def __init__(self, config: ProxyConfig, currency: str | None = None) -> None:
+        """With another `currency` than that of the settings, prices of the settings do not count."""
+        self.currency = currency or config.currency
         self._holidays = frozenset(map(date.fromisoformat, config.prices.get("holidays", ())))
-        own = {name: entry for name, entry in config.prices.items() if name != "holidays"}
+        is_own = self.currency == config.currency
+        own = {name: entry for name, entry in config.prices.items() if is_own and name != "holidays"}
         self._own: Mapping[str, Mapping[str, float]] = own
         # Longest first, so that the nearest name wins.
         self._prefixes = sorted((name[:-1] for name in own if name.endswith("*")), key=len, reverse=True)

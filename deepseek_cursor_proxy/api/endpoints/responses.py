@@ -151,6 +151,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         store = self._services.responses
         # The key is checked now, while the client reads the reply.
         self._services.access.check_call(plan.request.caller)
+        self.admit(plan.request.caller, plan.generation.request)
         writer = self._writer(plan)
         is_known = bool(self._report.key)
         unaccepted_bytes = 0 if is_known else plan.request.body_bytes

@@ -418,6 +418,11 @@ class UsageRows(Rows):
             usage_rows.insert(connection, rows)
             usage_rows.write_sums(connection, sums)
 
+    def mean_output(self, model: str) -> int:
+        """The tokens of an answer of this model, on average of its last ones; 0 if there is none."""
+        with self.database.reader() as connection:
+            return usage_rows.mean_output(connection, model)
+
     def answered_keys(self) -> frozenset[str]:
         with self.database.reader() as connection:
             return usage_rows.read_answered_keys(connection)

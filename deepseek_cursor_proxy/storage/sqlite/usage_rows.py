@@ -16,6 +16,8 @@ Reader = sqlite3.Connection
 OTHER = "other"
 _MAX_GROUPS_PER_DAY = 500
 _MAX_ANSWERED_KEYS = 10_000
+# Read in about a millisecond.
+_ROWS_OF_AVERAGE = 2000
 
 
 _COLUMNS = UsageRow._fields[1:]
@@ -71,6 +73,15 @@ def read_answered_keys(connection: Reader) -> frozenset[str]:
         (_MAX_ANSWERED_KEYS,),
     )
     return frozenset(key for (key,) in found)
+
+
+def mean_output(connection: Reader, model: str) -> int:
+    """The output tokens of a model's answers, on average, among the last rows of all; 0 if there is none."""
+    query = (
+        "SELECT avg(output) FROM usage WHERE id > (SELECT max(id) FROM usage) - ? AND model = ? AND output > 0 "
+        "AND api != 'picture'"
+    )
+    return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
 
 
 def sum_by(

@@ -1,0 +1,102 @@
+"""Admission of a named key's request: whether it may use the model, and whether its limits have room.
+
+What a request may use is an estimate: the prompt by its characters, none of it cached; for the answer `max_tokens`,
+else the model's usual answer according to the ledger, else 4,096 tokens; all of it for each of n choices. The price is
+the highest of the upstreams that serve the model. `usage/limits` reserves and settles; callers without a name never
+come here.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from deepseek_cursor_proxy.config.named_keys import NamedKey
+from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.errors import ModelNotAllowed
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.tokens.estimate import estimate_roughly
+from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate
+
+# Less than the longest answer of any model of DeepSeek's, and more than most answers.
+_UNKNOWN_ANSWER = 4096
+# Of JSON; the body of another upstream is not read.
+_BYTES_PER_TOKEN = 4
+_LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def admit_chat(named: NamedKey, request: ChatRequest, services: Services) -> Admission | None:
+    """Reserve what a generation may use; None if nothing limits it. Raises a ProxyError."""
+    _check_model(named, request.model)
+
+    def estimate() -> Estimate:
+        calls = request.choices
+        output = _answer(request.params.get("max_tokens"), request.model, services)
+        candidates = services.upstreams.serving(request.model)
+        models = [(model, upstream.may_be_deepseek) for upstream, model in candidates]
+        return Estimate(calls * estimate_roughly(request), calls * output, _price(models, services))
+
+    return _admit(named, estimate, services)
+
+
+def admit_passthrough(named: NamedKey, body: Mapping[str, Any], size: int, services: Services) -> Admission | None:
+    """The same for a request that another upstream gets as it came."""
+    model = str(body.get("model"))
+    _check_model(named, model)
+
+    def estimate() -> Estimate:
+        given = next((body[name] for name in _LENGTH_FIELDS if body.get(name) is not None), None)
+        output = _answer(given, model, services)
+        return Estimate(size // _BYTES_PER_TOKEN + 1, output, _price([(model, False)], services))
+
+    return _admit(named, estimate, services)
+
+
+def admit_picture(named: NamedKey, request: ChatRequest, services: Services) -> Admission | None:
+    """The same for a call that describes a picture, as a part of a request that was admitted."""
+
+    def estimate() -> Estimate:
+        output = min(_answer(None, request.model, services), _answer(request.params.get("max_tokens"), "", services))
+        models = [(model, upstream.may_be_deepseek) for upstream, model in services.upstreams.serving(request.model)]
+        return Estimate(estimate_roughly(request), output, _price(models, services))
+
+    return _admit(named, estimate, services, is_request=False)
+
+
+def _admit(
+    named: NamedKey, estimate: Callable[[], Estimate], services: Services, *, is_request: bool = True
+) -> Admission | None:
+    assert services.limiter is not None
+    group = services.config.groups.get(named.group)
+    return services.limiter.admit(named, group, estimate, is_request=is_request)
+
+
+def _check_model(named: NamedKey, model: str) -> None:
+    if not named.may_use(model):
+        allowed = ", ".join(named.models)
+        raise ModelNotAllowed(
+            f"The key {named.name} may not use {safe_text(model, 60)}; it may use {allowed}. Choose one of these, or "
+            "ask the owner of the proxy.",
+            param="model",
+        )
+
+
+def _answer(max_tokens: object, model: str, services: Services) -> int:
+    if type(max_tokens) is int and max_tokens > 0:
+        return max_tokens
+    return services.ledger.usual_answer(model) or _UNKNOWN_ANSWER
+
+
+def _price(models: Sequence[tuple[str, bool]], services: Services) -> Callable[[Tokens], int | None]:
+    """What tokens cost where it costs most; each model with whether its upstream may be DeepSeek."""
+
+    def price(tokens: Tokens) -> int | None:
+        found = [
+            services.budget_prices.cost(model, tokens, time.time(), is_deepseek=is_deepseek)
+            for model, is_deepseek in models
+        ]
+        amounts = [cost.amount for cost in found if cost is not None]
+        return round(max(amounts) * BILLION) if amounts else None
+
+    return price

@@ -1,0 +1,317 @@
+"""The limits of named keys over real sockets, on every API: refused before any call, settled before the last byte."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from unittest import mock
+
+from deepseek_cursor_proxy.storage.limits import Used
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.usage.limits import BILLION, counters
+from tests.fake_deepseek import Answer, Failure, Raw
+from tests.support import pictures
+from tests.support.cache_client import PATHS, body
+from tests.support.harness import (
+    PATIENCE,
+    RawReply,
+    RunningProxy,
+    SocketTestCase,
+    read_until,
+    request_bytes,
+)
+from tests.support.polling import wait_until
+from tests.support.threads import run_at_once
+
+ANN, BEN = "sk-the-key-of-ann", "sk-the-key-of-ben"
+# 2026-11-18 06:40:20 UTC
+NOW = 1_794_984_020.0
+# A thousand tokens of an answer cost a tenth of a cent, and prompts nothing.
+PRICES: Any = {"deepseek-*": {"miss": 0, "hit": 0, "output": 1}}
+# The model that another upstream serves.
+PASSED = "deepseek-flash"
+
+
+class Way(NamedTuple):
+    """A way to request a generation."""
+
+    name: str
+    api: str
+    fields: Mapping[str, Any] = MappingProxyType({})
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+WAYS = (
+    *(Way(api, api) for api in PATHS),
+    *(Way(f"{api}, streamed", api, {"stream": True}) for api in PATHS),
+    Way("several choices", "chat", {"n": 2}),
+    Way("several choices, streamed", "chat", {"n": 2, "stream": True}),
+    Way("background", "responses", {"background": True}),
+    Way("native", "responses", {}, {"responses_upstream": "native"}),
+    Way("passthrough", "chat", {"model": PASSED}),
+    Way("passthrough, streamed", "chat", {"model": PASSED, "stream": True}),
+)
+
+
+class LimitsTestCase(SocketTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.enterContext(mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": "sk-held-by-the-proxy"}))
+        self.other, self.to_other = self.route()
+
+    def limited(self, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
+        """A proxy whose clock of limits stands still."""
+        known = {"prices": PRICES, "passthrough": {PASSED: self.to_other}}
+        proxy = self.proxy(store, **{**known, **settings})
+        limiter = proxy.server.services().limiter
+        assert limiter is not None
+        limiter._now = lambda: NOW
+        return proxy
+
+    def ann(self, way: Way | None = None, **fields: Any) -> RunningProxy:
+        return self.limited(keys={"ann": {"key": ANN, **fields}}, **(way.settings if way is not None else {}))
+
+    def ask(self, proxy: RunningProxy, way: Way = WAYS[0], key: str = ANN, **fields: Any) -> RawReply:
+        data = request_bytes(body(way.api, **{**way.fields, **fields}), path=PATHS[way.api], key=key)
+        return self.round_trip(proxy, data)
+
+    def used(self, proxy: RunningProxy, limit: str, name: str = "ann") -> Used:
+        services = proxy.server.services()
+        assert services.limiter is not None
+        [counter] = [each for each, _ in counters(services.config.keys[name], NOW) if each.limit == limit]
+        return services.limiter.usage([counter])[0]
+
+    def calls(self) -> int:
+        return len(self.fake.seen) + len(self.other.seen)
+
+
+class TestRates(LimitsTestCase):
+    def test_each_way_to_ask_is_one_request_and_is_refused_before_any_call(self) -> None:
+        for way in WAYS:
+            with self.subTest(way.name):
+                proxy = self.ann(way, requests_per_minute=1, tokens_per_minute=10**6)
+                self.assertEqual(200, self.ask(proxy, way).status)
+                # A background response goes on.
+                wait_until(lambda proxy=proxy: self.used(proxy, "requests_per_minute") == Used(1))  # type: ignore[misc]
+                self.assertLess(0, self.used(proxy, "tokens_per_minute").spent)
+                before = self.calls()
+                reply = self.ask(proxy, way)
+                self.assertEqual((429, "40"), (reply.status, reply.headers["retry-after"]))
+                error = reply.value["error"]
+                self.assertEqual("rate_limit_error", error["type"])
+                words = "The limit requests_per_minute of the key ann is reached: 1 of 1 used. It resets at 2026-11-18"
+                self.assertTrue(error["message"].startswith(words), error)
+                self.assertEqual(before, self.calls())
+
+    def test_routes_without_a_call_do_not_count(self) -> None:
+        proxy = self.ann(requests_per_minute=1)
+        for path in ("/v1/messages/count_tokens", "/v1/responses/input_tokens"):
+            api = "messages" if "messages" in path else "responses"
+            self.assertEqual(200, self.round_trip(proxy, request_bytes(body(api), path=path, key=ANN)).status)
+        self.assertEqual(Used(), self.used(proxy, "requests_per_minute"))
+
+    def test_a_request_that_deepseek_refuses_costs_nothing_but_the_request(self) -> None:
+        proxy = self.ann(requests_per_minute=9, usd_per_day=1)
+        self.fake.answer(Failure(500))
+        self.assertEqual(500, self.ask(proxy).status)
+        self.assertEqual(
+            [Used(1), Used(0)], [self.used(proxy, each) for each in ("requests_per_minute", "usd_per_day")]
+        )
+
+    def test_other_keys_are_not_affected(self) -> None:
+        keys: Any = {"ann": {"key": ANN, "requests_per_minute": 1}, "ben": {"key": BEN}}
+        proxy = self.limited(keys=keys, access_keys=["sk-unnamed-key-0001"])
+        self.assertEqual([200, 429], [self.ask(proxy).status for _ in range(2)])
+        for key in (BEN, "sk-unnamed-key-0001"):
+            self.assertEqual([200, 200], [self.ask(proxy, key=key).status for _ in range(2)])
+
+
+# The fields of an error that say that a budget is used up.
+QUOTA = {"type": "insufficient_quota", "code": "insufficient_quota"}
+
+
+class TestBudgets(LimitsTestCase):
+    def test_a_budget_that_is_used_up_has_the_error_of_each_api(self) -> None:
+        for way in WAYS:
+            with self.subTest(way.name):
+                proxy = self.ann(way, usd_per_day=0.000001)
+                self.assertEqual(200, self.ask(proxy, way).status)
+                wait_until(lambda proxy=proxy: self.used(proxy, "usd_per_day").spent > 0)  # type: ignore[misc]
+                before = self.calls()
+                reply = self.ask(proxy, way)
+                error = reply.value["error"]
+                self.assertEqual(
+                    (429, "false", None),
+                    (reply.status, reply.headers["x-should-retry"], reply.headers.get("retry-after")),
+                )
+                expected = {"type": "rate_limit_error"} if way.api == "messages" else QUOTA
+                self.assertEqual(expected, {name: error[name] for name in expected})
+                self.assertIn("It resets at 2026-11-19 00:00 UTC", error["message"])
+                self.assertEqual(before, self.calls())
+
+    def test_fifty_requests_at_once_spend_a_budget_for_ten_once(self) -> None:
+        store = ReasoningStore(self.folder / "store.sqlite3")
+        keys: Any = {"ann": {"key": ANN, "usd_per_day": 0.01}}
+        proxies = [
+            self.limited(store, keys=keys),
+            self.limited(ReasoningStore(self.folder / "store.sqlite3"), keys=keys),
+        ]
+        go_on = threading.Event()
+
+        def respond(_: Any) -> Answer:
+            go_on.wait(PATIENCE)
+            return Answer(content="x" * 2000)
+
+        self.fake._responder = respond
+        replies: list[RawReply] = []
+
+        def ask(number: int) -> None:
+            replies.append(self.ask(proxies[number % 2], max_tokens=1000))
+            if sum(reply.status == 429 for reply in replies) == 40:
+                go_on.set()
+
+        run_at_once(ask, range(50))
+        self.assertEqual([10, 40], [sum(reply.status == status for reply in replies) for status in (200, 429)])
+        self.assertEqual(10, len(self.fake.seen))
+        tokens = sum(reply.value["usage"]["completion_tokens"] for reply in replies if reply.status == 200)
+        self.assertEqual(Used(tokens * BILLION // 10**6), self.used(proxies[0], "usd_per_day"))
+
+    def test_a_model_without_a_price_is_refused_to_a_key_with_a_budget(self) -> None:
+        proxy = self.limited(keys={"ann": {"key": ANN, "usd_per_day": 5}}, prices={})
+        reply = self.ask(proxy, model=PASSED)
+        self.assertEqual((403, "price_unknown"), (reply.status, reply.value["error"]["code"]))
+
+    def test_several_choices_reserve_and_spend_as_many_answers(self) -> None:
+        proxy = self.ann(usd_per_day=0.0015)
+        self.assertEqual(200, self.ask(proxy, max_tokens=1000).status)
+        self.assertEqual(429, self.ask(proxy, max_tokens=1000, n=2).status)
+
+    def test_without_max_tokens_the_usual_answer_of_the_model_is_reserved(self) -> None:
+        proxy = self.ann(usd_per_day=1)
+        ledger = proxy.server.services().ledger
+        seen: list[Used] = []
+
+        def respond(_: Any) -> Answer:
+            seen.append(self.used(proxy, "usd_per_day"))
+            return Answer(content="hi")
+
+        self.fake._responder = respond
+        self.assertEqual(200, self.ask(proxy).status)
+        wait_until(lambda: ledger.rows.mean_output("deepseek-v4-pro") > 0)
+        ledger._usual_answers.clear()
+        usual = ledger.usual_answer("deepseek-v4-pro")
+        self.assertLess(usual, 100)
+        self.assertEqual(200, self.ask(proxy).status)
+        self.assertEqual([4096 * 1000, usual * 1000], [each.reserved for each in seen])
+
+    def test_a_cached_answer_costs_nothing(self) -> None:
+        proxy = self.ann(usd_per_day=1, requests_per_minute=9)
+        self.assertEqual(200, self.ask(proxy, cache=True).status)
+        spent = self.used(proxy, "usd_per_day")
+        self.assertEqual("hit", self.ask(proxy, cache=True).headers["x-cache"])
+        self.assertEqual((spent, Used(2)), (self.used(proxy, "usd_per_day"), self.used(proxy, "requests_per_minute")))
+
+    def test_the_description_of_a_picture_is_paid_for_and_is_no_request(self) -> None:
+        keys: Any = {"ann": {"key": ANN, "requests_per_minute": 9, "tokens_per_minute": 10**6}}
+        proxy = self.limited(keys=keys, pictures="describe")
+        spent = []
+        for content in ([pictures.user("Look.")], [pictures.user("Look.", pictures.part("a"))]):
+            data = request_bytes({"model": "deepseek-v4-pro", "messages": content}, key=ANN)
+            self.assertEqual(200, self.round_trip(proxy, data).status)
+            spent.append(self.used(proxy, "tokens_per_minute").spent)
+        self.assertEqual(3, len(self.fake.seen))
+        self.assertEqual(Used(2), self.used(proxy, "requests_per_minute"))
+        described = json.loads(self.fake.seen[1].body)
+        self.assertEqual("deepseek-flash", described["model"])
+        self.assertGreater(spent[1] - 2 * spent[0], 0)
+
+
+class TestConcurrency(LimitsTestCase):
+    def test_the_next_turn_may_follow_the_last_byte_at_once(self) -> None:
+        for way in WAYS:
+            if way.name == "background":
+                continue
+            with self.subTest(way.name):
+                proxy = self.ann(way, concurrent=1)
+                self.assertEqual([200] * 5, [self.ask(proxy, way).status for _ in range(5)])
+
+    def test_the_next_turn_may_follow_the_last_event_of_another_upstream(self) -> None:
+        proxy = self.ann(concurrent=1)
+        # Its connection stays open.
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self.other.answer(Raw(head + b"e\r\ndata: [DONE]\n\n\r\n", then_stall=True))
+        with self.connect(proxy, request_bytes(body("chat", model=PASSED, stream=True), key=ANN)) as sock:
+            read_until(sock, b"[DONE]")
+            self.assertEqual(200, self.ask(proxy).status)
+
+    def test_a_second_request_at_once_is_refused_until_the_client_leaves_the_first(self) -> None:
+        for way in self.streamed():
+            with self.subTest(way.name):
+                proxy = self.ann(way, concurrent=1, usd_per_day=1)
+                self.fake.answer(Answer(content="x" * 400, piece=100, stall_after=3))
+                data = request_bytes(body(way.api, **way.fields), path=PATHS[way.api], key=ANN)
+                with self.connect(proxy, data) as sock:
+                    read_until(sock, b"xxx")
+                    reply = self.ask(proxy, way)
+                    self.assertEqual((429, "1"), (reply.status, reply.headers["retry-after"]))
+                wait_until(lambda proxy=proxy: self.used(proxy, "concurrent") == Used())  # type: ignore[misc]
+                self.fake.release.set()
+                spent = self.used(proxy, "usd_per_day")
+                self.assertEqual(0, spent.reserved)
+                self.assertLess(0, spent.spent)
+                self.fake.release.clear()
+
+    def streamed(self) -> Iterator[Way]:
+        return (way for way in WAYS if way.fields == {"stream": True})
+
+    def test_no_other_client_waits_while_a_stream_is_settled(self) -> None:
+        proxy, threads = self.ann(concurrent=1), list[str]()
+        limiter = proxy.server.services().limiter
+        assert limiter is not None
+        settle = limiter._settle
+
+        def watched(*arguments: Any) -> None:
+            threads.append(threading.current_thread().name)
+            settle(*arguments)
+
+        with mock.patch.object(limiter, "_settle", watched):
+            # So slow that the event loop waits for its pieces.
+            self.fake.answer(Answer(content="x" * 400, piece=200, pause=0.03))
+            self.assertEqual(200, self.ask(proxy, stream=True).status)
+            self.fake.answer(Answer(content="x" * 400, piece=100, stall_after=3))
+            with self.connect(proxy, request_bytes(body("chat", stream=True), key=ANN)) as sock:
+                read_until(sock, b"xxx")
+            wait_until(lambda: self.used(proxy, "concurrent") == Used())
+        self.assertEqual(2, len(threads))
+        self.assertTrue(all(name.startswith("worker") for name in threads), threads)
+
+    def test_a_request_that_runs_during_a_reload_is_settled(self) -> None:
+        proxy = self.ann(concurrent=1)
+        self.fake.answer(Answer(content="x" * 400, piece=100, stall_after=3))
+        with self.connect(proxy, request_bytes(body("chat", stream=True), key=ANN)) as sock:
+            read_until(sock, b"xxx")
+            proxy.server.reconfigure(proxy.server.config)
+            self.assertEqual(429, self.ask(proxy).status)
+        wait_until(lambda: self.used(proxy, "concurrent") == Used())
+        self.assertEqual(200, self.ask(proxy).status)
+
+
+class TestModels(LimitsTestCase):
+    def test_a_model_is_allowed_after_aliases(self) -> None:
+        keys: Any = {"ann": {"key": ANN, "models": ["deepseek-fl*"]}}
+        proxy = self.limited(keys=keys, models={"fast": "deepseek-flash", "best": "deepseek-v4-pro"}, passthrough={})
+        for way in WAYS[:3]:
+            for model, status in (("fast", 200), ("deepseek-flash", 200), ("best", 403), ("deepseek-v4-pro", 403)):
+                with self.subTest(way.name, model=model):
+                    reply = self.ask(proxy, way, model=model)
+                    self.assertEqual(status, reply.status)
+                    if status == 403:
+                        words = "The key ann may not use deepseek-v4-pro; it may use deepseek-fl*."
+                        self.assertIn(words, reply.value["error"]["message"])
+
+    def test_a_model_of_another_upstream_is_allowed_by_the_name_of_the_request(self) -> None:
+        proxy = self.limited(keys={"ann": {"key": ANN, "models": ["deepseek-v4-pro"]}})
+        self.assertEqual(403, self.ask(proxy, model=PASSED).status)
+        self.assertEqual(0, self.calls())

@@ -1,0 +1,306 @@
+"""The limits of named keys: what a request reserves, what it has used when it ends, and what is said about it."""
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey, key_group, named_key
+from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown, ProxyError
+from deepseek_cursor_proxy.observers.events import (
+    CLIENT_LEFT,
+    COMPLETED,
+    End,
+    Finished,
+    PassedThrough,
+    Refused,
+    RequestFacts,
+    Result,
+    Terminal,
+    Timing,
+)
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.limits import Hold, Refusal, Spent, Used
+from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
+from deepseek_cursor_proxy.usage import limits
+from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate, Limiter, counters
+from deepseek_cursor_proxy.usage.prices import Cost
+from tests.support.databases import DatabaseTestCase
+
+# 2026-11-18 06:40:20 UTC
+NOW = 1_794_984_020.0
+FACTS = RequestFacts(1, NOW, "chat")
+DOLLAR = BILLION
+
+
+# The limit of a key that has admitted a request of 4,500 tokens, and how another of 1,000 is refused.
+REFUSALS: tuple[tuple[dict[str, Any], str, type[ProxyError], int | None], ...] = (
+    (
+        {"usd_per_day": 0.005},
+        "usd_per_day of the key ann is reached: $0.0045 of $0.0050 used, and this request may use $0.0010. It resets "
+        "at 2026-11-19 00:00 UTC. The owner of the proxy can raise it.",
+        OverBudget,
+        None,
+    ),
+    (
+        {"usd_per_month": 0.0045},
+        "usd_per_month of the key ann is reached: $0.0045 of $0.0045 used. It resets at 2026-12-01 00:00 UTC. The "
+        "owner of the proxy can raise it.",
+        OverBudget,
+        None,
+    ),
+    (
+        {"requests_per_minute": 1},
+        "requests_per_minute of the key ann is reached: 1 of 1 used. It resets at 2026-11-18 06:41 UTC.",
+        OverLimit,
+        40,
+    ),
+    (
+        {"tokens_per_minute": 5000},
+        "tokens_per_minute of the key ann is reached: 4,500 of 5,000 used, and this request may use 1,000. It resets "
+        "at 2026-11-18 06:41 UTC.",
+        OverLimit,
+        40,
+    ),
+    (
+        {"concurrent": 1},
+        "concurrent of the key ann is reached: 1 of 1 used by requests that run. Try again when one has ended.",
+        OverLimit,
+        1,
+    ),
+)
+
+
+def key(**fields: Any) -> NamedKey:
+    return named_key("keys.ann", {"key": "sk-ann", **fields}, "")
+
+
+def group(**fields: Any) -> KeyGroup:
+    return key_group("groups.lab", fields, "")
+
+
+def estimate(prompt: int = 100, output: int = 900) -> Estimate:
+    """A million tokens are a dollar."""
+    return Estimate(prompt, output, lambda tokens: (tokens.prompt + tokens.output) * 1000)
+
+
+def finished(**fields: Any) -> Finished:
+    timing = Timing(1.0, connect=0.0)
+    return Finished(
+        **{
+            "facts": FACTS,
+            "end": COMPLETED,
+            "timing": timing,
+            "message": None,
+            "finish_reason": None,
+            "usage": None,
+            **fields,
+        }
+    )
+
+
+class BrokenStore(SqliteLimits):
+    """An engine that can be switched off."""
+
+    fault: Unusable | None = None
+
+    def _check(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
+        self._check()
+        return super().reserve(request_id, holds, now)
+
+    def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
+        self._check()
+        return super().settle(request_id, spent, now)
+
+    def renew(self, request_ids: Sequence[str], now: float) -> None:
+        self._check()
+        super().renew(request_ids, now)
+
+
+class LimiterTest(DatabaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.now = NOW
+        self.log = self.enterContext(mock.patch.object(limits, "_log"))
+        # Run by the test itself.
+        self.enterContext(mock.patch.object(limits.BackgroundTask, "wake"))
+        self.store = BrokenStore(self.database)
+        self.limiter = Limiter(self.store, lambda: self.now)
+        self.addCleanup(self.limiter.close)
+
+    def admit(
+        self, holder: NamedKey, lab: KeyGroup | None = None, found: Estimate | None = None, **options: Any
+    ) -> Admission:
+        admission = self.limiter.admit(holder, lab, lambda: found or estimate(), **options)
+        assert admission is not None
+        return admission
+
+    def refused(self, holder: NamedKey, lab: KeyGroup | None = None, found: Estimate | None = None) -> ProxyError:
+        with self.assertRaises(ProxyError) as caught:
+            self.admit(holder, lab, found)
+        return caught.exception
+
+    def used(self, holder: NamedKey | KeyGroup) -> dict[str, Used]:
+        found = [counter for counter, _ in counters(holder, self.now)]
+        return {counter.limit: used for counter, used in zip(found, self.limiter.usage(found), strict=True)}
+
+
+class TestLimits(LimiterTest):
+    def test_a_key_without_limits_reserves_nothing(self) -> None:
+        self.assertIsNone(self.limiter.admit(key(), None, self.fail))
+        self.assertIsNone(self.limiter.admit(key(), group(), self.fail))
+
+    def test_a_request_reserves_what_it_may_use_and_counts_what_it_did(self) -> None:
+        ann = key(usd_per_day=1, usd_per_month=9, tokens_per_minute=5000, requests_per_minute=5, concurrent=1)
+        admission = self.admit(ann)
+        reserved = {"usd_per_month": 1000 * 1000, "usd_per_day": 1000 * 1000, "tokens_per_minute": 1000}
+        reserved |= {"requests_per_minute": 1, "concurrent": 1}
+        self.assertEqual({limit: Used(0, amount) for limit, amount in reserved.items()}, self.used(ann))
+        cost = Cost(0.5, 0.0, 0.0, "USD", "")
+        admission.end(finished(tokens=Tokens(10, 20, 30), cost=cost))
+        spent = {"usd_per_month": DOLLAR // 2, "usd_per_day": DOLLAR // 2, "tokens_per_minute": 60}
+        spent |= {"requests_per_minute": 1, "concurrent": 0}
+        self.assertEqual({limit: Used(amount) for limit, amount in spent.items()}, self.used(ann))
+
+    def test_both_the_limits_of_the_key_and_of_its_group_hold(self) -> None:
+        for ann, lab in ((key(concurrent=1), group(concurrent=2)), (key(concurrent=2), group(concurrent=1))):
+            with self.subTest(ann.limits.concurrent):
+                admission = self.admit(ann, lab)
+                self.assertIsInstance(self.refused(ann, lab), OverLimit)
+                admission.settle(Tokens(0, 0, 0))
+                self.admit(ann, lab).settle(Tokens(0, 0, 0))
+
+    def test_a_refusal_names_the_limit_what_is_used_and_when_it_resets(self) -> None:
+        for fields, words, kind, wait in REFUSALS:
+            with self.subTest(words):
+                ann = key(**fields)
+                admission = self.admit(ann, found=estimate(500, 4000))
+                error = self.refused(ann)
+                self.assertEqual((f"The limit {words}", kind, wait), (error.message, type(error), error.retry_after))
+                admission.settle(Tokens(0, 0, 0), 0)
+                self.execute("DELETE FROM limit_counters")
+
+    def test_a_budget_refuses_before_a_rate(self) -> None:
+        ann = key(usd_per_day=0.001, requests_per_minute=1)
+        self.admit(ann)
+        self.assertIsInstance(self.refused(ann), OverBudget)
+
+    def test_periods_end_with_the_minute_the_day_and_the_month_of_utc(self) -> None:
+        ann = key(usd_per_day=0.001, requests_per_minute=1, usd_per_month=0.0015)
+        self.admit(ann).settle(Tokens(0, 0, 1000))
+        self.now += 60
+        self.assertIn("usd_per_month", self.refused(ann).message)
+        self.now += 86400
+        self.assertIn("usd_per_month", self.refused(ann).message)
+        self.now += 14 * 86400
+        self.admit(ann)
+
+    def test_a_month_ends_with_the_year(self) -> None:
+        found = {counter.limit: counter.resets for counter, _ in counters(key(usd_per_month=1), 1_798_761_599.0)}
+        self.assertEqual({"usd_per_month": 1_798_761_600}, found)
+
+    def test_a_model_without_a_price_is_refused_to_a_key_with_a_budget_alone(self) -> None:
+        unknown = Estimate(1, 1, lambda tokens: None)
+        self.assertIsInstance(self.refused(key(usd_per_day=1), found=unknown), PriceUnknown)
+        self.admit(key(requests_per_minute=1), found=unknown)
+
+    def test_a_call_for_a_picture_is_no_request_of_its_own(self) -> None:
+        ann = key(usd_per_day=1, requests_per_minute=1, concurrent=1)
+        self.admit(ann)
+        self.admit(ann, is_request=False).settle(Tokens(0, 0, 500))
+        self.assertEqual(Used(500_000, 1_000_000), self.used(ann)["usd_per_day"])
+        self.assertEqual([Used(0, 1)] * 2, [self.used(ann)[each] for each in ("requests_per_minute", "concurrent")])
+
+    def test_a_budget_is_warned_of_once_in_a_period(self) -> None:
+        ann, lab = key(usd_per_day=0.01, warn_at=0.5), group(usd_per_month=1)
+        for _ in range(8):
+            self.admit(ann, lab).settle(Tokens(0, 0, 1000))
+        [call] = self.log.warning.call_args_list
+        self.assertEqual(
+            "keys.ann: $0.0050 of $0.0100 used of usd_per_day, which resets at 2026-11-19 00:00 UTC",
+            call.args[0] % call.args[1:],
+        )
+        self.now += 86400
+        for _ in range(8):
+            self.admit(ann, lab).settle(Tokens(0, 0, 1000))
+        self.assertEqual(2, self.log.warning.call_count)
+
+    def test_what_each_end_of_a_request_counts_as(self) -> None:
+        failed = End(Result.FAILED, 502, "broken")
+        text = Message("assistant", "x" * 80, reasoning="y" * 20)
+        everything, nothing = 1000, 0
+        for name, event, tokens in (
+            ("with usage", finished(tokens=Tokens(1, 2, 3)), 6),
+            ("cached", finished(is_cached=True, tokens=Tokens(1, 2, 3), cost=Cost(0.0, 0.0, 0.0, "USD", "")), nothing),
+            ("client left early", finished(end=CLIENT_LEFT), everything),
+            ("client left later", finished(end=CLIENT_LEFT, message=text), 100 + 30),
+            ("without usage", finished(message=text), 130),
+            ("broken", finished(end=failed, message=text), 130),
+            ("broken early", finished(end=failed), nothing),
+            ("not accepted", finished(end=failed, timing=Timing(1.0)), nothing),
+            ("refused", Refused(FACTS, "chat", End(Result.REFUSED, 400, ""), 1.0), nothing),
+            ("passed through", PassedThrough(FACTS, "x", End(Result.PASSED_THROUGH, 200, ""), 1.0), everything),
+            ("passed through, refused", PassedThrough(FACTS, "x", End(Result.PASSED_THROUGH, 400, ""), 1.0), nothing),
+            ("passed through, left", PassedThrough(FACTS, "x", CLIENT_LEFT, 1.0), everything),
+        ):
+            with self.subTest(name):
+                self.assert_counts(event, tokens)
+
+    def assert_counts(self, event: Terminal, tokens: int) -> None:
+        ann = key(usd_per_day=1, tokens_per_minute=5000, requests_per_minute=9)
+        self.admit(ann).end(event)
+        self.assertEqual(
+            [Used(tokens), Used(1000 * tokens), Used(1)],
+            [self.used(ann)[each] for each in ("tokens_per_minute", "usd_per_day", "requests_per_minute")],
+        )
+        self.execute("DELETE FROM limit_counters")
+
+    def test_running_requests_are_renewed_until_they_end(self) -> None:
+        ann = key(concurrent=1)
+        admission = self.admit(ann)
+        for _ in range(9):
+            self.now += 7
+            self.assertIsNotNone(self.limiter._renew())
+        self.assertIsInstance(self.refused(ann), OverLimit)
+        admission.settle(Tokens(0, 0, 0))
+        self.assertIsNone(self.limiter._renew())
+        self.admit(ann)
+
+
+class TestOutages(LimiterTest):
+    def test_limits_hold_by_what_this_process_knows_and_budgets_for_half_a_minute(self) -> None:
+        ann, ben = key(usd_per_day=0.005), key(concurrent=1)
+        self.admit(ann).settle(Tokens(0, 0, 2000))
+        self.store.fault = Unusable("the disk is full")
+        for _ in range(3):
+            self.admit(ann).settle(Tokens(0, 0, 1000))
+        self.assertIsInstance(self.refused(ann), OverBudget)
+        self.now += limits.GRACE_SECONDS + 1
+        error = self.refused(ann)
+        self.assertEqual((503, 5), (error.status, error.retry_after))
+        self.assertIsInstance(error, Overloaded)
+        running = self.admit(ben)
+        self.assertIsInstance(self.refused(ben), OverLimit)
+        self.limiter._renew()
+        self.store.fault = None
+        self.limiter._renew()
+        self.assertEqual(Used(5_000_000), self.used(ann)["usd_per_day"])
+        running.settle(Tokens(0, 0, 0))
+        self.admit(ben)
+        begin, end = (call.args[0] % call.args[1:] for call in self.log.warning.call_args_list)
+        self.assertIn("the limits of keys are kept by this process alone, by what it knows: the disk is full", begin)
+        self.assertEqual("the limits of keys are counted as before; requests that ended meanwhile: 3", end)
+
+    def test_a_request_that_ends_in_an_outage_counts_when_it_is_over(self) -> None:
+        ann = key(usd_per_day=1)
+        admission = self.admit(ann)
+        self.store.fault = Unusable("the disk is full")
+        admission.settle(Tokens(0, 0, 700))
+        self.store.fault = None
+        self.limiter.close()
+        self.assertEqual(Used(700_000), self.used(ann)["usd_per_day"])
