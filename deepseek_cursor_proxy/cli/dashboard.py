@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.admin import key_files
+from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import StartupError
@@ -41,8 +42,8 @@ def open_dashboard(options: dict[str, Any]) -> None:
         raise StartupError(running.stranger_text(answers[0].url))
     if found is None:
         raise StartupError(
-            f"no proxy with a dashboard runs with the store {store}; start it with `serve`, or give the same settings "
-            "here as there (--config, --reasoning-content-path)"
+            f"no proxy with a dashboard runs with the store {store}; start it with `{program_name()}`, or give the "
+            "same settings here as there (--config, --reasoning-content-path)"
         )
     has_key = key is not None and found.status == 200
     link = f"{found.url}/#key={key}" if has_key else f"{found.url}/"

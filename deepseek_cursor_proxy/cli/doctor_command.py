@@ -30,11 +30,13 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     failed,
     file_status,
     find_admin,
+    follow,
     load_settings,
 )
+from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.cli.settings_flags import config_path
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import why_not_sendable
+from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
@@ -60,10 +62,12 @@ def run(options: dict[str, Any]) -> int:
         settings = settings._replace(
             faults=(f"{path} does not exist; create it, or leave --config out to use the default",)
         )
+    admin = find_admin(settings.config)
+    settings = follow(settings, admin)
     # A key could go to the wrong place while the settings have a mistake.
     key = None if settings.faults else _find_key(settings.config)
     started = time.monotonic()
-    subject = Subject(settings, path, os.environ, find_admin(settings.config), key, is_live=options["live"])
+    subject = Subject(settings, path, os.environ, admin, key, is_live=options["live"], program=program_name())
     printer = _Printer(subject, as_json=options["json"], is_report=options["report"])
     jobs = [_Job(check, subject) for check in table(subject)]
     for job in jobs:
@@ -82,7 +86,7 @@ def _find_key(config: ProxyConfig) -> NamedKey | None:
     if is_enough or not hosts or not questions.can_ask():
         return key
     typed = questions.ask_secret(f"API key for {' and '.join(hosts)}, to check it too (Enter to skip): ")
-    if typed and (problem := why_not_sendable(typed)):
+    if typed and (problem := why_not_plausible(typed)):
         raise StartupError(problem)
     return NamedKey("", typed) if typed else key
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.parser import Command
+from deepseek_cursor_proxy.cli.parser import Command, program_name
 from deepseek_cursor_proxy.cli.service.managers import Manager, find_launch, manager
 from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config.declaration import Setting
@@ -54,7 +54,7 @@ def _install(options: dict[str, Any]) -> int:
         if code := _call(command):
             raise StartupError(
                 f"`{subprocess.list2cmdline(command)}` ended with {code}; {service.path} is written. Run "
-                "`service install` again in a session of your own login, not by sudo or su"
+                f"`{program_name()} service install` again in a session of your own login, not by sudo or su"
             )
     print("Installed and started." + (f" {service.hint}" if service.hint else ""))
     return 0
@@ -81,7 +81,7 @@ def _uninstall(options: dict[str, Any]) -> int:
 def _status(options: dict[str, Any]) -> int:
     service = _find()
     if not service.path.exists():
-        print(f"There is no service: {service.path} does not exist. `service install` creates one.")
+        print(f"There is no service: {service.path} does not exist. `{program_name()} service install` creates one.")
         return 1
     return 1 if _call(service.status) else 0
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
@@ -141,7 +142,7 @@ def _find(store: SessionStore, session: str) -> Session:
     if len(sessions) == 1:
         return sessions[0]
     reason = "several sessions begin" if sessions else "no session begins"
-    raise StartupError(f"{reason} with {safe_text(session, 60)}; `sessions list` shows their ids")
+    raise StartupError(f"{reason} with {safe_text(session, 60)}; `{program_name()} sessions list` shows their ids")
 
 
 @contextlib.contextmanager

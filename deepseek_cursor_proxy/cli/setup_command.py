@@ -7,21 +7,31 @@ import argparse
 import contextlib
 import difflib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.cli import access_key, questions
+from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.cli.settings_flags import config_path, load
 from deepseek_cursor_proxy.cli.setup import changes, clients
 from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal, SetupHistory
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, Client, Machine, ProxyEndpoint, status
+from deepseek_cursor_proxy.cli.setup.clients import (
+    CLIENTS,
+    HIDDEN_KEY,
+    Client,
+    Machine,
+    ProxyEndpoint,
+    missing_variable,
+    status,
+)
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
+from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, why_not_plausible
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.settings import HOME
 from deepseek_cursor_proxy.config.values import expand_home
@@ -33,12 +43,12 @@ NAMES = (*CLIENTS, CURSOR)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} [CLIENT] [--print | --undo] [--yes] [--url URL] [settings]"
     parser.add_argument("client", nargs="?", choices=NAMES, metavar="CLIENT", help=", ".join(NAMES))
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--print", action="store_true", help="print what to add by hand, and change nothing")
     which.add_argument("--undo", action="store_true", help="put back what was there before")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--show", action="store_true", help="show new files whole, such as Codex's model catalogue")
     parser.add_argument("--url", type=_root_url, help="the address of the proxy (default: the running one)")
 
 
@@ -55,6 +65,7 @@ def run(options: dict[str, Any]) -> int:
     """Returns the exit code; raises StartupError."""
     name, url = options.pop("client"), options.pop("url")
     is_agreed, is_print, is_undo = options.pop("yes"), options.pop("print"), options.pop("undo")
+    shows_all = options.pop("show")
     config = load(options).config
     endpoint, public_url = _endpoint(config, url)
     if name == CURSOR:
@@ -70,7 +81,7 @@ def run(options: dict[str, Any]) -> int:
     if not is_undo:
         endpoint = _with_key(client, endpoint)
         _refuse_rival(client, client.targets(machine, endpoint)[0].path)
-    code = _change(client, machine, endpoint, is_undo=is_undo, is_agreed=is_agreed)
+    code = _change(client, machine, endpoint, Way(is_undo=is_undo, is_agreed=is_agreed, shows_all=shows_all))
     if code == 0 and not is_undo:
         _print_notes(client, machine, endpoint, config)
     return code
@@ -97,10 +108,13 @@ def _with_key(client: Client, endpoint: ProxyEndpoint) -> ProxyEndpoint:
         return endpoint
     key = os.environ.get(endpoint.key_variable, "").strip()
     if not key:
-        key = questions.ask_secret(f"{client.title} keeps the key in its file. {endpoint.key_word.capitalize()}: ")
+        key = questions.ask_secret(f"{client.title} keeps the key in its file; type {endpoint.key_word}: ")
+        if key and (problem := why_not_plausible(key)):
+            raise StartupError(problem)
     if not is_credential(key):
         raise StartupError(
-            f"{client.title} needs the key itself in its file: set {endpoint.key_variable} for this command"
+            f"{client.title} needs the key itself in its file: set {endpoint.key_variable} for this command, as in "
+            f"`{endpoint.key_variable}={HIDDEN_KEY} {program_name()} setup {client.name}`"
         )
     return replace(endpoint, key=key)
 
@@ -112,12 +126,21 @@ def _refuse_rival(client: Client, path: Path) -> None:
     if client.rival is not None and not path.exists() and (rival := path.with_name(client.rival)).exists():
         raise StartupError(
             f"{client.title} is set up by {rival}, which it would no longer read beside a {path.name}; "
-            f"`setup {client.name} --print` shows what to add"
+            f"`{program_name()} setup {client.name} --print` shows what to add"
         )
 
 
-def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_undo: bool, is_agreed: bool) -> int:
+class Way(NamedTuple):
+    """How a change is made: which way, whether it is agreed to already, whether new files are shown whole."""
+
+    is_undo: bool
+    is_agreed: bool
+    shows_all: bool
+
+
+def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, way: Way) -> int:
     """Set the client up, or undo that: show the changes, ask, make them. The exit code."""
+    is_undo = way.is_undo
     history = SetupHistory(expand_home(HOME) / "setup", date.today())
     try:
         plan = changes.plan(client.name, client.targets(machine, endpoint), history, is_undo=is_undo)
@@ -128,8 +151,8 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_und
                 history.forget(client.name)
             return 0
         for change in plan:
-            _print_diff(change, endpoint)
-        if not is_agreed:
+            _print_change(change, endpoint, shows_all=way.shows_all)
+        if not way.is_agreed:
             questions.confirm("setup", "Make this change?")
         if is_undo:
             changes.undo(client.name, plan, history)
@@ -146,7 +169,8 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, *, is_und
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
         raise StartupError(f"nothing was changed: {reason}") from None
-    print(f"{client.title} now points to {endpoint.root}; `setup {client.name} --undo` puts everything back.")
+    undo = f"`{program_name()} setup {client.name} --undo`"
+    print(f"{client.title} now points to {endpoint.root}; {undo} puts everything back.")
     _print_backups(backups)
     return 0
 
@@ -156,31 +180,39 @@ def _print_backups(backups: Sequence[Path]) -> None:
         print(f"  before   {backup}")
 
 
-def _print_diff(change: FileChange, endpoint: ProxyEndpoint) -> None:
+# A key by its name, unless a variable stands in its place.
+_KEY_VALUE = re.compile(
+    r"""((?<!env_)(?:key|token|secret|password|authorization)["']?\s*[:=]\s*["']?(?:bearer\s+)?)(?![$\[{])[^\s"',]+""",
+    re.IGNORECASE,
+)
+
+
+def _print_change(change: FileChange, endpoint: ProxyEndpoint, *, shows_all: bool) -> None:
+    if change.is_whole and change.is_needed and not shows_all:
+        lines = len((change.after or change.now or b"").splitlines())
+        what = "deleted" if change.after is None else "new" if change.now is None else "changed"
+        print(f"{change.path}: {what}, {lines} lines, none of them yours (--show prints them)")
+        return
     source, target = (str(change.path) if data is not None else "no file" for data in (change.now, change.after))
-    old, new = (_visible_lines(data, endpoint) for data in (change.now, change.after))
+    old, new = ((data or b"").decode("utf-8", "replace").splitlines() for data in (change.now, change.after))
     for line in difflib.unified_diff(old, new, source, target, lineterm=""):
-        print(line)
-
-
-def _visible_lines(data: bytes | None, endpoint: ProxyEndpoint) -> list[str]:
-    text = (data or b"").decode("utf-8", "replace")
-    if endpoint.key:
-        text = text.replace(endpoint.key, HIDDEN_KEY)
-    return redact_keys(text).splitlines()
+        shown = line.replace(endpoint.key, HIDDEN_KEY) if endpoint.key else line
+        print(redact_keys(_KEY_VALUE.sub(rf"\1{HIDDEN_KEY}", shown)))
 
 
 # What is printed …
 
 
 def _list(machine: Machine, endpoint: ProxyEndpoint) -> int:
-    print(f"{'client':<13} {'is here':<9} points to {endpoint.root}")
+    print(f"{'client':<13} {'is here':<13} points to {endpoint.root}")
     for client in CLIENTS.values():
         found = status(client, machine, endpoint)
+        here = "yes" if found.is_installed else "settings only" if found.has_file else "-"
         words = {True: "yes", False: "no", None: f"unknown: {found.fault}"}
-        print(f"{client.name:<13} {'yes' if found.is_found else '-':<9} {words[found.points_here]}")
-    print(f"{CURSOR:<13} {'':<9} is set up by hand: `setup cursor` prints what to enter")
-    print("`setup CLIENT` shows the change and asks; --undo takes it back.")
+        print(f"{client.name:<13} {here:<13} {words[found.points_here]}")
+    setup = f"{program_name()} setup"
+    print(f"{CURSOR:<13} {'':<13} is set up by hand: `{setup} {CURSOR}` prints what to enter")
+    print(f"`{setup} codex`, for example, shows the change and asks; with --undo it takes it back.")
     return 0
 
 
@@ -193,12 +225,12 @@ def _print_by_hand(client: Client, machine: Machine, endpoint: ProxyEndpoint) ->
 
 
 def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, config: ProxyConfig) -> None:
-    variable = endpoint.key_variable if client.key_variable is None else client.key_variable
     if config.served_keys:
-        _offer_access_key(config, variable)
-    if variable and not client.needs_key and not os.environ.get(variable):
+        _offer_access_key(config, endpoint.key_variable if client.key_variable is None else client.key_variable)
+    if variable := missing_variable(client, machine, endpoint):
         set_it = f"setx {variable} {HIDDEN_KEY}" if machine.system == "win32" else f"export {variable}={HIDDEN_KEY}"
-        print(f"Set the key where you start {client.title}: {set_it}   ({endpoint.key_word})")
+        print(f"{client.title} takes {endpoint.key_word} from {variable}, which is not set here. Before you start it:")
+        print(f"  {set_it}")
     for line in client.notes(machine, endpoint):
         print(line)
 
@@ -209,7 +241,7 @@ def _offer_access_key(config: ProxyConfig, variable: str) -> None:
     if present and any(AccessKey.of(present).digest == key.digest for key in config.served_keys):
         return
     if not questions.can_ask():
-        print("The proxy accepts only its access_keys: `access-key --new` makes one.")
+        print(f"The proxy accepts only its access_keys: `{program_name()} access-key --new` makes one.")
         return
     if questions.is_agreed("The proxy accepts only its access_keys. Make a new one?"):
         access_key.print_new()
@@ -239,7 +271,7 @@ def steps(base_url: str, key: str, model: str, *, is_public: bool) -> Iterator[s
     if not is_public:
         yield ""
         yield "Cursor calls from its own servers, which cannot reach this address: start the proxy with a tunnel"
-        yield "(`serve --tunnel`), then run this again for the public address."
+        yield f"(`{program_name()} --tunnel`), then run this again for the public address."
 
 
 def long_context(model: str, models: Mapping[str, str], config_path: str) -> Iterator[str]:

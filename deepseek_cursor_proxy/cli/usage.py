@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.cli.settings_flags import load, load_alone
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import why_not_sendable
+from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
@@ -206,6 +206,8 @@ def _key() -> str:
         if not questions.can_ask():
             raise StartupError(f"no key: set {HELD_KEY}, or run this in a terminal and type it")
         key = questions.ask_secret("DeepSeek API key: ")
+        if problem := why_not_plausible(key):
+            raise StartupError(problem)
     if problem := why_not_sendable(key):
         raise StartupError(problem)
     return key

@@ -16,6 +16,8 @@ _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
 # Words and dates are shorter; 16 random characters cannot be guessed by asking a server.
 _GUESSABLE_LENGTH = 15
+# A `y` is the answer to another question.
+_SHORTEST_TYPED = 8
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ def why_not_sendable(key: str) -> str:
     if not is_credential(key):
         return "that is not a key: one line of visible ASCII without blanks"
     return "that is a key of Anthropic (sk-ant-…), which is never sent to DeepSeek" if is_anthropic_key(key) else ""
+
+
+def why_not_plausible(key: str) -> str:
+    """Why a typed text is taken for a slip rather than for a key; empty if it may be one."""
+    return why_not_sendable(key) or ("that is too short for a key" if len(key) < _SHORTEST_TYPED else "")
 
 
 def access_key(key: str, value: Any, origin: str) -> AccessKey:

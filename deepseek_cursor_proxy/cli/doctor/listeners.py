@@ -40,9 +40,12 @@ _HEALTHY = {"ok": True}
 
 
 def check_port(subject: Subject) -> list[Finding]:
-    config = subject.config
+    config, proxy = subject.config, subject.admin.proxy
+    if proxy is not None and proxy.base_url != f"{local_url(config.host, config.port)}/v1":
+        return [good(PORT, f"the proxy runs at {proxy.base_url}, found by its store")]
+    start = f"start it with `{subject.program}`, and leave it running"
     if config.port == 0:
-        return [good(PORT, "any free one (port = 0)")]
+        return [failed(PORT, "no proxy runs with this store", start)]
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         # As the proxy listens: on POSIX also while connections of a former one linger.
@@ -50,7 +53,7 @@ def check_port(subject: Subject) -> list[Finding]:
     # UnicodeError: a name longer than DNS allows.
     except (OSError, UnicodeError) as error:
         return [_port_finding(config, error)]
-    return [good(PORT, f"{authority(config.host, config.port)} is free; no proxy runs there")]
+    return [failed(PORT, f"no proxy runs at {authority(config.host, config.port)}", start)]
 
 
 def free_port(config: ProxyConfig) -> int:
@@ -106,7 +109,8 @@ def check_dashboard(subject: Subject) -> list[Finding]:
     if facts.key_state == "exposed":
         return [warning(DASHBOARD, f"other users can read {facts.key_path}", f"chmod 600 {facts.key_path}")]
     if not facts.url:
-        return [skipped(DASHBOARD, "no proxy runs with this store", "start the proxy, and open it with `dashboard`")]
+        remedy = f"start the proxy, and open it with `{subject.program} dashboard`"
+        return [skipped(DASHBOARD, "no proxy runs with this store", remedy)]
     if not facts.is_proven:
         problem, _, remedy = running.stranger_text(facts.url).partition("; ")
         return [failed(DASHBOARD, problem, remedy)]

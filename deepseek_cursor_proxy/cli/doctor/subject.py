@@ -1,21 +1,26 @@
 """What a check gets, a Subject, and what it returns: Findings, with the remedy if something is wrong.
 
-The Subject has the settings, also damaged ones, the user's key, and the proxy that runs. It is made once, of values
-only, so that a test can make up any machine. The proxy that runs with a store is found by the files that it leaves
-beside it. Its admin listener first proves itself (`admin/running`), then gets the key in admin.key and tells the rest.
+The Subject has the settings, also damaged ones, the user's key, and the proxy that runs, whose upstream counts. It is
+made once, of values only, so that a test can make up any machine. The proxy that runs with a store is found by the
+files that it leaves beside it. Its admin listener first proves itself (`admin/running`), then gets the key in admin.key
+and tells the rest.
 """
 
+import contextlib
+import json
 import os
 import stat
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.admin import key_files, running
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.loaded_config import LoadedConfig, collect
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig, collect
 from deepseek_cursor_proxy.config.values import expand_home, lacks_home
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import StartupError
@@ -82,6 +87,8 @@ class AdminFacts(NamedTuple):
     is_proven: bool = False
     status: int = 0
     proxy: running.RunningProxy | None = None
+    # The settings that the running proxy says it has, in TOML.
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ class Subject:
     admin: AdminFacts
     key: NamedKey | None = None
     is_live: bool = False
+    # The command that starts this program, for remedies.
+    program: str = "deepseek-cursor-proxy"
 
     @property
     def config(self) -> ProxyConfig:
@@ -140,7 +149,35 @@ def find_admin(config: ProxyConfig) -> AdminFacts:
     if not answers:
         return AdminFacts(path, state, key)
     found = next((answer for answer in answers if answer.is_proven), answers[0])
-    return AdminFacts(path, state, key, found.url, found.is_proven, found.status, running.read_stats(found.body))
+    proxy = running.read_stats(found.body)
+    told = _ask_settings(store, found.url, key) if proxy is not None else {}
+    return AdminFacts(path, state, key, found.url, found.is_proven, found.status, proxy, told)
+
+
+def _ask_settings(store: Path, url: str, key: str | None) -> Mapping[str, str]:
+    for answer in running.ask_all(store, "/api/config", key):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if answer.url == url:
+                return {str(each["name"]): str(each["value"]) for each in json.loads(answer.body)["settings"]}
+    return {}
+
+
+# What decides where a running proxy sends requests, whatever the flags and variables of this command are.
+_UPSTREAM_KEYS = (
+    *("base_url", "upstream_host", "model", "models", "upstreams"),
+    *("https_proxy", "allow_plain_http_upstream"),
+)
+
+
+def follow(settings: Settings, facts: AdminFacts) -> Settings:
+    """The settings with the upstream of the running proxy, if one runs."""
+    told: dict[str, Any] = {}
+    for declared in DECLARATIONS:
+        if declared.key in _UPSTREAM_KEYS and declared.key in facts.settings:
+            with contextlib.suppress(StartupError, tomllib.TOMLDecodeError):
+                value = tomllib.loads(f"value = {facts.settings[declared.key]}")["value"]
+                told[declared.field] = declared.parse(value, "the running proxy")
+    return settings._replace(config=replace(settings.config, **told))
 
 
 def _key_state(path: Path, key: str | None) -> str:

@@ -29,7 +29,16 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     skipped,
     warning,
 )
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client, Machine, ProxyEndpoint, status
+from deepseek_cursor_proxy.cli.setup.clients import (
+    ACCESS_KEY_VARIABLE,
+    CLIENTS,
+    DEEPSEEK_KEY_VARIABLE,
+    Client,
+    Machine,
+    ProxyEndpoint,
+    missing_variable,
+    status,
+)
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.config.values import lacks_home
@@ -117,7 +126,7 @@ def check_settings(subject: Subject) -> list[Finding]:
     settings, path = subject.settings, subject.config_path
     if settings.faults:
         parts = [fault.removeprefix("config: ").partition("; ") for fault in settings.faults]
-        default = "correct or remove it; `serve --help` lists all settings"
+        default = f"correct or remove it; `{subject.program} help serve` lists all settings"
         return [failed(SETTINGS_FILE, text, remedy or default) for text, _, remedy in parts]
     changed = sum(origin != "default" for origin in settings.origins.values())
     status = file_status(path)
@@ -228,20 +237,27 @@ def check_clients(subject: Subject) -> list[Finding]:
         machine = Machine.here()
     except StartupError:
         return [skipped(name, "there is no home directory to look for them in")]
+    variable = ACCESS_KEY_VARIABLE if config.served_keys else DEEPSEEK_KEY_VARIABLE
+    endpoint = ProxyEndpoint(root, variable)
     here: list[Client] = []
     others: list[Client] = []
-    unreadable: list[Finding] = []
+    more: list[Finding] = []
     for client in CLIENTS.values():
-        found = status(client, machine, ProxyEndpoint(root))
-        if found.is_found and found.points_here is None:
+        found = status(client, machine, endpoint)
+        if found.points_here is None:
             text = f"the settings of {client.title} cannot be read: {found.fault}"
-            unreadable.append(warning(name, text, f"correct the file of {client.title}"))
-        elif found.is_found:
-            (here if found.points_here else others).append(client)
+            more.append(warning(name, text, f"correct the file of {client.title}"))
+        elif found.points_here:
+            here.append(client)
+            if found.is_installed and (missing := missing_variable(client, machine, endpoint)):
+                text = f"{client.title} takes its key from {missing}, which is not set in this shell"
+                more.append(warning(name, text, f"set {missing} to {endpoint.key_word} where you start {client.title}"))
+        elif found.is_installed:
+            others.append(client)
     elsewhere = f"; {', '.join(client.title for client in others)} elsewhere" if others else ""
     if here:
-        return [good(name, f"{', '.join(client.title for client in here)} to {root}{elsewhere}"), *unreadable]
+        return [good(name, f"{', '.join(client.title for client in here)} to {root}{elsewhere}"), *more]
     if not others:
-        return unreadable or [skipped(name, "none found; Cursor's settings cannot be read")]
-    remedy = f"`setup {others[0].name}` points one to {root}; Cursor's own settings cannot be read"
-    return [skipped(name, f"none points to {root}{elsewhere}", remedy), *unreadable]
+        return more or [skipped(name, "none found; Cursor's settings cannot be read")]
+    remedy = f"`{subject.program} setup {others[0].name}` points one to {root}; Cursor's own settings cannot be read"
+    return [skipped(name, f"none points to {root}{elsewhere}", remedy), *more]

@@ -42,6 +42,8 @@ class FileChange:
     before: bytes | None
     after: bytes | None
     record: Record
+    # Whether setup alone writes this file, so that there is nothing in it to compare.
+    is_whole: bool = False
 
     @property
     def is_needed(self) -> bool:
@@ -84,17 +86,19 @@ def undo(client: str, changes: Sequence[FileChange], history: "SetupHistory") ->
 
 
 def _plan_file(target: Target, entry: "FileEntry | None", *, is_undo: bool) -> FileChange:
+    is_whole = isinstance(target.editor, documents.WholeFile)
     try:
         now = documents.read(target.path)
         before = _before(target, now, entry)
         if is_undo:
             if now and entry is None:
                 _refuse_unknown(target, decode(now).text)
-            change = FileChange(target.path, now, before, before, [])
+            change = FileChange(target.path, now, before, before, [], is_whole)
         else:
             document = decode(before or b"")
             result = target.editor.apply(document.text)
-            change = FileChange(target.path, now, before, document.encode(result.text), result.record)
+            after = document.encode(result.text)
+            change = FileChange(target.path, now, before, after, result.record, is_whole)
         if change.is_needed:
             documents.check_writable(target.path)
         return change

@@ -7,6 +7,7 @@ A client names a variable of the environment, so that no file holds a key; one h
 the key itself. A Machine gets all it looks at from outside, so a test can be on any system.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -136,6 +137,9 @@ def _codex(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     return [Target(place / "config.toml", edit), Target(place / _CATALOGUE_NAME, WholeFile(_catalogue()))]
 
 
+_EFFORT_VARIABLE, _EFFORT = "CLAUDE_CODE_EFFORT_LEVEL", "max"
+
+
 def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
     variables = {
@@ -146,12 +150,13 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": SMALL_MODEL,
         "CLAUDE_CODE_SUBAGENT_MODEL": SMALL_MODEL,
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "1000000",
-        # These two as DeepSeek recommends them.
+        # As DeepSeek recommends it.
         "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "786432",
-        "CLAUDE_CODE_EFFORT_LEVEL": "max",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
-    return [Target(place / "settings.json", JsonEdit({("env", name): value for name, value in variables.items()}))]
+    values: JsonValues = {("env", name): value for name, value in variables.items()}
+    # As DeepSeek recommends it, unless the user has chosen another.
+    return [Target(place / "settings.json", JsonEdit(values, {("env", _EFFORT_VARIABLE): _EFFORT}))]
 
 
 def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
@@ -161,6 +166,10 @@ def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[st
     name = "ANTHROPIC_API_KEY"
     for found in _other_keys(machine, endpoint, [name], [(place / "settings.json", name)]):
         yield f"Warning: {found} is also sent to the proxy, which uses ANTHROPIC_AUTH_TOKEN. Unset it."
+    with contextlib.suppress(Unreadable):
+        if re.search(rf'"{_EFFORT_VARIABLE}": *"{_EFFORT}"', read_text(place / "settings.json")):
+            yield f"{_EFFORT_VARIABLE} is {_EFFORT}, as DeepSeek recommends: long thinking, which costs most. For less,"
+            yield f"set it to high in {place / 'settings.json'}."
 
 
 def _other_keys(
@@ -372,23 +381,34 @@ CLIENTS = {
 
 
 class Status(NamedTuple):
-    """`points_here` is None if the file cannot be read; `fault` says why then."""
+    """Whether its program and its file are here. `points_here` is None if the file cannot be read, for `fault`."""
 
-    is_found: bool
+    is_installed: bool
+    has_file: bool
     points_here: bool | None
     fault: str = ""
 
 
 def status(client: Client, machine: Machine, endpoint: ProxyEndpoint) -> Status:
     path = client.targets(machine, endpoint)[0].path
-    # The home itself is there for every client.
-    has_folder = path.parent != machine.home and path.parent.exists()
-    is_found = has_folder or path.exists() or machine.has_program(client.program)
+    is_installed, has_file = machine.has_program(client.program), path.exists()
     try:
         text = read_text(path)
     except Unreadable as reason:
-        return Status(is_found, None, str(reason))
-    return Status(is_found, _names(text, endpoint.root))
+        return Status(is_installed, has_file, None, str(reason))
+    return Status(is_installed, has_file, _names(text, endpoint.root))
+
+
+def missing_variable(client: Client, machine: Machine, endpoint: ProxyEndpoint) -> str:
+    """The variable in which a client looks for its key, if neither this shell nor the client's file sets it."""
+    if client.needs_key:
+        return ""
+    variable = endpoint.key_variable if client.key_variable is None else client.key_variable
+    with contextlib.suppress(Unreadable):
+        # Claude Code has variables in its file.
+        if client.key_variable and client.key_variable in read_text(client.targets(machine, endpoint)[0].path):
+            return ""
+    return "" if machine.environment.get(variable) else variable
 
 
 def _names(text: str, root: str) -> bool:

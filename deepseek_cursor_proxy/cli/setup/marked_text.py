@@ -211,7 +211,11 @@ class YamlItems(_MarkedEdit):
         entry = next((entry for entry in entries if entry.key == self.key), None)
         if self.key is None or entry is None:
             return self._insert(lines, len(lines), self._all_rows(with_head=not entries))
-        if re.sub(r"(^|\s)#.*", "", _raw_value(lines[entry.first])).strip():
+        value = re.sub(r"(^|\s)#.*", "", _raw_value(lines[entry.first])).strip()
+        if re.fullmatch(r"\[\s*\]", value):
+            _comment_out(lines, entry.first, entry.last)
+            return self._insert(lines, entry.last, self._all_rows(with_head=False))
+        if value:
             raise Unreadable(f"its {self.key!r} is written in brackets or as one value")
         below = lines[entry.first + 1 : entry.last]
         indent = next((item["indent"] for item in map(_ITEM.match, below) if item is not None), None)
@@ -276,7 +280,7 @@ def _refuse_open(lines: list[str], first: int) -> None:
     if whole[:1] in "\"'":
         is_closed = not whole or _QUOTED.fullmatch(whole) is not None
     else:
-        is_closed = whole[:1] not in _BRACKETS or re.sub(r"\s#.*", "", whole).endswith(_BRACKETS[whole[0]])
+        is_closed = whole[:1] not in _BRACKETS or re.sub(r"\s+#.*", "", whole).endswith(_BRACKETS[whole[0]])
     if not is_closed:
         raise Unreadable(f"the value that begins in line {first + 1} does not end")
 

@@ -17,8 +17,9 @@ from deepseek_cursor_proxy.api.endpoints import start_page
 from deepseek_cursor_proxy.cli import doctor_command
 from deepseek_cursor_proxy.cli.demo.cursor import Answer
 from deepseek_cursor_proxy.cli.demo.small_deepseek import SmallDeepSeek
-from deepseek_cursor_proxy.cli.doctor import this_machine, tool_round, upstreams
+from deepseek_cursor_proxy.cli.doctor import listeners, this_machine, tool_round, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import good
+from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connect
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
@@ -77,6 +78,10 @@ class DoctorCase(AdminCase):
         played = good("tool round", "3 requests, 2 tool calls with the simulated DeepSeek")
         self.enterContext(mock.patch.object(tool_round, "play", return_value=played))
 
+    def pretend_to_run(self) -> None:
+        """A proxy that does not run is a finding; most tests are about others."""
+        self.enterContext(mock.patch.object(listeners, "check_port", return_value=[good("port", "this proxy runs")]))
+
     def doctor(self, *flags: str) -> Outcome:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -101,6 +106,7 @@ class DoctorCase(AdminCase):
 class HealthyTest(DoctorCase):
     def test_a_healthy_set_up_passes_with_a_round_of_tools(self) -> None:
         self.fill_store()
+        self.pretend_to_run()
         ran = self.doctor()
         self.assertEqual((0, ""), (ran.code, ran.err))
         for name in ("python", "settings", "port", "store", "disk", "upstream", "clock", "key", "balance", "models"):
@@ -137,22 +143,46 @@ class HealthyTest(DoctorCase):
         self.assertEqual("good", found["tunnel"]["level"], found["tunnel"])
         self.assertEqual("good", found["store"]["level"], found["store"])
 
+    def test_without_a_running_proxy_it_fails_with_the_command_that_starts_one(self) -> None:
+        self.skip_round()
+        ran = self.doctor("--json")
+        found = ran.checks()["port"]
+        self.assertEqual((1, "failed"), (ran.code, found["level"]))
+        self.assertRegex(found["text"], r"^no proxy runs at 127\.0\.0\.1:\d+$")
+        self.assertIn(f"start it with `{program_name()}`", found["remedy"])
+
+    def test_the_upstream_is_that_of_the_running_proxy_whatever_the_flags_are(self) -> None:
+        self.skip_round()
+        proxy = self.proxy(ReasoningStore(self.store), admin_port=0, reasoning_content_path=self.store)
+        self.admin(proxy)
+        ran = self.doctor("--json", "--base-url", "https://nowhere.invalid", "--port", "1")
+        self.assertEqual(0, ran.code, ran.out)
+        self.assertRegex(ran.checks()["upstream"]["text"], r"^127\.0\.0\.1 reached")
+        self.assertIn(f"the proxy runs at http://127.0.0.1:{proxy.address[1]}/v1", ran.checks()["port"]["text"])
+
     def test_a_client_that_points_here_is_named(self) -> None:
         self.skip_round()
         path = self.home / ".codex" / "config.toml"
         path.parent.mkdir()
         path.write_text(f'[model_providers.x]\nbase_url = "http://127.0.0.1:{os.environ[PORT]}/v1"\n')
         (self.home / ".qwen").mkdir()
-        found = self.doctor("--json").checks()["clients"]
-        self.assertEqual("good", found["level"])
-        self.assertRegex(found["text"], r"^Codex to http://127.0.0.1:\d+; Qwen Code elsewhere$")
-        path.unlink()
-        found = self.doctor("--json").checks()["clients"]
-        self.assertEqual("skipped", found["level"])
-        self.assertRegex(found["remedy"], r"^`setup codex` points one to")
+        self.assertRegex(self.doctor("--json").checks()["clients"]["text"], r"^Codex to http://127.0.0.1:\d+$")
+        with mock.patch("shutil.which", {"qwen": "/bin/qwen", "codex": "/bin/codex"}.get):
+            ran = self.doctor("--json")
+            texts = [each["text"] for each in json.loads(ran.out)["checks"] if each["name"] == "clients"]
+            self.assertRegex(texts[0], r"^Codex to http://127.0.0.1:\d+; Qwen Code elsewhere$")
+            self.assertEqual(1, len(texts), texts)
+            del os.environ["DEEPSEEK_API_KEY"]
+            [found] = [each for each in json.loads(self.doctor("--json").out)["checks"] if each["level"] == "warning"]
+            self.assertIn("Codex takes its key from DEEPSEEK_API_KEY, which is not set", found["text"])
+            path.unlink()
+            found = self.doctor("--json").checks()["clients"]
+            self.assertEqual("skipped", found["level"])
+            self.assertIn(" setup codex` points one to", found["remedy"])
 
     def test_without_key_and_terminal_the_key_is_skipped_and_nothing_is_asked(self) -> None:
         self.skip_round()
+        self.pretend_to_run()
         del os.environ["DEEPSEEK_API_KEY"]
         with mock.patch("getpass.getpass", side_effect=AssertionError):
             ran = self.doctor("--json")
@@ -166,9 +196,12 @@ class HealthyTest(DoctorCase):
         terminal = mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True)
         with terminal, mock.patch("getpass.getpass", return_value=SECRET):
             ran = self.doctor("--json")
-        self.assertEqual("the key is accepted", ran.checks()["key"]["text"])
+            self.assertEqual("the key is accepted", ran.checks()["key"]["text"])
+        with terminal, mock.patch("getpass.getpass", return_value="y"):
+            self.assertIn("too short for a key", self.doctor().err)
 
     def test_live_asks_the_upstream_with_the_key(self) -> None:
+        self.pretend_to_run()
         with FakeDeepSeek(responder=weather_responder, keys=(SECRET,)) as real:
             self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", real.url)
             ran = self.doctor("--live", "--json")
@@ -177,6 +210,7 @@ class HealthyTest(DoctorCase):
         self.assertEqual(3, len(real.accepted))
 
     def test_live_needs_no_key_of_the_user_where_upstreams_have_their_own(self) -> None:
+        self.pretend_to_run()
         del os.environ["DEEPSEEK_API_KEY"]
         self.set_variable("SPARE_KEY", SECRET)
         access = "sk-0123456789abcdef0123"
@@ -233,6 +267,8 @@ class BrokenTest(DoctorCase):
                 self.__dict__.pop("folder", None)
                 self.setUp()
                 self.skip_round()
+                if row.check != "port":
+                    self.pretend_to_run()
                 row.arrange(self)
                 ran = self.doctor("--json")
                 found = [each for each in json.loads(ran.out)["checks"] if each["name"] == row.check]
@@ -554,6 +590,7 @@ class SettingsTest(DoctorCase):
 
     def test_without_a_home_directory_the_rest_is_checked(self) -> None:
         self.skip_round()
+        self.pretend_to_run()
         with mock.patch.object(Path, "expanduser", side_effect=RuntimeError):
             ran = self.doctor("--json")
         self.assertEqual(0, ran.code, ran.out)

@@ -129,7 +129,7 @@ class DashboardTest(ServeTest):
 
     def test_the_command_says_when_no_proxy_runs(self) -> None:
         line = self.refusal("dashboard")
-        self.assertRegex(line, "^no proxy with a dashboard runs with the store .+; start it with `serve`, or give")
+        self.assertRegex(line, "^no proxy with a dashboard runs with the store .+; start it with `.+`, or give")
         # What a killed one leaves behind.
         self.directory.mkdir()
         with socket.create_server(("127.0.0.1", 0)) as closed:

@@ -86,6 +86,42 @@ class SetupTest(SetupCase):
         self.assertEqual(0, self.run_setup("codex", "--undo", "--yes").code)
         self.assertFalse(self.codex.exists())
 
+    def test_a_file_of_setup_alone_is_one_line_unless_it_is_asked_for(self) -> None:
+        summary = f"{self.codex.parent / 'deepseek-proxy-models.json'}: new, 87 lines, none of them yours"
+        brief, whole = self.run_setup("codex", answers=("n",)), self.run_setup("codex", "--show", answers=("n",))
+        self.assertIn(summary, brief.out)
+        self.assertNotIn("base_instructions", brief.out)
+        self.assertIn("base_instructions", whole.out)
+        self.run_setup("codex", "--yes")
+        self.assertIn(": deleted, 87 lines", self.run_setup("codex", "--undo", "--yes").out)
+
+    def test_an_effort_that_the_user_has_chosen_stays_and_another_is_named(self) -> None:
+        self.claude.parent.mkdir()
+        self.claude.write_text('{"env": {"CLAUDE_CODE_EFFORT_LEVEL": "low"}}', encoding="utf-8")
+        self.assertNotIn("effort", self.run_setup("claude-code", "--yes").out.partition("now points")[2].lower())
+        self.assertEqual("low", json.loads(self.claude.read_text("utf-8"))["env"]["CLAUDE_CODE_EFFORT_LEVEL"])
+        self.run_setup("claude-code", "--undo", "--yes")
+        self.claude.write_text("{}", encoding="utf-8")
+        self.assertIn("CLAUDE_CODE_EFFORT_LEVEL is max, as", self.run_setup("claude-code", "--yes").out)
+
+    def test_hints_are_commands_that_run_as_printed(self) -> None:
+        started = mock.patch.object(sys, "argv", ["/my/deepseek_cursor_proxy/__main__.py"])
+        with started, mock.patch.object(sys, "path", ["/my", *sys.path]):
+            texts = [self.run_setup("codex", "--yes").out, self.run_setup().out, self.run_setup("cursor").out]
+        for text in texts:
+            self.assertRegex(text, r"`\S*python\S* -m deepseek_cursor_proxy (setup (codex|cursor)|--tunnel)")
+            self.assertNotRegex(text, r"(?m)^[^+].*`(setup|serve)")
+
+    def test_an_empty_list_of_continue_is_filled_and_comes_back(self) -> None:
+        path = self.home / ".continue" / "config.yaml"
+        path.parent.mkdir()
+        for theirs in ("name: Mine\nmodels: []  # none yet\nrules:\n  - short\n", "models: [ ]"):
+            path.write_text(theirs, encoding="utf-8")
+            self.assertEqual(0, self.run_setup("continue", "--yes").code)
+            self.assertRegex(path.read_text("utf-8"), r"(?m)^models:\n  - name: DeepSeek V4 Pro\n")
+            self.assertEqual(0, self.run_setup("continue", "--undo", "--yes").code)
+            self.assertEqual(theirs, path.read_text("utf-8"))
+
     def test_print_prints_and_writes_nothing(self) -> None:
         ran = self.run_setup("claude-code", "--print", "--url", "https://proxy.example/v1/")
         self.assertEqual((0, "", []), (ran.code, ran.err, self.files()))
@@ -149,8 +185,8 @@ class SetupTest(SetupCase):
         ran = self.run_setup()
         self.assertEqual((0, ""), (ran.code, ran.err))
         rows = {line.split()[0]: line.split()[1:] for line in ran.out.splitlines()[1:-1]}
-        self.assertEqual(["yes", "yes"], rows["codex"])
-        self.assertEqual(["yes", "unknown:"], rows["claude-code"][:2])
+        self.assertEqual(["settings", "only", "yes"], rows["codex"])
+        self.assertEqual(["settings", "only", "unknown:"], rows["claude-code"][:3])
         self.assertEqual(["-", "no"], rows["aider"])
         self.assertIn("cursor", rows)
 
@@ -185,6 +221,30 @@ class KeysTest(SetupCase):
         self.assertEqual(KEY, found["apiKey"])
         others = [each.read_text("utf-8") for each in self.files() if each != path]
         self.assertNotIn(KEY, "".join(others))
+
+    def test_a_key_that_is_there_already_is_not_shown(self) -> None:
+        self.claude.parent.mkdir()
+        env = {"ANTHROPIC_AUTH_TOKEN": "my-company-token", "ANTHROPIC_API_KEY": "k3y-of-mine", "MAX_TOKENS": "77"}
+        theirs = {"env": {**env, "ANTHROPIC_CUSTOM_HEADERS": "x-api-key: hidden-too"}}
+        self.claude.write_text(json.dumps(theirs, indent=2), encoding="utf-8")
+        text = self.run_setup("claude-code", answers=("n",)).out
+        for secret in ("my-company-token", "k3y-of-mine", "hidden-too"):
+            self.assertNotIn(secret, text)
+        self.assertIn('"MAX_TOKENS": "77"', text)
+        self.assertIn('env_key = "DEEPSEEK_API_KEY"', self.run_setup("codex", answers=("n",)).out)
+        self.assertIn("secrets.DEEPSEEK_API_KEY", self.run_setup("continue", answers=("n",)).out)
+
+    def test_a_variable_that_is_not_set_is_named_unless_the_file_of_the_client_sets_it(self) -> None:
+        self.assertIn("takes your DeepSeek key from ANTHROPIC_AUTH_TOKEN", self.run_setup("claude-code", "--yes").out)
+        self.run_setup("claude-code", "--undo", "--yes")
+        self.claude.write_text('{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', encoding="utf-8")
+        self.assertNotIn("is not set here", self.run_setup("claude-code", "--yes").out)
+
+    def test_a_slip_is_not_taken_for_a_key(self) -> None:
+        with mock.patch("getpass.getpass", return_value="y"):
+            ran = self.run_setup("cline", answers=("y",))
+        self.assertEqual((2, []), (ran.code, self.files()))
+        self.assertIn("too short for a key", ran.err)
 
     def test_a_client_that_has_to_have_the_key_is_refused_without_one(self) -> None:
         ran = self.run_setup("cline", "--yes")

@@ -88,8 +88,8 @@ class ListenersTest(unittest.TestCase):
     def test_every_state_of_a_port_has_a_finding(self) -> None:
         taken, denied = OSError(errno.EADDRINUSE, "in use"), PermissionError(errno.EACCES, "Permission denied")
         rows: list[tuple[Level, int, Exception | None, str | None]] = [
-            (Level.GOOD, 0, None, None),
-            (Level.GOOD, 80, None, None),
+            (Level.FAILED, 0, None, None),
+            (Level.FAILED, 80, None, None),
             (Level.GOOD, 80, taken, __version__),
             (Level.GOOD, 80, denied, __version__),
             (Level.WARNING, 80, taken, "0.0.1"),

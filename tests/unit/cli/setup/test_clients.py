@@ -144,35 +144,35 @@ class ContentTest(FilesCase):
 
 
 class StatusTest(FilesCase):
-    def test_a_client_is_found_by_its_program_its_folder_or_its_file(self) -> None:
+    def test_a_client_is_installed_if_its_program_is_whatever_folders_there_are(self) -> None:
         aider, codex = CLIENTS["aider"], CLIENTS["codex"]
         for client in (aider, codex):
-            self.assertEqual(Status(False, False), status(client, self.machine(), ENDPOINT))
-            self.assertTrue(status(client, self.machine(programs=(client.program,)), ENDPOINT).is_found)
+            self.assertEqual(Status(False, False, False), status(client, self.machine(), ENDPOINT))
+            self.assertTrue(status(client, self.machine(programs=(client.program,)), ENDPOINT).is_installed)
         (self.home / ".codex").mkdir()
-        self.assertTrue(status(codex, self.machine(), ENDPOINT).is_found)
+        self.assertEqual(Status(False, False, False), status(codex, self.machine(), ENDPOINT))
         self.write(self.home / ".aider.conf.yml", b"")
-        self.assertTrue(status(aider, self.machine(), ENDPOINT).is_found)
+        self.assertEqual(Status(False, True, False), status(aider, self.machine(), ENDPOINT))
 
     def test_a_client_points_here_when_its_file_has_the_address(self) -> None:
         for name, client in CLIENTS.items():
             with self.subTest(name):
                 self.set_up(client)
-                self.assertEqual(Status(True, True), status(client, self.machine(), ENDPOINT))
-                self.assertEqual(Status(True, False), status(client, self.machine(), OTHER_ENDPOINT))
+                self.assertEqual(Status(False, True, True), status(client, self.machine(), ENDPOINT))
+                self.assertEqual(Status(False, True, False), status(client, self.machine(), OTHER_ENDPOINT))
                 longer = ProxyEndpoint("http://127.0.0.1:900")
-                self.assertEqual(Status(True, False), status(client, self.machine(), longer))
+                self.assertEqual(Status(False, True, False), status(client, self.machine(), longer))
                 local = ProxyEndpoint("http://localhost:9000")
-                self.assertEqual(Status(True, True), status(client, self.machine(), local))
+                self.assertEqual(Status(False, True, True), status(client, self.machine(), local))
 
     def test_a_commented_address_does_not_count_and_a_damaged_file_is_unknown(self) -> None:
         codex = CLIENTS["codex"]
         path = self.targets(codex)[0].path
         self.write(path, b'# base_url = "http://127.0.0.1:9000/v1"\n')
-        self.assertEqual(Status(True, False), status(codex, self.machine(), ENDPOINT))
+        self.assertEqual(Status(False, True, False), status(codex, self.machine(), ENDPOINT))
         self.write(path, b"\xff")
         found = status(codex, self.machine(), ENDPOINT)
-        self.assertEqual((True, None), found[:2])
+        self.assertEqual((False, True, None), found[:3])
         self.assertIn("UTF-8", found.fault)
 
 

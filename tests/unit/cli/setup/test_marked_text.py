@@ -95,9 +95,9 @@ class YamlTest(unittest.TestCase):
             for text in both:
                 with self.subTest(text=text, client=editor.client), self.assertRaises(Unreadable):
                     editor.apply(text)
-        for editor, text in ((KEYS, "- a\n"), (ITEMS, "- a\n"), (LIST, "a: b\n"), (ITEMS, "models: []\n")):
+        for editor, text in ((KEYS, "- a\n"), (ITEMS, "- a\n"), (LIST, "a: b\n")):
             with self.subTest(text=text, client=editor.client), self.assertRaises(Unreadable):
                 editor.apply(text)
-        for text in ("models: *other\n", "models:\n  name: x\n", "models: one\n"):
+        for text in ("models: [a]\n", "models: *other\n", "models:\n  name: x\n", "models: one\n"):
             with self.subTest(text), self.assertRaises(Unreadable):
                 ITEMS.apply(text)
