@@ -168,31 +168,33 @@ class ReasoningStore(Table[ReasoningEntry]):
         """The different reasonings recorded under each known key, newest first."""
         if not keys:
             return {}
-        shared = self._shared.find(caller, keys) if self._shared is not None else []
+        shared = self._shared.find(caller, keys) if self._shared is not None else None
         found: dict[bytes, list[str]] = {}
         # Waiting entries first: one that is just being written is found twice rather than not at all.
         for key, waiting in self._waiting.find(keys).items():
             _add_texts(found, [(key, each.text) for each in waiting])
         with self._faults.guard("look up"):
             _add_texts(found, self.rows.find(list(keys)))
-        return self._add_shared(found, shared, caller) if shared else found
+        return found if shared is None else self._merge_shared(found, shared, caller)
 
-    def _add_shared(
+    def _merge_shared(
         self, own: dict[bytes, list[str]], shared: Sequence[tuple[bytes, bytes]], caller: bytes
     ) -> dict[bytes, list[str]]:
-        """What the file and the engine have. The file gets what it lacks, for a time without the engine."""
+        """What the file and the engine have. Each gets what it lacks.
+
+        The file is for a time without the engine; the engine may have lost what it had, or is new.
+        """
         assert self._shared is not None
-        keys_of: dict[bytes, list[bytes]] = {}
-        for key, text in shared:
-            if key not in own:
-                keys_of.setdefault(text, []).append(key)
-        if keys_of:
-            # The newest last.
-            new = [ReasoningEntry(tuple(keys), text, caller=caller) for text, keys in reversed(keys_of.items())]
-            self.write_later(new)
         on_engine: dict[bytes, list[str]] = {}
         _add_texts(on_engine, shared)
-        newer, older = (own, on_engine) if self._shared.is_behind else (on_engine, own)
+        if entries := _entries_beyond(on_engine, own, caller):
+            self.write_later(entries)
+        if self._shared.is_behind:
+            newer, older = own, on_engine
+        else:
+            newer, older = on_engine, own
+            if entries := _entries_beyond(own, on_engine, caller):
+                self._shared.record(caller, entries)
         return {key: list(dict.fromkeys((*newer.get(key, ()), *older.get(key, ())))) for key in {**newer, **older}}
 
     def _write_entries(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
@@ -231,3 +233,14 @@ def _add_texts(found: dict[bytes, list[str]], rows: Sequence[tuple[bytes, bytes]
             found[key] = [text]
         elif text not in texts:
             texts.append(text)
+
+
+def _entries_beyond(
+    known: dict[bytes, list[str]], other: dict[bytes, list[str]], caller: bytes
+) -> list[ReasoningEntry]:
+    """The reasonings under the keys that the other does not know, the newest last."""
+    keys_of: dict[str, list[bytes]] = {}
+    for key in known.keys() - other.keys():
+        for text in known[key]:
+            keys_of.setdefault(text, []).append(key)
+    return [ReasoningEntry(tuple(keys), encode_text(text), caller=caller) for text, keys in reversed(keys_of.items())]

@@ -34,11 +34,11 @@ class SharedReasonings:
         mark = os.urandom(8)
         return self._state.write(RECORD_REASONINGS, prefix(caller), (mark, self._seconds, *words)) is not None
 
-    def find(self, caller: bytes, keys: Collection[bytes]) -> list[tuple[bytes, bytes]]:
-        """Key and text of every reasoning that the engine has under these keys, newest first for each key."""
+    def find(self, caller: bytes, keys: Collection[bytes]) -> list[tuple[bytes, bytes]] | None:
+        """Key and text of what the engine has under these keys, newest first for each; None if it does not answer."""
         reply = self._state.read(FIND_REASONINGS, prefix(caller), (self._seconds, *keys))
         if not isinstance(reply, list):
-            return []
+            return None
         names, found, texts = list(keys), [], {}
         sealer = self._state.sealer(caller)
         for at, id, sealed in zip(reply[::3], reply[1::3], reply[2::3], strict=True):

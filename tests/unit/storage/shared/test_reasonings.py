@@ -77,10 +77,28 @@ class TestSharedReasonings(EngineTestCase):
         self.engine.run(b"HSET", row, b"t", b"x" * 40)
         self.assertEqual({}, two.find(1))
 
-    def test_a_file_of_before_is_still_found(self) -> None:
+    def test_a_file_of_before_is_still_found_and_shared_by_its_use(self) -> None:
         with contextlib.closing(ReasoningStore(self.place / "one.sqlite3")) as store:
-            store.record([([key(1)], "old")])
-        self.assertEqual({1: ["old"]}, self.instance("one").find(1))
+            for text in ("oldest", "old"):
+                store.record([([key(1)], text)])
+        one, two = self.instance("one"), self.instance("two")
+        for each in (one, two):
+            self.assertEqual({1: ["old", "oldest"]}, each.find(1))
+
+    def test_an_engine_that_lost_everything_gets_it_back_by_use(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("kept", 1)
+        self.engine.run(b"FLUSHALL")
+        self.assertEqual({}, two.find(1))
+        one.find(1)
+        self.assertEqual({1: ["kept"]}, two.find(1))
+
+    def test_what_was_found_once_is_found_without_the_engine(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("made by one", 1)
+        two.find(1)
+        self.engine.stop()
+        self.assertEqual({1: ["made by one"]}, two.find(1))
 
 
 def _by_key(rows: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
