@@ -126,7 +126,7 @@ class Services:
             upstream=client,
             upstreams=Upstreams(config, forms, client.call_limits, _owner_key(config, access)),
             reasoning_forms=forms,
-            key_namespaces=KeyNamespaces(database),
+            key_namespaces=KeyNamespaces(database, shared.keep_first if shared is not None else None),
             picture_descriptions=PictureDescriptions(database, max_age_seconds=max_age, pruning=pruning),
             shared_calls=SharedCalls(),
             prices=prices,

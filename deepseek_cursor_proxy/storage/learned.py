@@ -179,8 +179,10 @@ class KeyNamespaces(Table[Row]):
 
     kind = Kind("key_names", "names of keys", ("name", "base_url"), ("namespace",), writes_between_prunings=0)
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keep_first: Callable[[str, bytes], bytes | None] | None = None) -> None:
+        """`keep_first` asks an engine that several proxies share; it returns None if that does not answer."""
         super().__init__(database)
+        self._keep_first = keep_first
         self._known: dict[tuple[str, str], bytes] = {}
 
     def get(self, name: str, base_url: str, own: bytes) -> bytes:
@@ -189,11 +191,19 @@ class KeyNamespaces(Table[Row]):
         if (known := self._known.get(key)) is not None:
             return known
         # Another process may have added names.
-        self._known.update({(*found,): namespace for *found, namespace in self.get_all(_MOST_NAMES)})
-        if key not in self._known:
+        in_file: dict[tuple[str, str], bytes] = {
+            (*found,): namespace for *found, namespace in self.get_all(_MOST_NAMES)
+        }
+        if key not in in_file:
             written = self.write(Row(key, (own,), keeps_first=True))
             if written is None:
                 # The file cannot be written; another process may have another namespace for the name.
                 return own
-            self._known[key] = written[0]
-        return self._known[key]
+            in_file[key] = written[0]
+        if self._keep_first is None:
+            self._known.update(in_file)
+        elif (first := self._keep_first(f"{name} {base_url}", in_file[key])) is not None:
+            if first != in_file[key]:
+                self.write(Row(key, (first,)))
+            self._known[key] = in_file[key] = first
+        return in_file[key]

@@ -1,7 +1,7 @@
 """The limits of named keys and groups, as an engine counts them: reserved before a call, settled after it.
 
-This is the contract of an engine. There is one, `sqlite/limit_rows`; another one in its place offers the calls of
-LimitStore, with the same results. All arguments and results are values, and every call is one atomic step, however many
+This is the contract of an engine. There are two, `sqlite/limit_rows` and `shared/limits`, with the calls of LimitStore
+and the same results. All arguments and results are values, and every call is one atomic step, however many
 processes share the engine. All calls raise Unusable while the engine cannot be used.
 
 A Counter adds up what one holder (`keys.ann`, `groups.lab`) has used of one limit in one period, in whole numbers:
@@ -16,6 +16,8 @@ process has reserved is free again.
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+from deepseek_cursor_proxy.storage.faults import Unusable
 
 # After this time without `renew` a reservation no longer counts.
 LEASE_SECONDS = 20.0
@@ -60,6 +62,10 @@ class Refusal(NamedTuple):
 
     hold: Hold
     used: int
+
+
+class BudgetUnknown(Unusable):
+    """Several proxies share the budget, and what they have spent cannot be asked."""
 
 
 class LimitStore(Protocol):

@@ -142,9 +142,85 @@ def _renew_response(call: Call, keys: list[bytes], words: list[bytes]) -> int:
     return 1
 
 
+class _Limits:
+    """The counters of all keys and groups."""
+
+    def __init__(self, call: Call, base: bytes) -> None:
+        self.call, self.base = call, base
+
+    def counters(self, request: bytes) -> list[bytes]:
+        return list(self.call("SMEMBERS", self.base + b"q" + request))
+
+    def held(self, request: bytes, counter: bytes, now: float) -> bytes | None:
+        amount, _, lapses_at = (self.call("HGET", self.base + b"h" + counter, request) or b"").partition(b" ")
+        return amount if amount and float(lapses_at) > now else None
+
+    def hold(self, request: bytes, counter: bytes, amount: bytes, lapses_at: float) -> None:
+        self.call("HSET", self.base + b"h" + counter, request, amount + b" %.6f" % lapses_at)
+        self.call("SADD", self.base + b"q" + request, counter)
+        self.call("EXPIRE", self.base + b"h" + counter, 3600)
+        self.call("EXPIRE", self.base + b"q" + request, 3600)
+
+    def spent(self, counter: bytes) -> int:
+        return int(self.call("GET", self.base + b"c" + counter) or 0)
+
+    def reserved(self, counter: bytes, now: float) -> int:
+        requests = self.call("HKEYS", self.base + b"h" + counter)
+        held = {request: self.held(request, counter, now) for request in requests}
+        for request in (request for request, amount in held.items() if amount is None):
+            self.call("HDEL", self.base + b"h" + counter, request)
+        return sum(int(amount) for amount in held.values() if amount is not None)
+
+
+def _reserve_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int]:
+    limits, (request, time, lease, *rest) = _Limits(call, keys[0]), words
+    now, holds = float(time), list(zip(rest[::3], rest[1::3], rest[2::3], strict=True))
+    if any(limits.held(request, counter, now) for counter in limits.counters(request)):
+        return [0, 0]
+    for number, (counter, amount, most) in enumerate(holds, 1):
+        used = limits.spent(counter) + limits.reserved(counter, now)
+        if used > 0 and used + int(amount) > int(most):
+            return [number, used]
+    for counter, amount, _ in holds:
+        limits.hold(request, counter, amount, now + int(lease))
+    return [0, 0]
+
+
+def _settle_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int] | int:
+    limits, (request, seconds, *rest) = _Limits(call, keys[0]), words
+    if not call("SET", keys[0] + b"d" + request, "", "EX", seconds, "NX"):
+        return 0
+    for counter in limits.counters(request):
+        call("HDEL", keys[0] + b"h" + counter, request)
+    call("DEL", keys[0] + b"q" + request)
+    totals = []
+    for counter, amount, kept in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        totals.append(call("INCRBY", keys[0] + b"c" + counter, amount))
+        call("EXPIRE", keys[0] + b"c" + counter, kept)
+    return totals
+
+
+def _renew_limits(call: Call, keys: list[bytes], words: list[bytes]) -> int:
+    limits, now, lease = _Limits(call, keys[0]), float(words[0]), int(words[1])
+    for request in words[2:]:
+        for counter in limits.counters(request):
+            if (amount := limits.held(request, counter, now)) is not None:
+                limits.hold(request, counter, amount, now + lease)
+    return 1
+
+
+def _used_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int]:
+    limits, now = _Limits(call, keys[0]), float(words[0])
+    return [number for counter in words[1:] for number in (limits.spent(counter), limits.reserved(counter, now))]
+
+
 register_twin(scripts.FIND_REASONINGS, _find_reasonings)
 register_twin(scripts.RECORD_REASONINGS, _record_reasonings)
 register_twin(scripts.CHANGE_RESPONSE, _change_response)
 register_twin(scripts.FIND_RESPONSE, _find_response)
 register_twin(scripts.FAIL_RESPONSE, _fail_response)
 register_twin(scripts.RENEW_RESPONSE, _renew_response)
+register_twin(scripts.RESERVE_LIMITS, _reserve_limits)
+register_twin(scripts.SETTLE_LIMITS, _settle_limits)
+register_twin(scripts.RENEW_LIMITS, _renew_limits)
+register_twin(scripts.USED_LIMITS, _used_limits)

@@ -146,6 +146,104 @@ redis.call('HSET', KEYS[1], 'u', redis.call('TIME')[1] + ARGV[1])
 return 1
 """)
 
+# A counter has what is spent (c<counter>) and a hash of what is reserved (h<counter>): by request, its amount and until
+# when it counts. The counters of a request are a set (q<request>). Times are those of the instances.
+_LIMITS = """
+local base = KEYS[1]
+local function reserved(counter, now)
+  local sum, all = 0, redis.call('HGETALL', base .. 'h' .. counter)
+  for i = 1, #all, 2 do
+    local amount, lapses_at = all[i + 1]:match('^(%S+) (%S+)$')
+    if tonumber(lapses_at) > now then
+      sum = sum + amount
+    else
+      redis.call('HDEL', base .. 'h' .. counter, all[i])
+    end
+  end
+  return sum
+end
+local function spent(counter) return tonumber(redis.call('GET', base .. 'c' .. counter) or 0) end
+local function hold(request, counter, amount, lapses_at)
+  redis.call('HSET', base .. 'h' .. counter, request, amount .. ' ' .. string.format('%.6f', lapses_at))
+  redis.call('SADD', base .. 'q' .. request, counter)
+  redis.call('EXPIRE', base .. 'h' .. counter, 3600)
+  redis.call('EXPIRE', base .. 'q' .. request, 3600)
+end
+local function held(request, counter, now)
+  local amount, lapses_at = (redis.call('HGET', base .. 'h' .. counter, request) or ''):match('^(%S+) (%S+)$')
+  return amount and tonumber(lapses_at) > now and amount
+end
+"""
+
+# ARGV: request, now, seconds of the lease; then counter, amount and most of each hold. Reply: the number of the hold
+# that has no room, or 0, and what is used.
+RESERVE_LIMITS = Script(
+    _LIMITS
+    + """
+local request, now, lapses_at = ARGV[1], tonumber(ARGV[2]), ARGV[2] + ARGV[3]
+for _, counter in ipairs(redis.call('SMEMBERS', base .. 'q' .. request)) do
+  if held(request, counter, now) then return {0, 0} end
+end
+for at = 4, #ARGV, 3 do
+  local used = spent(ARGV[at]) + reserved(ARGV[at], now)
+  if used > 0 and used + ARGV[at + 1] > tonumber(ARGV[at + 2]) then return {(at - 1) / 3, used} end
+end
+for at = 4, #ARGV, 3 do hold(request, ARGV[at], ARGV[at + 1], lapses_at) end
+return {0, 0}
+"""
+)
+
+# ARGV: request, seconds for which a second settlement is recognised; then counter, amount and seconds to keep it.
+# Reply: what each counter has spent; 0 if the request was settled before.
+SETTLE_LIMITS = Script(
+    _LIMITS
+    + """
+local request, totals = ARGV[1], {}
+if not redis.call('SET', base .. 'd' .. request, '', 'EX', ARGV[2], 'NX') then return 0 end
+for _, counter in ipairs(redis.call('SMEMBERS', base .. 'q' .. request)) do
+  redis.call('HDEL', base .. 'h' .. counter, request)
+end
+redis.call('DEL', base .. 'q' .. request)
+for at = 3, #ARGV, 3 do
+  totals[#totals + 1] = redis.call('INCRBY', base .. 'c' .. ARGV[at], ARGV[at + 1])
+  redis.call('EXPIRE', base .. 'c' .. ARGV[at], ARGV[at + 2])
+end
+return totals
+"""
+)
+
+# ARGV: now, seconds of the lease, requests.
+RENEW_LIMITS = Script(
+    _LIMITS
+    + """
+local now = tonumber(ARGV[1])
+for at = 3, #ARGV do
+  for _, counter in ipairs(redis.call('SMEMBERS', base .. 'q' .. ARGV[at])) do
+    local amount = held(ARGV[at], counter, now)
+    if amount then hold(ARGV[at], counter, amount, now + ARGV[2]) end
+  end
+end
+return 1
+"""
+)
+
+# ARGV: now, counters. Reply, flat: what each has spent and reserved.
+USED_LIMITS = Script(
+    _LIMITS
+    + """
+local reply = {}
+for at = 2, #ARGV do
+  reply[#reply + 1] = spent(ARGV[at])
+  reply[#reply + 1] = reserved(ARGV[at], tonumber(ARGV[1]))
+end
+return reply
+"""
+)
+
 # By the name under which the backlog keeps them.
-WRITES = {"record_reasonings": RECORD_REASONINGS, "change_response": CHANGE_RESPONSE}
+WRITES = {
+    "record_reasonings": RECORD_REASONINGS,
+    "change_response": CHANGE_RESPONSE,
+    "settle_limits": SETTLE_LIMITS,
+}
 NAMES = {script: name for name, script in WRITES.items()}

@@ -10,10 +10,12 @@ With `durability = "full"` a write also waits for a replica and, from Redis 7.2 
 """
 
 import functools
+import hashlib
 import hmac
 import logging
 import re
 import struct
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -50,7 +52,7 @@ _LATER = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
 
 def prefix(caller: bytes) -> bytes:
     """The beginning of all keys of a caller on the engine."""
-    return b"dcp:{%s}:" % (caller.hex()[:32].encode() or b"-")
+    return b"dcp:{%s}:" % (urlsafe_b64encode(caller).rstrip(b"=") or b"-")
 
 
 class Sealer(Protocol):
@@ -167,6 +169,17 @@ class SharedState:
         self.backlog.add(script, key, arguments)
         self._catcher.wake()
         return None
+
+    def keep_first(self, name: str, value: bytes) -> bytes | None:
+        """The value under a name: the first that any instance gave; None if the engine does not answer."""
+        key = b"dcp:first:" + hashlib.sha256(name.encode()).hexdigest().encode()
+        if not self._is_verified:
+            return None
+        try:
+            *_, found = self.engine.run([(b"SET", key, value, b"NX"), (b"GET", key)], _READ_SECONDS)
+        except EngineDown:
+            return None
+        return found if isinstance(found, bytes) else None
 
     def _run(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
         """The reply of a write. Raises EngineDown if it may or must be repeated."""
