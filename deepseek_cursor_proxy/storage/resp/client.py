@@ -59,8 +59,8 @@ class Engine:
         self._address = address
         self._on_change = on_change
         self._dialer = Dialer(address)
-        self._cluster = ClusterMap(address) if address.is_cluster else None
-        self._topology = self._cluster or (SentinelMaster if address.sentinel_name else Topology)(address)
+        kind = ClusterMap if address.is_cluster else SentinelMaster if address.sentinel_name else Topology
+        self._topology: Topology = kind(address)
         self._lock = threading.Lock()
         self._idle: dict[Node, list[Connection]] = defaultdict(list)
         self._failures: dict[Node | None, int] = defaultdict(int)
@@ -95,7 +95,7 @@ class Engine:
                 return replies[:-1]
             steps = again
         with self._counted(steps[0].node):
-            raise EngineDown(f"{steps[0].node}: too many redirections")
+            raise EngineRefused(f"{steps[0].node}: too many redirections")
 
     def run_script(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
         """The script's result; the server gets its text only if it does not know it yet."""
@@ -130,8 +130,7 @@ class Engine:
     def _load_topology(self, budget: "_Budget") -> None:
         if self._is_closed:
             raise EngineDown(f"{self._address}: closed")
-        if None in self._down:
-            raise _NotTried(self._down[None])
+        self._require_up(None)
         if not self._topology.nodes:
             with self._counted(None), budget.for_connects() as deadline:
                 self._topology.refresh(self._dialer, deadline)
@@ -143,6 +142,8 @@ class Engine:
             groups[step.node].append(step)
         replies: list[tuple[_Step, Reply]] = []
         sent: dict[Node, Connection] = {}
+        for node in groups:
+            self._require_up(node)
         try:
             for node, group in groups.items():
                 with self._counted(node):
@@ -161,7 +162,7 @@ class Engine:
 
     def _next_steps(self, step: "_Step", reply: Reply) -> "list[_Step]":
         """What follows a reply that is no answer; nothing follows one that is."""
-        if self._cluster is None or not isinstance(reply, ReplyError):
+        if not self._address.is_cluster or not isinstance(reply, ReplyError):
             return []
         if reply.code == "TRYAGAIN":
             # The keys of a command are on two nodes while their slot is being moved.
@@ -170,19 +171,14 @@ class Engine:
         target = redirection(reply, step.node)
         if target is None:
             return []
-        if target.is_once:
-            return [_Step(-1, (b"ASKING",), target.node), step._replace(node=target.node)]
-        self._cluster.follow(target)
-        self._checks.wake()
-        return [step._replace(node=target.node)]
+        if not target.is_once:
+            self._checks.wake()
+        asking = [_Step(-1, (b"ASKING",), target.node)] if target.is_once else []
+        return [*asking, step._replace(node=target.node)]
 
     # Connections …
 
     def _take(self, node: Node, budget: "_Budget") -> Connection:
-        if (reason := self._down.get(node)) is not None:
-            # If no thread could be started before, perhaps one can now.
-            self._checks.wake()
-            raise _NotTried(reason)
         while True:
             with self._lock:
                 connection = self._idle[node].pop() if self._idle[node] else None
@@ -211,13 +207,18 @@ class Engine:
 
     # Whether it can be used …
 
+    def _require_up(self, node: Node | None) -> None:
+        """Raise if it is known to be down; that is no new failure."""
+        if (reason := self._down.get(node)) is not None:
+            # If no thread could be started before, perhaps one can now.
+            self._checks.wake()
+            raise EngineDown(reason)
+
     @contextmanager
     def _counted(self, node: Node | None) -> Iterator[None]:
         """Count a failure. A refusal means that the node is down; a timeout may be an accident, so it is checked."""
         try:
             yield
-        except _NotTried:
-            raise
         except EngineDown as error:
             with self._lock:
                 self._failures[node] += 1
@@ -258,7 +259,7 @@ class Engine:
             self._down |= {node: failure for node, failure in results.items() if failure}
             if not nodes:
                 self._down[None] = reason
-        for node in gone:
+        for node in (*gone, *(node for node, failure in results.items() if failure)):
             self._discard_idle(node)
         self._report()
         if not self._down:
@@ -285,10 +286,6 @@ class Engine:
             case bytes(text) if b"cluster_state:ok" not in text:
                 return f"{node}: the cluster is down"
         return ""
-
-
-class _NotTried(EngineDown):
-    """The node is known to be down, so this call says nothing new about it."""
 
 
 @dataclass

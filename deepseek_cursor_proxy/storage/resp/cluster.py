@@ -1,6 +1,6 @@
 """Clusters: the hash slot of a key, the map of slots to nodes, and redirections.
 
-The map is read from any node by CLUSTER SLOTS. Between two reads a MOVED reply corrects it for one slot.
+The map is read from any node by CLUSTER SLOTS, again after every MOVED reply.
 """
 
 import binascii
@@ -38,7 +38,6 @@ def slot_of(key: bytes) -> int:
 class Redirection:
     """Where a command has to be sent instead; `is_once` if the slot is still being moved there (ASK)."""
 
-    slot: int
     node: Node
     is_once: bool
 
@@ -47,12 +46,11 @@ def redirection(reply: Reply, asked: Node) -> Redirection | None:
     """What a MOVED or ASK reply says; None for any other reply."""
     if not isinstance(reply, ReplyError) or reply.code not in ("MOVED", "ASK"):
         return None
-    _, slot, target, *_ = [*reply.text.split(), "", ""]
-    host, _, port = target.rpartition(":")
-    if not slot.isdecimal() or int(slot) >= SLOTS or not port.isdecimal():
+    host, colon, port = reply.text.split()[-1].rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
         return None
     # A node that does not know its own address leaves the host out: it is the one that was asked.
-    return Redirection(int(slot), Node(host.strip("[]") or asked.host, int(port)), reply.code == "ASK")
+    return Redirection(Node(host.strip("[]") or asked.host, int(port)), reply.code == "ASK")
 
 
 class ClusterMap(Topology):
@@ -69,11 +67,6 @@ class ClusterMap(Topology):
         if node is None:
             raise EngineRefused("the cluster has no node for a slot")
         return node
-
-    def follow(self, target: Redirection) -> None:
-        """Correct the map after a MOVED reply."""
-        self._owners[target.slot] = target.node
-        self.nodes |= {target.node}
 
     def refresh(self, dialer: Dialer, deadline: Deadline) -> None:
         known = dict.fromkeys([*sorted(self.nodes), *self._seeds])

@@ -136,14 +136,14 @@ class ReplyParser:
         with memoryview(self._buffer) as view:
             data = bytes(view[self._position : end])
         self._bytes += len(data) + 2
+        _require(self._bytes <= MAX_REPLY_BYTES, "is too large")
         self._position = end + 2
         return data
 
     def _open_aggregate(self, kind: bytes, length: int) -> "_Aggregate":
         length *= 2 if kind in b"%|" else 1
         self._elements += length
-        is_bounded = self._elements <= MAX_ELEMENTS and len(self._open) < MAX_DEPTH and self._bytes <= MAX_REPLY_BYTES
-        _require(is_bounded, "has too many elements")
+        _require(self._elements <= MAX_ELEMENTS and len(self._open) < MAX_DEPTH, "has too many elements")
         self._open.append(_Aggregate(kind, length))
         return self._open[-1]
 

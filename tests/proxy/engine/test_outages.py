@@ -2,10 +2,13 @@ import random
 import socket
 import threading
 import time
+import unittest
+from collections.abc import Callable
 from unittest import mock
 
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.storage.resp import client
-from deepseek_cursor_proxy.storage.resp.client import Engine
+from deepseek_cursor_proxy.storage.resp.client import CONNECT_SECONDS, Engine, _Budget
 from deepseek_cursor_proxy.storage.resp.protocol import EngineDown, Reply, ReplyError
 from tests.support.engine_cases import SECONDS, EngineCase
 from tests.support.fuzzing import cases
@@ -13,7 +16,7 @@ from tests.support.polling import wait_until
 from tests.support.raw_upstream import CERTIFICATE
 from tests.support.resources import descriptors
 from tests.support.resp_server import RespServer
-from tests.support.threads import run_at_once
+from tests.support.threads import in_background, run_at_once
 from tests.support.width import width
 
 # A deadline that passes; its test checks that the call ends soon after.
@@ -67,9 +70,11 @@ class TestOutages(OutageCase):
             self.server.stop()
             self.assert_down("refused")
             wait_until(lambda: not self.client.is_available)
-            with mock.patch.object(socket, "create_connection", side_effect=AssertionError("a caller connects")):
+            connecting: list[str] = []
+            with mock.patch.object(socket, "create_connection", side_effect=_refuse(connecting)):
                 for _ in range(100):
                     self.assert_down("refused")
+        self.assertLessEqual({*connecting}, {"engine-check"})
         self.assertEqual(1, len(self.changes))
 
     def test_one_line_when_it_goes_and_one_when_it_is_back(self) -> None:
@@ -101,6 +106,11 @@ class TestOutages(OutageCase):
             self.get()
             self.server.pause()
             with mock.patch.object(self.client._checks, "wake"):
+                for _ in range(2):
+                    self.assert_down("no reply in time", SHORT)
+                self.server.resume()
+                self.get()
+                self.server.pause()
                 for _ in range(3):
                     self.assertTrue(self.client.is_available)
                     self.assert_down("no reply in time", SHORT)
@@ -108,6 +118,40 @@ class TestOutages(OutageCase):
             self.server.resume()
             self.client._checks.wake()
             self.wait_until_back()
+
+    def test_the_connections_of_a_server_that_hangs_are_closed(self) -> None:
+        self.open_connections(6)
+        self.server.pause()
+        self.assert_down("no reply in time", SHORT)
+        # The server still holds those on which it got a command.
+        wait_until(lambda: len(self.server._sockets) < 6)
+
+    def test_few_connections_are_kept(self) -> None:
+        with mock.patch.object(client, "_MOST_IDLE", 2):
+            self.open_connections(6)
+            wait_until(lambda: len(self.server._sockets) == 2)
+
+    def open_connections(self, count: int) -> None:
+        """Have so many calls under way at once."""
+        self.server.pause()
+        calls = [in_background(self, self.get) for _ in range(count)]
+        wait_until(lambda: self.server.accepted == count)
+        self.server.resume()
+        for call in calls:
+            call.join()
+
+    def test_a_reply_that_trickles_ends_by_the_deadline(self) -> None:
+        self.client.run([(b"SET", b"k", b"x" * 200)], SECONDS)
+        stop = threading.Event()
+        self.addCleanup(stop.set)
+
+        def trickle(sock: socket.socket, data: bytes) -> None:
+            for byte in data:
+                stop.wait(SHORT / 3)
+                sock.sendall(bytes([byte]))
+
+        with mock.patch.object(self.server, "send", trickle):
+            self.assert_down("no reply in time", SHORT)
 
     def test_a_connection_that_was_closed_while_idle_is_replaced(self) -> None:
         self.get()
@@ -132,6 +176,7 @@ class TestOutages(OutageCase):
             with self.subTest(code):
                 self.server.refusal = f"{code} so it is"
                 self.assert_down(f"{code} so it is")
+                self.client._check()
                 self.assertFalse(self.client.is_available)
                 self.server.refusal = ""
                 self.wait_until_back()
@@ -157,6 +202,13 @@ class TestOutages(OutageCase):
             self.assert_down("more replies")
         wait_until(lambda: self.client.is_available)
         self.assertIsNone(self.get())
+
+    def test_a_piece_of_a_reply_that_is_left_over_ends_the_connection(self) -> None:
+        self.get()
+        with mock.patch.object(self.server, "send", lambda sock, data: sock.sendall(data + b"+str")):
+            self.assertIsNone(self.get())
+        self.assertIsNone(self.get())
+        self.assertEqual((2, []), (self.server.accepted, self.changes))
 
     def test_a_server_that_is_none_is_an_outage(self) -> None:
         for data in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03", b"$99999999999\r\n", b"*1\r\n" * 50):
@@ -198,6 +250,18 @@ class TestOutages(OutageCase):
         self.assertNotIn("engine-check", [thread.name for thread in threading.enumerate()])
         with self.assertRaisesRegex(EngineDown, "closed"):
             engine.run([(b"GET", b"k")], SECONDS)
+
+
+class TestBudget(unittest.TestCase):
+    def test_the_time_of_connects_is_added_once_and_bounded_in_all(self) -> None:
+        with mock.patch.object(time, "monotonic", side_effect=[100.0, 100.0, 100.0, 100.1, 100.1, 100.1, 100.2]):
+            budget = _Budget(Deadline.after(1))
+            with budget.for_connects() as deadline:
+                self.assertEqual(100 + CONNECT_SECONDS, deadline)
+            self.assertAlmostEqual(101.1, budget.deadline)
+            with budget.for_connects() as deadline:
+                self.assertAlmostEqual(100 + CONNECT_SECONDS, deadline)
+            self.assertAlmostEqual(101.2, budget.deadline)
 
 
 class TestLogins(OutageCase):
@@ -288,3 +352,13 @@ class TestParallelCallers(OutageCase):
         stop.set()
         self.assertEqual([], wrong)
         wait_until(lambda: self.client.is_available)
+
+
+def _refuse(names: list[str]) -> Callable[..., None]:
+    """Refuse to connect, and note the threads that try."""
+
+    def refuse(*_: object) -> None:
+        names.append(threading.current_thread().name)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    return refuse

@@ -1,7 +1,8 @@
 from unittest import mock
 
+from deepseek_cursor_proxy.storage.resp import client
 from deepseek_cursor_proxy.storage.resp.address import Node
-from deepseek_cursor_proxy.storage.resp.cluster import slot_of
+from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, slot_of
 from deepseek_cursor_proxy.storage.resp.protocol import EngineDown
 from tests.support.engine_cases import SECONDS, CommandTests, EngineCase
 from tests.support.polling import wait_until
@@ -52,7 +53,20 @@ class TestCluster(ClusterCase):
         before = len(self.nodes[0].commands)
         self.assertEqual(keys, self.client.run([(b"GET", key) for key in keys], SECONDS))
         self.assertEqual(before, len(self.nodes[0].commands))
+        wait_until(lambda: not self.nodes[0]._sockets)
         self.assertEqual([], self.changes)
+
+    def test_many_redirections_read_the_map_once(self) -> None:
+        self.client.run([(b"GET", key) for key in self.keys(30)], SECONDS)
+        with (
+            mock.patch.object(client, "_FIRST_CHECK_SECONDS", 30.0),
+            mock.patch.object(ClusterMap, "refresh") as refresh,
+        ):
+            self.move(self.nodes[0], self.nodes[1])
+            for key in self.keys(60):
+                self.client.run([(b"GET", key)], SECONDS)
+            self.client.close()
+        self.assertLessEqual(refresh.call_count, 2)
 
     def test_a_slot_on_its_way_is_asked_for_at_its_new_node(self) -> None:
         slot = slot_of(b"k")
@@ -75,8 +89,11 @@ class TestCluster(ClusterCase):
     def test_redirections_without_end_are_an_error(self) -> None:
         self.client.run([(b"GET", b"k")], SECONDS)
         with mock.patch.object(RespCluster, "check", side_effect=_moved(self.nodes[1], slot_of(b"k"))):
-            with self.assertRaisesRegex(EngineDown, "too many redirections"):
-                self.client.run([(b"GET", b"k")], SECONDS)
+            with mock.patch.object(self.client._checks, "wake"):
+                for _ in range(3):
+                    with self.assertRaisesRegex(EngineDown, "too many redirections"):
+                        self.client.run([(b"GET", b"k")], SECONDS)
+        self.assertFalse(self.client.is_available)
 
     def test_a_cluster_that_is_down_is_an_outage(self) -> None:
         self.client.run([(b"GET", b"k")], SECONDS)
@@ -178,7 +195,11 @@ class TestSentinel(EngineCase):
         engine = self.engine(f"redis://127.0.0.1:{self.sentinels[0].port}/?sentinel=other")
         with self.assertRaisesRegex(EngineDown, "knows no master other"):
             engine.run([(b"GET", b"k")], SECONDS)
+        engine._check()
         self.assertFalse(engine.is_available)
+        self.servers[0].password = ""
+        self.sentinels[0].masters["other"] = self.servers[0]
+        wait_until(lambda: engine.is_available)
 
 
 def _moved(node: RespServer, slot: int) -> Exception:

@@ -1,8 +1,8 @@
 import unittest
 
 from deepseek_cursor_proxy.storage.resp.address import Node
-from deepseek_cursor_proxy.storage.resp.cluster import key_of, redirection, slot_of
-from deepseek_cursor_proxy.storage.resp.protocol import KeyedCommand, ReplyError
+from deepseek_cursor_proxy.storage.resp.cluster import Redirection, _owners, key_of, redirection, slot_of
+from deepseek_cursor_proxy.storage.resp.protocol import EngineRefused, KeyedCommand, ReplyError
 
 
 class TestSlots(unittest.TestCase):
@@ -26,15 +26,24 @@ class TestSlots(unittest.TestCase):
 
     def test_redirections_are_read(self) -> None:
         asked = Node("10.0.0.1", 1)
-        for text, host in (
-            ("10.0.0.2:7000", "10.0.0.2"),
-            (":7000", "10.0.0.1"),
-            ("[::1]:7000", "::1"),
-            ("::1:7000", "::1"),
-        ):
-            found = redirection(ReplyError(f"MOVED 3999 {text}"), asked)
-            self.assertEqual(
-                (3999, Node(host, 7000), False), (found.slot, found.node, found.is_once) if found else None
-            )
-        for text in ("MOVED", "MOVED x h:1", "MOVED 99999 h:1", "MOVED 1 h", "ERR no", "ASK 1 h:x"):
+        for text, host in (("10.0.0.2:7", "10.0.0.2"), (":7", "10.0.0.1"), ("[::1]:7", "::1"), ("::1:7", "::1")):
+            for word in ("MOVED", "ASK"):
+                expected = Redirection(Node(host, 7), is_once=word == "ASK")
+                self.assertEqual(expected, redirection(ReplyError(f"{word} 3999 {text}"), asked))
+        for text in ("MOVED", "MOVED 1 h", "ERR h:1", "ASK 1 h:x", "MOVED 1 h:99999"):
             self.assertIsNone(redirection(ReplyError(text), asked), text)
+
+    def test_a_node_that_does_not_know_its_name_is_the_one_that_was_asked(self) -> None:
+        asked = Node("10.0.0.1", 1)
+        for host in (None, b"", b"?"):
+            owners = _owners([[0, 16383, [host, 7000, b"id"]]], asked)
+            self.assertEqual({Node("10.0.0.1", 7000)}, {*owners})
+
+    def test_a_map_with_holes_and_one_that_is_none(self) -> None:
+        asked = Node("h", 1)
+        owners = _owners([[1, 2, [b"a", 1], [b"replica", 2]]], asked)
+        self.assertEqual([None, Node("a", 1), Node("a", 1), None], owners[:4])
+        wrong = [[[1]], [[2, 1, [b"a", 1]]], [[0, 16384, [b"a", 1]]], [[0, 1, []]], [None], [[b"0", 1, [b"a", 1]]]]
+        for ranges in wrong:
+            with self.subTest(ranges), self.assertRaises(EngineRefused):
+                _owners(ranges, asked)  # type: ignore[arg-type]

@@ -109,6 +109,14 @@ class TestProtocol(unittest.TestCase):
             with self.assertRaises(ProtocolError):
                 parser.feed(b"*3\r\n" + (b"$400\r\n" + b"x" * 400 + b"\r\n") * 3)
 
+    def test_a_reply_of_short_lines_is_bounded_as_well(self) -> None:
+        with mock.patch.object(protocol, "MAX_REPLY_BYTES", 1000), self.assertRaises(ProtocolError):
+            ReplyParser().feed(b"*100\r\n" + (b"+" + b"x" * 90 + b"\r\n") * 20)
+
+    def test_elements_are_counted_for_each_reply(self) -> None:
+        with mock.patch.object(protocol, "MAX_ELEMENTS", 3):
+            self.assertEqual([[1, [2]]] * 5, ReplyParser().feed(b"*2\r\n:1\r\n*1\r\n:2\r\n" * 5))
+
     def test_a_length_alone_takes_no_memory(self) -> None:
         with traced_memory() as memory:
             parser = ReplyParser()
