@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.admin import metrics, requests, sessions, stats, usage
+from deepseek_cursor_proxy.admin import keys, metrics, requests, sessions, stats, usage
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
@@ -75,6 +75,7 @@ class AdminApp:
             "/api/stats": lambda _: _json(stats.stats(context)),
             "/api/requests": lambda parameters: _json(requests.page(context, parameters)),
             "/api/usage": lambda parameters: _json(usage.report(context, parameters)),
+            "/api/keys": lambda _: _json(keys.keys(context)),
             "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
             "/api/events": lambda _: HttpReply.events(self._feeds.open()),
             "/api/config": lambda _: _json(stats.settings(context.loaded, context.config_path)),

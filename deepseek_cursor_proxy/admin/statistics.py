@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.retries import REASONS
-from deepseek_cursor_proxy.observers.events import Result, Timing
+from deepseek_cursor_proxy.observers.events import Result, Timing, is_name
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.reasoning.chats.divergence import CAUSES
 
@@ -80,6 +80,8 @@ class Statistics:
         )
         help = "Tokens by kind: hit and miss of the prefix cache, thinking, and output without thinking."
         self.tokens = _counter("dcp_tokens_total", help, "model", "kind")
+        self.key_requests = _counter("dcp_key_requests_total", "Requests of named keys that ended.", "key", "outcome")
+        self.key_costs = _counter("dcp_key_cost_total", "What they cost; an estimate.", "key", "currency")
         # By the currency that the settings had then, and the model.
         self.costs: dict[str, Metric] = {}
         help = "Time from request to last byte."
@@ -120,7 +122,7 @@ class Statistics:
             self.divergences,
             self.repairs,
         ]
-        return [*first, *self.costs.values(), *times, *more]
+        return [*first, *self.costs.values(), self.key_requests, self.key_costs, *times, *more]
 
     def add(self, record: RequestRecord) -> None:
         """Have a request counted, soon."""
@@ -148,6 +150,8 @@ class Statistics:
         minute.requests += len(records)
         for record in records:
             self._count_request(record.facts.api, model, record.result.value)
+            if is_name(record.facts.key):
+                self._count_key(record)
             if record.result is Result.FAILED:
                 minute.failed += 1
             else:
@@ -173,6 +177,12 @@ class Statistics:
             for each in _OUTCOMES:
                 self.requests.add(0, api, model, each)
         self.requests.add(1, api, model, outcome)
+
+    def _count_key(self, record: RequestRecord) -> None:
+        """Count a request of a named key; names are those of the settings."""
+        self.key_requests.add(1, record.facts.key, record.result.value)
+        if record.cost is not None:
+            self.key_costs.add(record.cost.amount, record.facts.key, record.cost.currency)
 
     def _costs_in(self, currency: str) -> Metric:
         if currency not in self.costs:

@@ -78,7 +78,8 @@ class Console:
         counts = len(request.messages), len(request.tools) + len(request.server_tools)
         # A stranger may send a name of megabytes.
         models = request.requested_model[:_MOST_OF_NAME], request.model[:_MOST_OF_NAME]
-        self._print("┌", event.number, _format_received, models, request.stream, counts, event.body_bytes)
+        of = (event.key if events.is_name(event.key) else "", request.stream)
+        self._print("┌", event.number, _format_received, models, of, counts, event.body_bytes)
         if self._verbose:
             _print_body("client sent", event.body)
 
@@ -131,7 +132,8 @@ class Console:
 
     def _report_passed(self, event: events.PassedThrough) -> None:
         model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
-        line = f"─ #{event.number} {model} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
+        caller = f" · {event.facts.key}" if events.is_name(event.facts.key) else ""
+        line = f"─ #{event.number} {model}{caller} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
         self._write(str, safe_text(line, 1000))
 
     def _report_rerouted(self, event: events.Rerouted) -> None:
@@ -217,11 +219,16 @@ def _report_upstream(event: events.UpstreamChanged) -> None:
 # On the log's thread …
 
 
-def _format_received(models: tuple[str, str], stream: bool, counts: tuple[int, int], size: int) -> tuple[str, str]:
+def _format_received(
+    models: tuple[str, str], of: tuple[str, bool], counts: tuple[int, int], size: int
+) -> tuple[str, str]:
+    """`of` is the name of the caller's key, if it has one, and whether it wants a stream."""
     model = safe_text(models[0], 60)
     name = model if models[0] == models[1] else f"{model} → {safe_text(models[1], 60)}"
+    caller, stream = of
     messages, tools = _count(counts[0], "message"), _count(counts[1], "tool")
-    return f"{name} · {'stream' if stream else 'plain'} · {messages} · {tools} · {_size(size)}", _PLAIN
+    parts = [name, *([caller] if caller else []), "stream" if stream else "plain", messages, tools, _size(size)]
+    return " · ".join(parts), _PLAIN
 
 
 def _format_restored(

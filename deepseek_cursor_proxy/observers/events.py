@@ -12,6 +12,7 @@ exceptions are logged here and go no further.
 """
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -31,6 +32,11 @@ _log = logging.getLogger(__name__)
 _CHARACTERS_PER_TOKEN = 4
 # Hexadecimal digits of a digest that tell callers and chats apart.
 DIGEST_LENGTH = 12
+
+
+def is_name(key: str) -> bool:
+    """Whether a caller is called by the name of its key, and not by a digest."""
+    return bool(key) and re.fullmatch(f"[0-9a-f]{{{DIGEST_LENGTH}}}", key) is None
 
 
 def caller_digest(namespace: bytes) -> str:

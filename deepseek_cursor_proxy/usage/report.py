@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
-from deepseek_cursor_proxy.observers.events import Result
+from deepseek_cursor_proxy.observers.events import Result, caller_digest
 from deepseek_cursor_proxy.reasoning.chats.divergence import cause_of
 from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, add_sums
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
@@ -115,12 +115,15 @@ def make_report(connection: usage_rows.Reader, period: Period, by: str, currency
     if not usage_rows.has_tables(connection):
         return UsageReport(period, by, currency, (), UsageGroup("", DaySums()), {})
     days = _read_days(connection, period, currency)
+    # A key that got its name later was called by its digest before.
+    named = usage_rows.read_key_names(connection).items() if by == "key" else ()
+    names = {caller_digest(namespace): name for namespace, name in named}
     if by in _COLUMNS:
         parts = usage_rows.sum_by(connection, _COLUMNS[by], *period.moments, FAILURES)
         sums = _sum_by((_name(by, value), _in_currency(part, kept, currency)) for value, kept, part in parts)
     else:
-        sums = _sum_by((getattr(group, by) or NAMELESS, part) for group, part in days)
-    times = _read_times(connection, period, by)
+        sums = _sum_by((names.get(name := getattr(group, by), name) or NAMELESS, part) for group, part in days)
+    times = _read_times(connection, period, by, names)
     groups = [_group(name, added, times[name]) for name, added in sums.items()]
     # Days are in order; of other groups the most expensive comes first.
     if by != "day":
@@ -146,12 +149,14 @@ def _read_days(connection: usage_rows.Reader, period: Period, currency: str) -> 
 _Times = tuple[float, float | None]
 
 
-def _read_times(connection: usage_rows.Reader, period: Period, by: str) -> Mapping[str, list[_Times]]:
+def _read_times(
+    connection: usage_rows.Reader, period: Period, by: str, names: Mapping[str, str]
+) -> Mapping[str, list[_Times]]:
     """The times of every group. Only these columns: there may be hundreds of thousands of rows."""
     groups: dict[str, list[_Times]] = defaultdict(list)
     column = "ended_at" if by == "day" else _COLUMNS.get(by, by)
     for value, total, first in usage_rows.read_times(connection, *period.moments, column, Result.COMPLETED.value):
-        groups[_name(by, value)].append((total, first))
+        groups[names.get(name := _name(by, value), name)].append((total, first))
     return groups
 
 

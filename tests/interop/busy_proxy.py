@@ -92,11 +92,51 @@ def answer(path: str, parameters: dict[str, str]) -> Json:
         return {"requests": [row(number) for number in range(NEWEST, NEWEST - 40, -1)], "next_before": NEWEST - 39}
     if path == "/api/usage":
         return usage(date.fromisoformat(parameters["since"]), date.fromisoformat(parameters["until"]), parameters["by"])
+    if path == "/api/keys":
+        return keys()
     if path == "/api/sessions":
         return {"sessions": []}
     if path == "/api/config":
         return {"settings": [], "config_path": None, "data_dir": "/home/ada/.deepseek-cursor-proxy"}
     return details(int(path.rpartition("/")[2]))
+
+
+def keys() -> Json:
+    """Ten people in two groups, some of them near a limit, one beyond."""
+    day, month, minute = 1_794_960_000, 1_796_083_200, 1_794_927_900
+    groups = [
+        _holder("platform", "the product team", ("usd_per_month", 163.2, 200, month), ("concurrent", 3, 20, None)),
+        _holder("research", "", ("usd_per_month", 41.07, 400, month)),
+    ]
+    people = []
+    for number, name in enumerate(("ada", "ben", "chidi", "dana", "emre", "fatima", "greta", "hiro", "ines", "jun")):
+        used = (1.1, 4.2, 5.06, 0.0, 2.75, 0.4, 0.0, 3.3, 4.9, 0.02)[number]
+        limits = [("usd_per_day", used, 5, day), ("requests_per_minute", number, 30, minute)]
+        if number == 1:
+            limits += [("tokens_per_minute", 412_000, 500_000, minute), ("concurrent", 2, 2, None)]
+        note = "" if number % 3 else "laptop and CI"
+        person = _holder(name, note, *(limits if number != 9 else ()))
+        expires = NOW.timestamp() + (number - 6) * 86400 if number in (3, 6, 8) else None
+        models = ["deepseek-flash"] if number == 4 else []
+        group = ("platform", "research", None)[number % 3]
+        person |= {"group": group, "models": models, "expires_at": expires}
+        people.append({**person, "requests_today": 17 * number, "cost_today": used})
+    return {"now": NOW.timestamp(), "currency": "USD", "groups": groups, "keys": people}
+
+
+def _holder(name: str, note: str, *limits: tuple[str, float, float, int | None]) -> Json:
+    rows = [
+        {
+            "limit": limit,
+            "used": used,
+            "reserved": 0,
+            "most": most,
+            "is_money": "usd" in limit,
+            "resets_at": resets,
+        }
+        for limit, used, most, resets in limits
+    ]
+    return {"name": name, "note": note, "limits": rows, "share_reasoning": name == "research"}
 
 
 def row(number: int) -> Json:

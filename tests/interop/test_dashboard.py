@@ -17,7 +17,7 @@ from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.harness import RunningProxy, chat_body
 from tests.support.polling import wait_until
 
-VIEWS = ("now", "requests", "usage", "sessions", "store")
+VIEWS = ("now", "requests", "usage", "keys", "sessions", "store")
 # What a browser says of its own about replies that are no success, and about a server that is away.
 UNAUTHORISED, GONE = "401 (Unauthorized)", ("net::ERR_", "Failed to load resource")
 EVIL = '<img src=x onerror="alert(1)"><b>model</b>'

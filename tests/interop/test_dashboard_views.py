@@ -106,6 +106,17 @@ class ViewsTest(BrowserCase):
         self.assertIn("range=1", page.url)
         self.assertIn("by=key", page.url)
 
+    def test_keys_say_who_has_used_how_much_what_is_left_and_when_it_resets(self) -> None:
+        for theme, size in ((theme, size) for theme in ("light", "dark") for size in (SIZE, NARROW)):
+            page = self.show("#/keys", size=size, theme=theme)
+            ben = page.get_by_role("region", name="Keys").get_by_role("listitem").filter(has_text="ben")
+            for text in ("$4.20 today, 17 requests", "$4.20 of $5.00", "$0.8000 left", "resets 2026-11-18 00:00 UTC"):
+                expect(ben).to_contain_text(text)
+            expect(page.get_by_role("region", name="Groups")).to_contain_text("$163.20 of $200.00")
+            expect(page.get_by_role("listitem").filter(has_text="chidi")).to_contain_text("used up")
+            expect(page.get_by_role("listitem").filter(has_text="jun")).to_contain_text("No limits")
+            self.picture(page, f"keys-{theme}-{size[0]}")
+
     def test_every_view_fits_a_narrow_screen_in_both_themes(self) -> None:
         for theme in ("light", "dark"):
             page = self.show("#/now", size=NARROW, theme=theme)
@@ -114,6 +125,7 @@ class ViewsTest(BrowserCase):
                 ("requests", "All models"),
                 (f"requests/{OPENED}", "Tokens and cost"),
                 ("usage", "Saved by the cache"),
+                ("keys", "resets"),
                 ("store", "Process"),
                 (f"chats/{CHAT}", "Where the prefix was lost"),
             ):
@@ -127,7 +139,7 @@ class ViewsTest(BrowserCase):
         for theme in ("light", "dark"):
             page = self.show("#/now", theme=theme)
             page.evaluate(axe)
-            for view in ("now", "requests", f"requests/{OPENED}", f"chats/{CHAT}", "usage", "store"):
+            for view in ("now", "requests", f"requests/{OPENED}", f"chats/{CHAT}", "usage", "keys", "store"):
                 with self.subTest(view, theme=theme):
                     page.evaluate("route => { location.hash = '#/' + route }", view)
                     expect(page.locator(".bones:visible")).to_have_count(0)

@@ -75,6 +75,14 @@ def read_answered_keys(connection: Reader) -> frozenset[str]:
     return frozenset(key for (key,) in found)
 
 
+def read_key_names(connection: Reader) -> dict[bytes, str]:
+    """The names of keys by their namespaces; those of a file of an older version are none."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'key_names'").fetchone() is None:
+        return {}
+    found = connection.execute("SELECT namespace, substr(name, 6) FROM key_names WHERE name LIKE 'keys.%'")
+    return dict(found.fetchall())
+
+
 def mean_output(connection: Reader, model: str) -> int:
     """The output tokens of a model's answers, on average, among the last rows of all; 0 if there is none."""
     query = (

@@ -78,6 +78,44 @@ class NamedKeysTest(AdminCase):
         sent = [seen.headers["authorization"] for seen in self.fake.seen]
         self.assertEqual(["Bearer sk-of-ann-at-deepseek", "Bearer sk-held-by-the-proxy"], sent)
 
+    def test_figures_of_a_key_have_its_name(self) -> None:
+        keys = {"ann": {"key": ANN, "usd_per_day": 5, "group": "lab", "note": "laptop"}, "ben": {"key": BEN}}
+        proxy = self.admin_proxy(keys=keys, groups={"lab": {"concurrent": 2}})
+        admin = self.admin(proxy)
+        self.get(admin, "/metrics")
+        self.fake.answer(Answer(content="hi"))
+        self.assertEqual(200, self.ask(proxy, ANN, [QUESTION]))
+        proxy.server.services().ledger.flush()
+        found = self.get(admin, "/api/keys").value
+        ann, ben = found["keys"]
+        [limit] = ann["limits"]
+        self.assertEqual(
+            ("usd_per_day", 5.0, 0, True), tuple(limit[name] for name in ("limit", "most", "reserved", "is_money"))
+        )
+        self.assertLess(0, limit["used"])
+        self.assertAlmostEqual(ann["cost_today"], limit["used"])
+        self.assertEqual(0, limit["resets_at"] % 86400)
+        self.assertEqual((1, "lab", "laptop"), (ann["requests_today"], ann["group"], ann["note"]))
+        self.assertEqual((0, []), (ben["requests_today"], ben["limits"]))
+        self.assertEqual(["concurrent"], [each["limit"] for each in found["groups"][0]["limits"]])
+        self.assertNotIn(ANN, str(found))
+        lines = self.get(admin, "/metrics").body.decode().splitlines()
+        for line in (
+            'dcp_key_requests_total{key="ann",outcome="completed"} 1',
+            'dcp_limit{of="keys.ann",limit="usd_per_day"} 5',
+            'dcp_limit_used{of="groups.lab",limit="concurrent"} 0',
+        ):
+            self.assertIn(line, lines)
+        [request] = self.get(admin, "/api/requests").value["requests"]
+        self.assertEqual("ann", request["key"])
+
+    def test_limits_that_cannot_be_read_are_no_fault_of_the_page(self) -> None:
+        proxy = self.admin_proxy(keys={"ann": {"key": ANN, "usd_per_day": 5}})
+        admin = self.admin(proxy)
+        proxy.store.database.close()
+        self.assertEqual(503, self.get(admin, "/api/keys").status)
+        self.assertEqual(200, self.get(admin, "/metrics").status)
+
     def test_no_key_of_a_client_opens_the_dashboard(self) -> None:
         admin = self.admin(self.admin_proxy(keys={"ann": {"key": ANN}}))
         self.assertEqual(401, self.get(admin, "/api/stats", key=ANN).status)

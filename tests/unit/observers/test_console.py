@@ -43,7 +43,7 @@ TURNS = (
     Turn(5, ReasoningNeed.NONE, Source.MISSING, True, False),
 )
 COST = Cost(0.0061, 0.01, 0.0, "USD", "2026-09-10")
-FACTS = RequestFacts(7, 1000.0, "chat", "abc", body_bytes=1234)
+FACTS = RequestFacts(7, 1000.0, "chat", "abcabcabcabc", body_bytes=1234)
 USAGE = {
     "prompt_tokens": 1000,
     "completion_tokens": 50,
@@ -228,6 +228,13 @@ class TestConsole(unittest.TestCase):
     def test_the_console_prints_the_model_behind_an_alias(self) -> None:
         (line,) = self.lines(received(requested_model="gpt-5.6-sol"))
         self.assertIn("#7 gpt-5.6-sol → deepseek-v4-pro · stream", line)
+
+    def test_the_console_names_a_key_that_has_a_name(self) -> None:
+        (line,) = self.lines(received()._replace(key="ann"))
+        self.assertIn("#7 deepseek-v4-pro · ann · stream", line)
+        facts = FACTS._replace(key="ann", requested_model="gpt-9")
+        (line,) = self.lines(PassedThrough(facts, "api.openai.com", End(Result.PASSED_THROUGH, 200, "200"), 1.0))
+        self.assertIn("#7 gpt-9 · ann passed on to api.openai.com", line)
 
     def test_the_console_counts_retries(self) -> None:
         failed = finished("DeepSeek is busy.", 503, usage=None, finish_reason=None, retries=1)

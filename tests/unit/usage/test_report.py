@@ -49,6 +49,18 @@ class TestReport(ReportTestCase):
         self.assertEqual([("bbb", 1), ("aaa", 2)], self.names("session"))
         self.assertEqual([("2026-11-17", 2)], self.names("day", days=1))
 
+    def test_a_key_that_got_its_name_later_is_one_line(self) -> None:
+        self.add(2, key="0123456789ab", cost=cost(1.0))
+        self.add(0, key="ann", cost=cost(1.0))
+        self.add(0, key="ben", cost=cost(0.5))
+        namespace = "0123456789ab" + "0" * 52
+        with self.database.transaction() as connection:
+            for name in ("keys.ann", "groups.lab"):
+                connection.execute(f"INSERT INTO key_names VALUES (?, 'https://a', x'{namespace}')", (name,))
+        self.assertEqual([("ann", 2), ("ben", 1)], self.names("key"))
+        ann = self.report("key").groups[0]
+        self.assertIsNotNone(ann.seconds)
+
     def test_every_way_to_group_has_the_same_total(self) -> None:
         chance = random.Random(3)
         for number in range(200):

@@ -6,7 +6,7 @@ import * as router from "./router.js";
 import { cycleTheme } from "./theme.js";
 
 const SHORTCUTS = [
-  [["1", "2", "3", "4", "5"], "Now, Requests, Usage, Sessions, Store and settings"],
+  [["1", "2", "3", "4", "5", "6"], "Now, Requests, Usage, Keys, Sessions, Store and settings"],
   [["j", "k"], "next and previous request; also the arrows"],
   [["Enter"], "open the request"],
   [["Esc"], "close the request, clear the search"],
@@ -15,7 +15,7 @@ const SHORTCUTS = [
   [["t"], "theme: as the system, light, dark"],
   [["?"], "this list"],
 ];
-const VIEWS = { 1: "now", 2: "requests", 3: "usage", 4: "sessions", 5: "store" };
+const VIEWS = { 1: "now", 2: "requests", 3: "usage", 4: "keys", 5: "sessions", 6: "store" };
 
 export function installKeyboard(shownView) {
   document.addEventListener("keydown", (event) => {

@@ -11,6 +11,7 @@ import * as router from "./router.js";
 import { gate, stoppedBanner } from "./states.js";
 import { cycleTheme, showTheme } from "./theme.js";
 import { ChatView } from "./views/chat.js";
+import { KeysView } from "./views/keys.js";
 import { NowView } from "./views/now.js";
 import { RequestsView } from "./views/requests.js";
 import { SessionsView } from "./views/sessions.js";
@@ -22,6 +23,7 @@ const VIEWS = {
   requests: RequestsView,
   chats: ChatView,
   usage: UsageView,
+  keys: KeysView,
   sessions: SessionsView,
   store: StoreView,
 };
@@ -30,6 +32,7 @@ const TITLES = {
   requests: "Requests",
   chats: "Chat",
   usage: "Usage",
+  keys: "Keys",
   sessions: "Sessions",
   store: "Store and settings",
 };

@@ -1,6 +1,6 @@
 // Routes in the address's fragment, so that the back button works and a view or a request can be linked:
 //   #/now   #/requests?model=…&outcome=…   #/requests/12   #/chats/digest
-//   #/usage?range=30&by=model   #/sessions/uuid.node   #/store
+//   #/usage?range=30&by=model   #/keys   #/sessions/uuid.node   #/store
 
 import { query } from "./api.js";
 

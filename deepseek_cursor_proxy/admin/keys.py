@@ -1,0 +1,87 @@
+"""GET /api/keys: the named keys and groups, what each has used of its limits, what is left, and when that resets.
+
+Figures of limits are the engine's, so they are those of all processes that share it; the sums of today are the
+ledger's, by the days of this machine's clock.
+"""
+
+import time
+from datetime import date
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from deepseek_cursor_proxy.admin import usage
+from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.storage.faults import Unusable
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey
+    from deepseek_cursor_proxy.exchange.services import Services
+
+
+def keys(context: AdminContext) -> dict[str, Any]:
+    services = context.services()
+    config, now = services.config, time.time()
+    try:
+        limits = limits_of(services, now)
+    except Unusable as fault:
+        raise Overloaded(f"The limits cannot be read: {fault}.", retry_after=5) from None
+    today = date.today().isoformat()
+    sums = {group["name"]: group for group in _sums(context, today)}
+    return {
+        "now": now,
+        "currency": config.currency,
+        "groups": [
+            {**_common(group, limits), "share_reasoning": group.share_reasoning} for group in config.groups.values()
+        ],
+        "keys": [
+            {
+                **_common(named, limits),
+                "group": named.group or None,
+                "models": list(named.models),
+                "expires_at": named.expires,
+                "requests_today": sums.get(named.name, {}).get("requests", 0),
+                "cost_today": sums.get(named.name, {}).get("cost", 0.0),
+            }
+            for named in config.keys.values()
+        ],
+    }
+
+
+def _sums(context: AdminContext, day: str) -> list[dict[str, Any]]:
+    try:
+        groups: list[dict[str, Any]] = usage.report(context, {"since": day, "until": day, "by": "key"})["groups"]
+        return groups
+    except Overloaded:
+        return []
+
+
+def _common(holder: "NamedKey | KeyGroup", limits: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    return {"name": holder.name, "note": holder.note, "limits": limits.get(holder.holder, [])}
+
+
+def limits_of(services: "Services", now: float) -> dict[str, list[dict[str, Any]]]:
+    """By holder, its limits with what is used of each; amounts of money in dollars. Raises Unusable."""
+    if services.limiter is None:
+        return {}
+    # Only here: a proxy without named keys is smaller without.
+    from deepseek_cursor_proxy.usage.limits import BILLION, BUDGETS, counters
+
+    holders: list[NamedKey | KeyGroup] = [*services.config.groups.values(), *services.config.keys.values()]
+    found = list(chain(*(counters(holder, now) for holder in holders)))
+    used = services.limiter.usage([counter for counter, _ in found])
+    limits: dict[str, list[dict[str, Any]]] = {}
+    for (counter, most), (spent, reserved) in zip(found, used, strict=True):
+        is_money = counter.limit in BUDGETS
+        unit = BILLION if is_money else 1
+        limits.setdefault(counter.holder, []).append(
+            {
+                "limit": counter.limit,
+                "used": (spent + reserved) / unit,
+                "reserved": reserved / unit,
+                "most": most / unit,
+                "is_money": is_money,
+                "resets_at": counter.resets or None,
+            }
+        )
+    return limits
