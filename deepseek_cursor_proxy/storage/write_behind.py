@@ -29,8 +29,9 @@ _Entry = TypeVar("_Entry")
 
 _TRIES_AT_CLOSE = 10
 _SECONDS_BETWEEN_TRIES = 0.1
-# So many entries of a key are looked at for one to merge with; the same question all day has hundreds.
-_MOST_MERGED = 16
+# So many entries of a key are looked at for one to merge with: a request has as many choices. The same question all day
+# has hundreds.
+_MOST_MERGED = 8
 # Keeps a shared transaction so short that no thread notices the others' share.
 _MOST_PUTS_AT_ONCE = 64
 

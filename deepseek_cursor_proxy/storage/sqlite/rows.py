@@ -240,7 +240,7 @@ class ReasoningRows(Rows):
         extended = _rows_under(connection, new.extends) if new.extends is not None else []
         same = next((row for row in extended if row[1] == new.text), None)
         alike = _rows_under(connection, new.keys[0]) if same is None else []
-        if same is None:
+        if same is None and new.previous is not None:
             # … or went on thinking, …
             same = next((row for row in alike if row[1] == new.previous), None)
         if same is None and alike and alike[0][1] == new.text:
