@@ -223,9 +223,7 @@ def make_record(event: events.Terminal) -> RequestRecord:
     dropped: tuple[str, ...] = ()
     if (prepared := event.prepared) is not None:
         dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
-        repairs = prepared.repairs
-        if prepared.turns or prepared.transcript_count:
-            turns, strip = prepared.count_turns(), _pack(prepared.turns[-_MOST_TURNS:])
+        turns, repairs, strip = prepared.count_turns(), prepared.repairs, _pack(prepared.turns[-_MOST_TURNS:])
     return RequestRecord(
         facts,
         event.end.result,

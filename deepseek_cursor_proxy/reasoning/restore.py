@@ -148,6 +148,8 @@ class PreparedRequest(NamedTuple):
     notice: str = ""
 
     def count_turns(self) -> TurnCounts:
+        if not (self.turns or self.transcript_count):
+            return TurnCounts()
         kept = len([turn for turn in self.turns if turn.source is _CLIENT])
         needed = [turn for turn in self.turns if turn.source is not _CLIENT and turn.need is not _NOT_NEEDED]
         restored = [turn for turn in needed if turn.source is not _MISSING]
@@ -207,6 +209,8 @@ class FoundTurns(NamedTuple):
 def look_up(request: ChatRequest, history: History, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
     """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs."""
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
+    if not turns:
+        return FoundTurns(request, history, {})
     before = _look_up_restored(request, history, memory).result or _NOTHING_RESTORED
     stored = _find_sent(history, before, [keys.exact for _, keys in turns[-1:]], find)
     settled = before.count_settled(history, stored)
