@@ -296,8 +296,8 @@ class Exchange:
         if is_cached:
             # A cached answer says nothing new about the upstream.
             return
-        if self._reply.usage is not None:
-            tokens = read_usage(self._reply.usage)
+        if (usage := self._reply.usage) is not None:
+            tokens = finished.tokens if usage is finished.usage and finished.tokens else read_usage(usage)
             prompt = PromptTokens(tokens.prompt, tokens.hit, finished.upstream, finished.facts.model)
             self._tracker.record_tokens(prompt)
         if is_complete:
