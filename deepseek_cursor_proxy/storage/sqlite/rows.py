@@ -237,15 +237,15 @@ class ReasoningRows(Rows):
     def _write_reasoning(self, connection: sqlite3.Connection, new: ReasoningEntry, now: float) -> None:
         """Update the row of the same turn, or insert one; add all keys to it."""
         # The turn got more calls after this text, …
-        extended = _rows_under(connection, new.extends) if new.extends is not None else []
-        same = next((row for row in extended if row[1] == new.text), None)
-        alike = _rows_under(connection, new.keys[0]) if same is None else []
+        same = _find_row(connection, new.extends, new.text) if new.extends is not None else None
         if same is None and new.previous is not None:
             # … or went on thinking, …
-            same = next((row for row in alike if row[1] == new.previous), None)
-        if same is None and alike and alike[0][1] == new.text:
+            same = _find_row(connection, new.keys[0], new.previous)
+        alike = _ids_under(connection, new.keys[0]) if same is None else []
+        if alike:
             # … or came again. A text that merely begins alike is another answer in the same words.
-            same = alike[0]
+            select = "SELECT id, text, used_at FROM reasonings WHERE id = ? AND text = ?"
+            same = connection.execute(select, (alike[0], new.text)).fetchone()
         if same is not None:
             id, text, used_at = same
             if text != new.text or abs(now - used_at) > self._use_resolution():
@@ -253,7 +253,7 @@ class ReasoningRows(Rows):
         else:
             if len(alike) == _MOST_ALIKE:
                 # The older half, so that not every turn pays for it.
-                _delete_alike(connection, new, [row[0] for row in alike[_MOST_ALIKE // 2 :]])
+                _delete_alike(connection, new, alike[_MOST_ALIKE // 2 :])
             inserted = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now))
             id = inserted.lastrowid or 0
         owners = {**dict.fromkeys(new.keys), new.keys[0]: new.caller or None}
@@ -281,13 +281,20 @@ class ReasoningRows(Rows):
         return StoreStats(rows, keys, size, oldest)
 
 
-def _rows_under(connection: sqlite3.Connection, key: bytes) -> list[tuple[int, bytes, float]]:
-    """Id, text and time of last use of the latest reasonings under a key, newest first."""
-    return connection.execute(
-        "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? "
-        "ORDER BY reasoning DESC LIMIT ?",
-        (key, _MOST_ALIKE),
-    ).fetchall()
+def _find_row(connection: sqlite3.Connection, key: bytes, text: bytes) -> tuple[int, bytes, float] | None:
+    """Id, text and time of last use of the latest reasoning with a text under a key."""
+    found: tuple[int, bytes, float] | None = connection.execute(
+        "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? AND text = ? "
+        "ORDER BY reasoning DESC LIMIT 1",
+        (key, text),
+    ).fetchone()
+    return found
+
+
+def _ids_under(connection: sqlite3.Connection, key: bytes) -> list[int]:
+    """The latest reasonings under a key, newest first."""
+    select = "SELECT reasoning FROM keys WHERE key = ? ORDER BY reasoning DESC LIMIT ?"
+    return [id for (id,) in connection.execute(select, (key, _MOST_ALIKE))]
 
 
 def _is_known(connection: sqlite3.Connection, key: bytes) -> bool:
