@@ -41,18 +41,19 @@ def resolve(requested: str, config: ProxyConfig) -> ModelChoice:
     """The model that a name means; the configured one if the name matches nothing."""
     if config.upstreams:
         return _resolve_served(requested[:_LONGEST_NAME], config)
-    find = _resolve if len(requested) <= _LONGEST_NAME else _resolve.__wrapped__
-    return find(requested, tuple(config.models.items()), config.upstream_model, has_own_names(config))
+    return (_resolve if len(requested) <= _LONGEST_NAME else _resolve.__wrapped__)(requested, config)
 
 
 @lru_cache(_KNOWN_NAMES)
-def _resolve(requested: str, aliases: tuple[tuple[str, str], ...], default: str, has_own_names: bool) -> ModelChoice:
-    match = _find(requested, dict(aliases), default)
-    if has_own_names and not match.weight and "/" in requested:
+def _resolve(requested: str, config: ProxyConfig) -> ModelChoice:
+    match = _find(requested, config.models, config.upstream_model)
+    if not has_own_names(config):
+        return match.choice
+    if not match.weight and "/" in requested:
         # A name of the host itself, with its own suffixes such as :free.
         return ModelChoice(requested.strip())
     is_known = match.choice.model in KNOWN_MODELS and not match.is_alias
-    return match.choice._replace(model=default) if has_own_names and is_known else match.choice
+    return match.choice._replace(model=config.upstream_model) if is_known else match.choice
 
 
 @lru_cache(_KNOWN_NAMES)
