@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument(
         "--against",
-        type=_named_url,
+        type=named_url,
         action="append",
         default=[],
         metavar="NAME=URL",
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--upstream-port",
-        type=_port,
+        type=port_number,
         default=0,
         metavar="N",
         help="the port of the made-up DeepSeek (default: any free one); another proxy is started with "
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return bench.run(bench.Options(options.quick, options.json, tuple(others.items()), port))
 
 
-def _named_url(text: str) -> tuple[str, str]:
+def named_url(text: str) -> tuple[str, str]:
     """A column of the table and its base URL, which is plain http."""
     name, _, url = text.partition("=")
     with contextlib.suppress(ValueError):
@@ -50,7 +50,7 @@ def _named_url(text: str) -> tuple[str, str]:
     raise argparse.ArgumentTypeError(f"{text!r} is not NAME=URL, such as other=http://127.0.0.1:9001")
 
 
-def _port(text: str) -> int:
+def port_number(text: str) -> int:
     with contextlib.suppress(ValueError):
         if 0 < int(text) < 65536:
             return int(text)

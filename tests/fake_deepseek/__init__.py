@@ -9,6 +9,7 @@ file the socket and the script. Rule: `seen` has a request before the first byte
 has the response need not wait. Nothing outlives `close`.
 """
 
+import json
 import selectors
 import socket
 import sys
@@ -36,6 +37,7 @@ from tests.fake_deepseek.messages_writer import BlockAnswer
 from tests.fake_deepseek.searches import Citation, Search
 from tests.fake_deepseek.steps import Failure, Raw, ReceivedRequest, Step
 from tests.fake_deepseek.weather import weather_responder
+from tests.fake_deepseek.web_tools import MESSAGE_FIELDS
 
 __all__ = [
     "Answer",
@@ -80,6 +82,8 @@ class FakeDeepSeek:
         self.clock_offset = 0.0
         # Answers a request that is about one picture and nothing else, in place of the script; None for any other.
         self.describe: Callable[[dict[str, Any]], Step | None] = _describe
+        # Whether it takes what DeepSeek is only assumed, or was once reported, to refuse.
+        self.is_lenient = False
         # If not, tools that DeepSeek runs itself are ignored, as it ignores what it does not know.
         self.runs_server_tools = True
         # The forms in which calls are handed on as text, one after another, by a server that does not decode them.
@@ -152,7 +156,7 @@ class FakeDeepSeek:
     def reply_to(self, path: str, headers: dict[str, str], body: bytes) -> "_Reply":
         """Decide the response to a POST, and append it to `seen`."""
         endpoint = self._chat if self._has_chat_alone else endpoint_at(path, self._chat)
-        parsed = endpoint.read(body)
+        parsed = endpoint.read(_without_oddities(body) if self.is_lenient else body)
         payload = {} if isinstance(parsed, Refusal) else parsed
         if not self.runs_server_tools:
             payload = {name: value for name, value in payload.items() if name not in ("server_tools", "server_choice")}
@@ -173,6 +177,8 @@ class FakeDeepSeek:
         if path.partition("?")[0] not in paths:
             return Refusal("Not Found", 404)
         scheme, _, key = headers.get("authorization", "").partition(" ")
+        if not scheme and path.startswith("/anthropic/"):
+            scheme, key = "bearer", headers.get("x-api-key", "")
         words = "Authentication Fails (auth header format should be Bearer sk-...)"
         if scheme.lower() == "bearer" and key.strip():
             if self._keys is None or key.strip() in self._keys:
@@ -183,6 +189,17 @@ class FakeDeepSeek:
     def _take(self, *kinds: type[Step]) -> Step | None:
         with self._lock:
             return self._queue.popleft() if self._queue and isinstance(self._queue[0], kinds) else None
+
+
+def _without_oddities(body: bytes) -> bytes:
+    """A body without unknown fields of messages and ids of users, and with the content that may be absent."""
+    payload = json.loads(body)
+    messages = [
+        {"content": None, **{name: value for name, value in message.items() if name in MESSAGE_FIELDS}}
+        for message in payload.get("messages", ())
+    ]
+    known = {name: value for name, value in payload.items() if name not in ("user_id", "metadata")}
+    return encode_json({**known, "messages": messages} if messages else known)
 
 
 def _describe(payload: dict[str, Any]) -> Step | None:

@@ -97,6 +97,26 @@ class TestRefusals(FakeCase):
         self.assertEqual((missing.status, missing.read()[:9]), (401, b'{"error":'))
         self.assertEqual(self.send(body(), key="sk-good").status, 200)
 
+    def test_the_messages_api_takes_a_key_in_a_header_of_its_own(self) -> None:
+        self.use(keys={"sk-good"})
+        for key, status in (("sk-good", 200), ("sk-bad", 401)):
+            data = json.dumps({**body(), "max_tokens": 9}).encode()
+            self.connection.request("POST", "/anthropic/v1/messages", data, {"x-api-key": key})
+            response = self.connection.getresponse()
+            response.read()
+            self.assertEqual(status, response.status)
+
+    def test_a_lenient_fake_refuses_nothing_but_what_deepseek_is_known_to_refuse(self) -> None:
+        call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        past = {"role": "assistant", "id": "a", "tool_calls": [call], "reasoning_content": "r"}
+        result = {"role": "tool", "tool_call_id": "call_1", "content": "x"}
+        odd = body(USER, past, result, tools=[TOOL], user_id="{}")
+        self.assertIn("error", self.ask(odd))
+        self.use().is_lenient = True
+        self.assertIn("choices", self.ask(odd))
+        del past["reasoning_content"]
+        self.assertIn("passed back", self.ask(body(USER, past, result, tools=[TOOL]))["error"]["message"])
+
     def test_only_the_known_paths_exist(self) -> None:
         for path, status in {"/v1/chat/completions?x=1": 200, "/beta/chat/completions": 200, "/v2/chat": 404}.items():
             with self.subTest(path):

@@ -38,7 +38,7 @@ ASSUMED_BLOCKS = (
         '{"type":"text","text":"It is "},{"type":"text","text":"sunny."}]',
     ),
 )
-_MESSAGE = frozenset({"role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id", "prefix"})
+MESSAGE_FIELDS = frozenset({"role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id", "prefix"})
 
 
 def read(body: bytes) -> dict[str, Any] | Refusal:
@@ -51,7 +51,9 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
         return payload
     found = [tool for tool in tools or () if isinstance(tool, dict) and tool.get("type") in TYPES]
     if not found:
-        return next((_unknown_field(at, each) for at, each in enumerate(messages) if each.keys() - _MESSAGE), payload)
+        return next(
+            (_unknown_field(at, each) for at, each in enumerate(messages) if each.keys() - MESSAGE_FIELDS), payload
+        )
     if "flash" not in str(payload.get("model")):
         return Refusal(f"tools: {found[0]['type']} is not available for this model")
     payload["server_tools"] = found
@@ -73,18 +75,18 @@ def _read_choice(payload: dict[str, Any]) -> dict[str, Any] | Refusal:
 
 
 def _unknown_field(index: int, message: Mapping[str, Any]) -> Refusal:
-    return Refusal(f"{DESERIALIZE}messages[{index}]: unknown field `{min(message.keys() - _MESSAGE)}`")
+    return Refusal(f"{DESERIALIZE}messages[{index}]: unknown field `{min(message.keys() - MESSAGE_FIELDS)}`")
 
 
 def fold(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message with the fields of such tools in `server_fields`, and text in place of blocks."""
     content = message.get("content")
-    fields = {name: value for name, value in message.items() if name not in _MESSAGE}
+    fields = {name: value for name, value in message.items() if name not in MESSAGE_FIELDS}
     if message.get("role") == "assistant" and isinstance(content, list):
         fields["content"] = content
         texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
         content = "".join(text for text in texts if isinstance(text, str))
-    kept = {name: value for name, value in message.items() if name in _MESSAGE}
+    kept = {name: value for name, value in message.items() if name in MESSAGE_FIELDS}
     return {**kept, "content": content, "server_fields": fields} if fields else dict(message)
 
 
