@@ -42,7 +42,7 @@ DIRECTIONS = {
     "usage": "deepseek net observers reasoning.chats storage usage.prices",
     "exchange": "access deepseek http1 net observers protocols.request reasoning reasoning.chats sessions storage "
     + "tokens upstream usage usage.prices",
-    "api": "access deepseek exchange http1 observers protocols.request reasoning sessions storage upstream "
+    "api": "access deepseek exchange http1 net observers protocols.request reasoning sessions storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
     "admin": "access deepseek exchange http1 net observers reasoning.chats server sessions storage upstream usage "

@@ -85,7 +85,7 @@ class Feed:
     # As the body of a reply …
 
     def __iter__(self) -> Iterator[bytes | Lull]:
-        lull = Lull(self)
+        lull = Lull(self, then_blocks=False)
         while not self._is_over:
             yield self._take() or lull
 
@@ -112,8 +112,9 @@ class Feed:
     def until(self) -> float:
         return time.monotonic() + _HEARTBEAT_SECONDS
 
-    def fileno(self) -> int:
-        return self._wakeup.fileno()
+    @property
+    def source(self) -> Wakeup:
+        return self._wakeup
 
     def interrupt(self, error: Exception) -> None:
         """The client left, or the proxy stops."""

@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, Upst
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import caller_digest
@@ -94,13 +95,13 @@ class GenerationEndpoint(Endpoint):
         self,
         request: HttpRequest,
         api: PassthroughApi | None,
-        create: Callable[[ClientRequest], HttpReply],
+        create: Callable[[ClientRequest], HttpReply | Steps[HttpReply]],
         model: str | None = None,
-    ) -> HttpReply:
+    ) -> Steps[HttpReply]:
         """Reply with `create`, or relay the request if its model has another upstream; `model` replaces the body's."""
         caller = self._services.access.admit(request)
         context = self.context(caller, request.peer)
-        raw = request.read_body()
+        raw = yield from request.read_body()
         body = incremental_json.decode(raw, self._services.memory)
         if model is not None:
             body = {**body, "model": model}
@@ -108,7 +109,8 @@ class GenerationEndpoint(Endpoint):
         self._report.client = client_name(request, body)
         key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
         if api is None or key is None:
-            return create(ClientRequest(request, caller, context, body, len(raw)))
+            reply = create(ClientRequest(request, caller, context, body, len(raw)))
+            return reply if isinstance(reply, HttpReply) else (yield from reply)
         self._services.access.check_spender(caller)
         if caller.named is not None:
             from deepseek_cursor_proxy.exchange import admission
@@ -119,9 +121,10 @@ class GenerationEndpoint(Endpoint):
             sent = encode_json(body)
         else:
             sent = raw if model is None else encode_json(body)
-        return passthrough.relay(PassthroughRequest(api, key, body, sent, request.peer), self._services, self._report)
+        passed = PassthroughRequest(api, key, body, sent, request.peer)
+        return (yield from passthrough.relay(passed, self._services, self._report))
 
-    def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
+    def open(self, request: ClientRequest, generation: GenerationRequest) -> Steps[OpenExchange]:
         """Open the exchange, or a LateExchange; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(request.caller)
@@ -143,16 +146,16 @@ class GenerationEndpoint(Endpoint):
                 raise
             request = request._replace(context=request.context._replace(spend_refusal=refusal))
         if config.pictures == "name":
-            return self._open(request, generation)
+            return (yield from self._open(request, generation))
         # Only here: most proxies describe no pictures, and are smaller without.
         from deepseek_cursor_proxy.exchange.pictures import find_texts
 
         texts = find_texts(request.context, generation, services)
         if texts is None:
-            return self._open(request, generation)
+            return (yield from self._open(request, generation))
         refuse = partial(self._report.refuse, "pictures")
         late = LateExchange(texts, partial(self._open, request), refuse, config.heartbeat_interval)
-        return late.open_in_time() or late
+        return (yield from late.open_in_time()) or late
 
     def admit(self, caller: Caller, request: ChatRequest) -> None:
         """Reserve what the request of a named key may use; raises a ProxyError. A job's request is admitted before."""
@@ -163,7 +166,7 @@ class GenerationEndpoint(Endpoint):
 
         self._report.admission = admission.admit_chat(caller.named, request, self._services)
 
-    def _open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
+    def _open(self, request: ClientRequest, generation: GenerationRequest) -> Steps[OpenExchange]:
         access = self._services.access
         exchange_type: type[Exchange | ChoicesExchange] = Exchange
         if generation.request.choices > 1:
@@ -172,7 +175,7 @@ class GenerationEndpoint(Endpoint):
 
             exchange_type = choices.ChoicesExchange
         try:
-            exchange = exchange_type.open(request.context, generation, self._services)
+            exchange = yield from exchange_type.open(request.context, generation, self._services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
                 access.record_refused(request.caller)
@@ -191,12 +194,12 @@ class GenerationEndpoint(Endpoint):
         form: thinking_blocks.Form | None = None,
         *,
         with_end_notices: bool = False,
-    ) -> HttpReply:
+    ) -> Steps[HttpReply]:
         """The answer to a client's request, streamed or plain as it wants; `form` and notices are as in `show`."""
-        batches = show(exchange, chat, form, with_end_notices=with_end_notices, with_lulls=chat.stream)
+        batches = show(exchange, chat, form, with_end_notices=with_end_notices)
         if chat.stream:
             return stream_reply(exchange, write_events(exchange, batches, writer))
-        return plain_reply(exchange, batches, writer, self._services.config.heartbeat_interval)
+        return (yield from plain_reply(exchange, batches, writer, self._services.config.heartbeat_interval))
 
 
 def show(
@@ -205,10 +208,9 @@ def show(
     form: thinking_blocks.Form | None = None,
     *,
     with_end_notices: bool = False,
-    with_lulls: bool,
 ) -> Batches:
     """The batches of an exchange as the client sees them: with notices and, in a `form`, reasoning in their text."""
-    batches = exchange.deltas(with_lulls=with_lulls)
+    batches = exchange.deltas()
     if (chat.params.get("response_format") or {}).get("type") in ("json_object", "json_schema"):
         # A notice before JSON would break it; the log has the notice, too.
         return batches

@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.call_context import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
 from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result
 from deepseek_cursor_proxy.redaction import safe_text
@@ -64,7 +64,7 @@ def relay(
     services: Services,
     report: RequestReport,
     environment: Mapping[str, str] = os.environ,
-) -> HttpReply:
+) -> Steps[HttpReply]:
     """The reply of the upstream that the route names; raises ProxyError or ClientGone with nothing left open."""
     route = services.config.passthrough[request.key]
     setting = f'[passthrough."{request.key}"]'
@@ -81,8 +81,8 @@ def relay(
     # None for a request that wants no stream.
     stream_ends = request.api.stream if request.body.get("stream") is True else None
     try:
-        (slot,) = services.upstream.call_limits.of(setting).acquire(request.peer)
-        response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
+        (slot,) = yield from services.upstream.call_limits.of(setting).acquire()
+        response = yield from services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)
         if stream_ends is not None and response.status == 200:
@@ -90,7 +90,7 @@ def relay(
             return HttpReply(200, _Stream(response, finish, stream_ends), headers)
         with closing(response):
             raise_for_redirect(response)
-            body = response.read()
+            body = yield from response.read()
         finish(End(Result.PASSED_THROUGH, response.status, str(response.status)))
         return HttpReply(response.status, body, _headers(response))
     except BaseException as error:
@@ -128,7 +128,6 @@ class _Stream:
         self._is_done = False
 
     def __iter__(self) -> Iterator[bytes | Lull]:
-        yield BLOCKING
         try:
             yield from self._lines()
             self._finish(_STREAMED)
@@ -147,10 +146,13 @@ class _Stream:
         self._finish(End.of(failure))
         return self._ends.failure_events(failure)
 
-    def _lines(self) -> Iterator[bytes]:
+    def _lines(self) -> Iterator[bytes | Lull]:
         rest = b""
         with closing(self._response.pieces()) as pieces:
             for piece in pieces:
+                if isinstance(piece, Lull):
+                    yield piece
+                    continue
                 data = rest + piece
                 end = data.rfind(b"\n") + 1 if len(data) < _MAX_LINE_BYTES else len(data)
                 rest = data[end:]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class OpenExchange(Protocol):
     # The text before the answer of a choice, or "".
     def notice(self, choice: int) -> str: ...
 
-    def deltas(self, *, with_lulls: bool) -> Batches: ...
+    def deltas(self) -> Batches: ...
 
     # Report an error of the consumer. Call before closing the deltas; otherwise it is reported as "client left".
     def fail(self, error: Exception) -> None: ...
@@ -102,12 +102,14 @@ def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Ev
     yield last
 
 
-def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
+def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> Steps[HttpReply]:
     """The reply: the whole value or, if that takes longer than `blank_seconds`, a body that begins with a blank."""
     blanks = _take_all(exchange, batches, writer, blank_seconds)
     body: bytes | Body
     try:
-        if next(blanks, None) is not None:
+        while isinstance(blank := next(blanks, None), Lull):
+            yield blank
+        if blank is not None:
             body = _AnswerBody(exchange, write_events(exchange, blanks, _BlankWriter(writer)))
         else:
             body = writer.end()
@@ -157,6 +159,7 @@ def _take_all(exchange: OpenExchange, batches: Batches, writer: Writer, blank_se
     try:
         for batch in batches:
             if isinstance(batch, Lull):
+                yield batch
                 continue
             writer.write(batch)
             if monotonic() < due:
@@ -200,7 +203,7 @@ class LateExchange:
     def __init__(
         self,
         texts: "PictureTexts",
-        open_exchange: Callable[[GenerationRequest], OpenExchange],
+        open_exchange: Callable[[GenerationRequest], Steps[OpenExchange]],
         refuse: Callable[[BaseException], None],
         heartbeat_seconds: float,
     ) -> None:
@@ -211,12 +214,12 @@ class LateExchange:
         self._exchange: OpenExchange | None = None
         self._is_closed = False
 
-    def open_in_time(self) -> OpenExchange | None:
+    def open_in_time(self) -> Steps[OpenExchange | None]:
         """Open the exchange if the texts are there before the first heartbeat is due, else None; reports no error."""
         try:
             if not self._texts.wait(self._heartbeat_seconds):
                 return None
-            exchange = self._open(self._texts.generation())
+            exchange = yield from self._open(self._texts.generation())
         except BaseException:
             self._texts.close()
             raise
@@ -236,16 +239,16 @@ class LateExchange:
         assert self._exchange is not None
         return self._exchange.notice(choice)
 
-    def deltas(self, *, with_lulls: bool) -> Batches:
+    def deltas(self) -> Batches:
         try:
             is_ready = False
             while not is_ready:
                 yield [Heartbeat()]
                 yield BLOCKING
                 is_ready = self._texts.wait(self._heartbeat_seconds)
-            self._exchange = self._open(self._texts.generation())
+            self._exchange = yield from self._open(self._texts.generation())
             self._texts.close()
-            yield from self._exchange.deltas(with_lulls=with_lulls)
+            yield from self._exchange.deltas()
         except Exception as error:
             self.fail(error)
             raise

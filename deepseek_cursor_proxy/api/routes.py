@@ -32,6 +32,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     WrongKey,
 )
+from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic import errors as anthropic
 from deepseek_cursor_proxy.redaction import safe_text
@@ -167,7 +168,7 @@ class App:
         self._dashboard_url = dashboard_url
         self._probe = probe
 
-    def __call__(self, request: HttpRequest) -> HttpReply:
+    def __call__(self, request: HttpRequest) -> Steps[HttpReply]:
         name, report, session = None, None, ""
         if (recorded := _RECORDED.fullmatch(request.path)) is not None:
             session, request = recorded[1], request._replace(path=recorded[2])
@@ -184,7 +185,9 @@ class App:
                 services = self._services()
                 endpoint_class, method = _load_endpoint(endpoint)
                 report = services.open_report(route.api, session)
-                reply = _with_request_id(method(endpoint_class(services, report), request, match.group), route.api)
+                made = method(endpoint_class(services, report), request, match.group)
+                reply = made if isinstance(made, HttpReply) else (yield from made)
+                reply = _with_request_id(reply, route.api)
             else:
                 reply = endpoint(self._config, request, match.group)
         except RecursionError:
@@ -262,7 +265,7 @@ def new_request_id() -> str:
 
 
 @cache
-def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
+def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply | Steps[HttpReply]]]:
     module, class_name, method = name.split(".")
     endpoint_class = getattr(import_module(f"{__package__}.endpoints.{module}"), class_name)
     return endpoint_class, getattr(endpoint_class, method)

@@ -36,7 +36,7 @@ from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationR
 from deepseek_cursor_proxy.exchange.response_cache import CacheLookup, ReplayedResponse, cache_key
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.targets import open_targets
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
@@ -194,7 +194,7 @@ class Attempt:
 
     # The call …
 
-    def send(self) -> None:
+    def send(self) -> Steps[None]:
         """Have the upstream accept the request: one slot, one connection, the head of one response.
 
         With the response cache there may be an answer already, or an identical question that is about to get one.
@@ -211,12 +211,13 @@ class Attempt:
         if shared.cache is not None:
             self.use_cached(shared.cache.find(cache_key(shared.context.namespace, destination.url, body)))
         if shared.cache is None or not (self.is_cached or shared.cache.is_waiting):
-            slot, credential = self._acquire_slot(), shared.targets.credential
-            self.response = response = services.upstream.send(destination, body, credential, shared.context.peer, slot)
+            slot, credential, peer = (yield from self._acquire_slot()), shared.targets.credential, shared.context.peer
+            response = yield from services.upstream.send(destination, body, credential, peer, slot)
+            self.response = response
             if shared.targets.has_owner_key:
                 response.hide(credential)
             if self.request.stream:
-                response.raise_unless_stream()
+                yield from response.raise_unless_stream()
             self._record_acceptance(len(body))
             shared.targets.record_acceptance()
         if self._refusal is not None:
@@ -237,7 +238,7 @@ class Attempt:
         seconds, name = time.monotonic() - shared.started, "" if targets.is_only else self.upstream.name
         self._sent = Sent(shared.report.number, payload, size, seconds, len(targets.retries.reasons), name)
 
-    def _acquire_slot(self) -> Slot:
+    def _acquire_slot(self) -> Steps[Slot]:
         shared = self._shared
         slot, shared.slot = shared.slot, None
         limit = shared.services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
@@ -248,7 +249,7 @@ class Attempt:
                 slot.release()
                 slot = None
             if slot is None:
-                (slot,) = limit.acquire(shared.context.peer)
+                (slot,) = yield from limit.acquire()
             return slot
         finally:
             shared.queue_seconds = (shared.queue_seconds or 0.0) + time.monotonic() - started
@@ -269,15 +270,14 @@ class Attempt:
 
     # Its answer …
 
-    def read(self, *, with_lulls: bool) -> UpstreamEvents:
-        """The events of the response; with `with_lulls`, a stream yields a Lull instead of blocking."""
+    def read(self) -> UpstreamEvents:
+        """The events of the response."""
         assert self.response is not None
         request, cache = self.request, self._shared.cache
         self.written_calls = written = self._open_written_calls()
-        if not with_lulls or not request.stream:
+        if isinstance(self.response, UpstreamResponse) and not request.stream:
             # The first wait for DeepSeek may be long.
             self.record_sent()
-        if isinstance(self.response, UpstreamResponse) and not request.stream:
             return read_whole(self.response, partial(self._read_answer, written))
         reader = self.api.open_reader()
         if cache is not None:
@@ -286,7 +286,7 @@ class Attempt:
             reader = written.reader(reader)
         if request.sent_names:
             reader = OwnNameReader(reader, request.sent_names)
-        return read_stream(self.response, reader, self.record_sent, with_lulls=with_lulls)
+        return read_stream(self.response, reader, self.record_sent)
 
     def _read_answer(self, written: "WrittenCalls | None", body: Mapping[str, Any]) -> list[Delta]:
         deltas = self.api.read_answer(body)
@@ -310,18 +310,14 @@ class Attempt:
 
 
 def read_stream(
-    response: UpstreamResponse | ReplayedResponse,
-    reader: EventReader,
-    record_sent: Callable[[], None],
-    *,
-    with_lulls: bool,
+    response: UpstreamResponse | ReplayedResponse, reader: EventReader, record_sent: Callable[[], None]
 ) -> UpstreamEvents:
     """The events of a streamed response up to its [DONE] or the first problem.
 
     `record_sent` runs before the first lull and after the first event, when there is nothing else to hand on.
     """
     has_begun = is_recorded = False
-    with closing(response.stream(with_lulls=with_lulls)) as pieces:
+    with closing(response.stream()) as pieces:
         for piece in pieces:
             if not isinstance(piece, bytes):
                 if not has_begun:
@@ -366,7 +362,9 @@ def _split_first_event(data: bytes) -> tuple[bytes, ...]:
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:
     """The one batch of a response that is not streamed, after a Heartbeat for each of DeepSeek's keep-alives."""
     for piece in response.read_with_heartbeats():
-        if isinstance(piece, Heartbeat):
+        if isinstance(piece, Lull):
+            yield piece
+        elif isinstance(piece, Heartbeat):
             yield ParsedEvents([piece])
         else:
             yield ParsedEvents([*read_answer(decode_answer(piece))], is_durable=True)

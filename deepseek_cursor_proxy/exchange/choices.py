@@ -22,10 +22,10 @@ from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationR
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.targets import first_limit
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Steps
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.net.wait import finish, wait_readable, without_lulls
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
 from deepseek_cursor_proxy.upstream.call_limit import Slot
@@ -77,7 +77,7 @@ class ChoicesExchange:
         self._threads: list[threading.Thread] = []
 
     @classmethod
-    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
+    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Steps[ChoicesExchange]":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         # Every choice sends a body, and holds it three times over.
         count, size, most = generation.request.choices, generation.body_bytes, services.config.max_request_body_bytes
@@ -87,7 +87,7 @@ class ChoicesExchange:
             )
         outcome = _Outcome(context.report)
         limit = first_limit(context, generation, services)
-        slots = limit.acquire(context.peer, count)
+        slots = yield from limit.acquire(count)
         outcome.queue_seconds = outcome.report.seconds
         try:
             exchange = cls(context.peer, outcome)
@@ -118,13 +118,13 @@ class ChoicesExchange:
     def notice(self, choice: int) -> str:
         return self._exchanges[choice].notice()
 
-    def deltas(self, *, with_lulls: bool = False) -> Batches:
+    def deltas(self) -> Batches:
         """The deltas of all choices in the order they arrive, numbered; their usage, added up, comes last."""
         total: dict[str, Any] = {}
         first: dict[str, Any] = {}
         unfinished = set(self._exchanges)
         try:
-            # This waits for other threads, with or without lulls.
+            # This waits for other threads.
             yield BLOCKING
             while unfinished:
                 choice, items = self._early_outputs.popleft() if self._early_outputs else self._next()
@@ -182,8 +182,8 @@ class ChoicesExchange:
         for choice, slot in enumerate(slots):
             report = self._outcome.report.copy_for(_ChoiceObserver(self._outcome, choice))
             own = context._replace(slot=slot, peer=self._shared_peer, report=report)
-            open_one = partial(Exchange.open, own, generation, services)
-            thread = start_thread(partial(self._run, choice, open_one), f"choice-{choice}")
+            opening = Exchange.open(own, generation, services)
+            thread = start_thread(partial(self._run, choice, opening), f"choice-{choice}")
             if thread is None:
                 raise _overload_error()
             self._threads.append(thread)
@@ -206,13 +206,13 @@ class ChoicesExchange:
 
     # By the thread of a choice …
 
-    def _run(self, choice: int, open_one: "partial[Exchange]") -> None:
+    def _run(self, choice: int, opening: Steps[Exchange]) -> None:
         try:
-            exchange = self._exchanges[choice] = open_one()
+            exchange = self._exchanges[choice] = finish(opening, self._shared_peer)
             self._put(choice, _Signal.ACCEPTED)
-            with closing(exchange.deltas()) as batches:
+            with closing(without_lulls(exchange.deltas(), self._shared_peer)) as batches:
                 for batch in batches:
-                    if not isinstance(batch, Lull) and not self._put(choice, batch):
+                    if not self._put(choice, batch):
                         return
             self._put(choice, _Signal.ENDED)
         except BaseException as error:

@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Output
 from deepseek_cursor_proxy.exchange.plan import Plan
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
 from deepseek_cursor_proxy.observers.events import (
     CLIENT_LEFT,
     COMPLETED,
@@ -57,12 +57,12 @@ class Exchange:
     """One generation. Used by one thread at a time; must be closed."""
 
     @classmethod
-    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Exchange":
+    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Steps[Exchange]":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
         exchange = cls(context, generation, services)
         try:
             exchange._targets.check_key()
-            exchange._send()
+            yield from exchange._send()
         except BaseException as error:
             exchange._fail(error)
             exchange.close()
@@ -93,42 +93,41 @@ class Exchange:
         self._is_joined = generation.is_joined
         report.emit(Received(report.number, request, generation.body, report.body_bytes, report.key, self.progress))
 
-    def _send(self) -> None:
+    def _send(self) -> Steps[None]:
         """Make calls until an upstream accepts one; the plan says what follows a failure, or raises the final error."""
         while True:
             try:
-                return self._attempt.send()
+                return (yield from self._attempt.send())
             except CALL_ERRORS as error:
-                self._attempt = self._plan.after(self._attempt, error)
+                self._attempt = yield from self._plan.after(self._attempt, error)
 
-    def deltas(self, *, with_lulls: bool = False) -> Batches:
+    def deltas(self) -> Batches:
         """The answer as it arrives, up to its finish_reason; otherwise raises the ProxyError.
 
-        With `with_lulls`, it yields a Lull instead of blocking. A forced call that DeepSeek wrote as JSON text becomes
-        the call.
+        A forced call that DeepSeek wrote as JSON text becomes the call.
         """
-        batches = self._deltas(with_lulls)
+        batches = self._deltas()
         if self._is_joined:
             batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
         return answer_calls.convert_stream(batches, self._request, self._forced_call_id)
 
-    def _deltas(self, with_lulls: bool) -> Batches:
+    def _deltas(self) -> Batches:
         try:
             while True:
                 try:
-                    yield from self._read(with_lulls)
+                    yield from self._read()
                     break
                 except _EmptyTurn:
                     yield BLOCKING
                     self._discard_answer()
-                    self._send()
+                    yield from self._send()
                 except ProxyError as error:
                     yield BLOCKING
                     # An error after the finish_reason does not matter: the client has the whole answer.
                     if self._reply.is_finished:
                         break
-                    self._attempt = self._plan.after(self._attempt, error, self._output, in_answer=True)
-                    self._send()
+                    self._attempt = yield from self._plan.after(self._attempt, error, self._output, in_answer=True)
+                    yield from self._send()
             self._end = COMPLETED
         except BaseException as error:
             self._fail(error)
@@ -136,7 +135,7 @@ class Exchange:
         finally:
             self.close()
 
-    def _read(self, with_lulls: bool) -> Batches:
+    def _read(self) -> Batches:
         """The answer to the current attempt, added up and stored as it arrives."""
         cache = self._shared.cache
         while cache is not None and cache.is_waiting:
@@ -148,9 +147,9 @@ class Exchange:
                 yield BLOCKING
             self._attempt.use_cached(cache.take())
             if not self._attempt.is_cached:
-                self._send()
+                yield from self._send()
         is_empty = False
-        with closing(self._attempt.read(with_lulls=with_lulls)) as steps:
+        with closing(self._attempt.read()) as steps:
             for events in steps:
                 if isinstance(events, Lull):
                     yield events

@@ -35,7 +35,7 @@ from deepseek_cursor_proxy.exchange.targets import open_targets
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.net.wait import finish, wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import PictureDescribed
 from deepseek_cursor_proxy.redaction import redact_keys
@@ -198,15 +198,16 @@ class PictureDescriber(NamedTuple):
                 except CALL_ERRORS as error:
                     error.hide(key)
                     # It has no history to be sent as a transcript.
-                    if targets.after(error, is_transcript=True) is Next.GIVE_UP:
+                    if finish(targets.after(error, is_transcript=True), peer) is Next.GIVE_UP:
                         raise targets.final_error(error) from None
         finally:
             targets.end(was_complete=not reply.is_empty)
 
     def _ask_one(self, upstream: Upstream, request: ChatRequest, reply: Reply, peer: Peer, key: str) -> None:
         client, api = self.services.upstream, upstream.api(CHAT, request)
-        (slot,) = client.call_limits.of(upstream.limit_name(request.model)).acquire(peer)
+        (slot,) = finish(client.call_limits.of(upstream.limit_name(request.model)).acquire(), peer)
         body = api.encode(request, NO_MEMORY)
-        with closing(client.send(upstream.destination(api.path), body, key, peer, slot)) as response:
-            for delta in api.read_answer(decode_answer(response.read())):
+        steps = client.send(upstream.destination(api.path), body, key, peer, slot)
+        with closing(finish(steps, peer)) as response:
+            for delta in api.read_answer(decode_answer(finish(response.read(), peer))):
                 reply.add(delta)

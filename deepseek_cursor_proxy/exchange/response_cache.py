@@ -329,7 +329,7 @@ class ReplayedResponse:
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
 
-    def stream(self, *, with_lulls: bool) -> Generator[bytes | Heartbeat | Lull, None, None]:
+    def stream(self) -> Generator[bytes | Heartbeat | Lull, None, None]:
         yield from unpack(self._packed)
 
     # There are no deadlines, and nothing to close …

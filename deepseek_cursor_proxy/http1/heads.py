@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Generic, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.errors import ProtocolError
+from deepseek_cursor_proxy.http1.lull import Steps
 
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 100
@@ -114,7 +115,7 @@ class HeadBuffer:
 
 Head = TypeVar("Head", RequestHead, ResponseHead)
 # The next bytes, b"" when the sender closed, None when they did not come in time.
-Receive = Callable[[], bytes | None]
+Receive = Callable[[], Steps[bytes | None]]
 
 
 class ReceivedHead(NamedTuple, Generic[Head]):
@@ -130,16 +131,16 @@ class IncompleteHead(ValueError):
         self.is_empty, self.is_late = is_empty, is_late
 
 
-def read_response_head(receive: Receive, first: bytes = b"") -> ReceivedHead[ResponseHead]:
+def read_response_head(receive: Receive, first: bytes = b"") -> Steps[ReceivedHead[ResponseHead]]:
     """The head that begins with the bytes `first`; ValueError, of which IncompleteHead is one."""
-    data = first or receive()
+    data = first or (yield from receive())
     if data and (whole := parse_whole_head(data, parse_response_head)) is not None:
         return whole
     buffer = HeadBuffer(bad_response)
     while data:
         if (raw := buffer.feed(data)) is not None:
             return ReceivedHead(parse_response_head(raw), buffer.take_rest())
-        data = receive()
+        data = yield from receive()
     raise IncompleteHead(is_empty=buffer.is_empty, is_late=data is None)
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.json_codec import encode_json
 
 Headers = tuple[tuple[str, str], ...]
@@ -17,8 +17,7 @@ Headers = tuple[tuple[str, str], ...]
 class Body(Protocol):
     """A reply that is produced while it is sent; `close` ends it even if it was never iterated.
 
-    Before a body blocks for the first time it yields a Lull, so that the head goes out by then. After a Lull with a
-    handle its next item does not block.
+    Before a body blocks for the first time it yields a Lull, so that the head goes out by then.
     """
 
     # Whether the items that are left, if any, come without waiting.
@@ -43,6 +42,11 @@ class Peer(Protocol):
     def has_left(self) -> bool: ...
 
 
+def _no_body() -> Steps[bytes]:
+    yield from ()
+    return b""
+
+
 # Named tuples, because these take a fraction of the time that a frozen dataclass does.
 
 
@@ -51,7 +55,7 @@ class HttpRequest(NamedTuple):
     path: str
     query: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
-    read_body: Callable[[], bytes] = bytes
+    read_body: Callable[[], Steps[bytes]] = _no_body
     peer: Peer | None = None
     # The socket's other end, which in a tunnel is this machine: good for counting, never for trusting.
     client_ip: str = ""

@@ -1,4 +1,4 @@
-"""Waits for a socket that watch the client meanwhile.
+"""Waits for a socket that watch the client meanwhile, and `finish`, which waits wherever Steps have a Lull.
 
 A thread that waits for DeepSeek also watches the client (the `peer`) that its call is for: when the client leaves, or
 the proxy ends its answer, the wait raises at once. Nothing here reads or writes.
@@ -8,10 +8,13 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Generator
+from contextlib import closing
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeVar
 
-from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError
+from deepseek_cursor_proxy.http1.lull import HasFileno, Lull, Result, Steps
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 
@@ -24,10 +27,7 @@ _CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0x2000 if sys.platform == "linux" 
 _CAN_POLL = hasattr(select, "poll")
 
 
-class HasFileno(Protocol):
-    """A socket or a Wakeup."""
-
-    def fileno(self) -> int: ...
+Item = TypeVar("Item")
 
 
 class Readiness(Enum):
@@ -82,6 +82,37 @@ def wait_writable(sock: HasFileno, seconds: float, peer: Peer | None) -> bool:
 def wait_either(sock: HasFileno, seconds: float, peer: Peer | None) -> Readiness:
     """What the socket is ready for within that time, reading before writing; raises as `pause` does."""
     return _wait(sock, seconds, peer, for_writing=True)
+
+
+def finish(steps: Steps[Result], peer: Peer | None = None) -> Result:
+    """The result of the steps; this thread waits in their lulls."""
+    while True:
+        try:
+            lull = next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        _wait_for(lull, peer)
+
+
+def without_lulls(items: Generator[Item | Lull, None, None], peer: Peer | None = None) -> Generator[Item, None, None]:
+    """The items of a stream; this thread waits in its lulls."""
+    with closing(items):
+        for item in items:
+            if isinstance(item, Lull):
+                _wait_for(item, peer)
+            else:
+                yield item
+
+
+def _wait_for(lull: Lull, peer: Peer | None) -> None:
+    """Wait as a Lull says; if the peer leaves or the proxy ends its answer, what waits raises that."""
+    if (handle := lull.handle) is not None:
+        seconds = handle.until - time.monotonic()
+        try:
+            pause(seconds, peer) if handle.source is None else wait_readable(handle.source, seconds, peer)
+        except (ClientGone, ProxyError) as error:
+            handle.interrupt(error)
 
 
 def can_write(sock: socket.socket, seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """One client connection: reads requests strictly, calls the app, writes its replies, until one side ends it.
 
-It is a generator that yields wherever it would have to wait for its client or, in a stream, for DeepSeek; `connections`
-waits, and resumes it. Only the app blocks, and a body that the app reads.
+It is a generator that yields wherever it would have to wait for its client or for DeepSeek, and so is the app;
+`connections` waits, and resumes it.
 
 A client that closes, even half of its connection, counts as gone, as it does for nginx: what runs for it stops. That
 is seen wherever the proxy waits (`net/wait`, `connections`) and raised as ClientGone; closing the body (`api/reply`)
@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.errors import (
     RequestTimeout,
 )
 from deepseek_cursor_proxy.http1 import bodies, heads
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, WaitHandle
+from deepseek_cursor_proxy.http1.lull import BLOCKING, HasFileno, Lull, SingleWait, Steps, WaitHandle
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import ReadWaiter, can_write
@@ -54,7 +54,7 @@ class ServerContext(Protocol):
     """The server of a connection. `app` and `config` are read for every request: they may change between two."""
 
     @property
-    def app(self) -> Callable[[HttpRequest], HttpReply]: ...
+    def app(self) -> Callable[[HttpRequest], HttpReply | Steps[HttpReply]]: ...
 
     @property
     def config(self) -> ProxyConfig: ...
@@ -80,9 +80,9 @@ class Wait(Enum):
     WRITABLE = "writable"
 
 
-# Why a connection does not go on. A Lull with a handle: the stream waits for that. BLOCKING: only a worker may go on.
+# Why a connection does not go on. A Lull with a handle: the app waits for that. BLOCKING: a worker goes on at once.
 Pause = Wait | Lull
-Steps = Generator[Pause, None, None]
+Pauses = Generator[Pause, None, None]
 
 
 class ClientConnection:
@@ -105,9 +105,9 @@ class ClientConnection:
         self._is_interrupted = False
         # The end of a wait for the client; see Wait.
         self.deadline = Deadline(0.0)
-        # Of the stream that was last waited for.
-        self._stream_waiter = self._waiter
-        self._stream_handle: WaitHandle | None = None
+        # What the app last waited for.
+        self._source: HasFileno | None = None
+        self._source_waiter = self._waiter
         self._steps = self._serve()
         self.pause: Pause | None = BLOCKING
 
@@ -120,7 +120,7 @@ class ClientConnection:
 
     @property
     def handle(self) -> WaitHandle | None:
-        """What a stream waits for."""
+        """What the app or its stream waits for."""
         return self.pause.handle if isinstance(self.pause, Lull) else None
 
     def wait(self, seconds: float) -> bool:
@@ -128,10 +128,13 @@ class ClientConnection:
         handle = self.handle
         if handle is None:
             return can_write(self.sock, seconds) if self.pause is Wait.WRITABLE else self._waiter.wait(seconds)
-        if self._stream_handle is not handle:
-            self._stream_handle, self._stream_waiter = handle, ReadWaiter(handle, self)
+        if (source := handle.source) is None:
+            return False
+        if source is not self._source:
+            self._source = source
+            self._source_waiter = self._waiter if source is self else ReadWaiter(source, self)
         try:
-            return self._stream_waiter.wait(min(seconds, handle.until - time.monotonic()))
+            return self._source_waiter.wait(min(seconds, handle.until - time.monotonic()))
         except (ClientGone, ProxyError) as error:
             self.interrupt(error)
             return True
@@ -139,7 +142,7 @@ class ClientConnection:
     def interrupt(self, error: Exception | None = None) -> None:
         """End the wait with this error, or because the client left or the proxy stops.
 
-        A stream raises the error itself, because it has to store its unfinished turn.
+        The app or its stream raises the error itself, because it has to store its unfinished turn.
         """
         if (handle := self.handle) is not None:
             handle.interrupt(error or self.close_reason or ClientGone())
@@ -191,7 +194,7 @@ class ClientConnection:
 
     # All requests …
 
-    def _serve(self) -> Steps:
+    def _serve(self) -> Pauses:
         """Answer requests until the connection ends."""
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -207,7 +210,7 @@ class ClientConnection:
             details = _log.isEnabledFor(logging.DEBUG)
             _log.error("unexpected %s on a connection", type(error).__name__, exc_info=details)
 
-    def _refuse(self, error: ProxyError) -> Steps:
+    def _refuse(self, error: ProxyError) -> Pauses:
         """Send what is wrong and end the connection, leaving the client the time to read it."""
         yield from self._send(encode_refusal(error, with_body=not self._is_head))
         yield from self._linger()
@@ -223,7 +226,7 @@ class ClientConnection:
         path, query = heads.split_target(head.target)
         authority = heads.target_authority(head.target)
         request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._address, authority)
-        reply = self._call_app(request)
+        reply = yield from self._call_app(request)
         is_persistent = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._stage
         if isinstance(reply.body, bytes):
             data = _encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=not self._is_head)
@@ -233,13 +236,16 @@ class ClientConnection:
             is_chunked = head.version >= (1, 1)
             is_persistent = is_persistent and is_chunked
             yield from self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
+        # An idle connection holds nothing of its last answer.
+        self._source, self._source_waiter = None, self._waiter
         if not body.is_read:
             yield from self._linger()
         return is_persistent
 
-    def _call_app(self, request: HttpRequest) -> HttpReply:
+    def _call_app(self, request: HttpRequest) -> Steps[HttpReply]:
         try:
-            return self._server.app(request)
+            reply = self._server.app(request)
+            return reply if isinstance(reply, HttpReply) else (yield from reply)
         except (ProxyError, ClientGone):
             raise
         except Exception as error:
@@ -319,13 +325,17 @@ class ClientConnection:
         except OSError:
             return b""
 
-    def receive(self, deadline: Deadline) -> bytes | None:
-        """What arrives, b"" when the client closed, None when the deadline came first. For a body: this blocks."""
-        while self._waiter.wait(deadline.left):
-            # None: a spurious event.
+    def receive(self, deadline: Deadline) -> Steps[bytes | None]:
+        """As `_receive`, for a body: the app waits, and a stop lets it go on."""
+        wait, seconds = SingleWait(deadline, self), deadline.left
+        while True:
+            yield Lull(wait, then_blocks=False)
+            wait.raise_interruption()
             if (data := self._receive_now()) is not None:
                 return data
-        return None
+            wait.until = deadline = deadline.allow_for_stop(seconds)
+            if deadline.is_over:
+                return None
 
     def take_rest(self) -> bytes:
         rest, self._rest = self._rest, b""
@@ -348,12 +358,12 @@ class ClientConnection:
         except BlockingIOError:
             return 0
 
-    def _send(self, data: bytes) -> Steps:
+    def _send(self, data: bytes) -> Pauses:
         """Send everything. If the client does not read: ClientGone once it has closed, else TimeoutError."""
         if (sent := self.send_now(data)) < len(data):
             yield from self._send_rest(data, sent)
 
-    def _send_rest(self, data: bytes, sent: int) -> Steps:
+    def _send_rest(self, data: bytes, sent: int) -> Pauses:
         view = memoryview(data)[sent:]
         timeout = self._server.config.write_timeout
         self.deadline = Deadline.after(timeout)
@@ -368,7 +378,7 @@ class ClientConnection:
                 if self.deadline.is_over:
                     raise TimeoutError
 
-    def _stream(self, reply: HttpReply, body: Body, *, is_persistent: bool, is_chunked: bool) -> Steps:
+    def _stream(self, reply: HttpReply, body: Body, *, is_persistent: bool, is_chunked: bool) -> Pauses:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
             head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(is_persistent))
@@ -385,10 +395,8 @@ class ClientConnection:
             raise
         finally:
             body.close()
-            # An idle connection holds nothing of its last answer.
-            self._stream_handle, self._stream_waiter = None, self._waiter
 
-    def _send_pieces(self, body: Body, head: bytes, *, is_chunked: bool) -> Steps:
+    def _send_pieces(self, body: Body, head: bytes, *, is_chunked: bool) -> Pauses:
         """Send every piece as one write, the head with the first and the end with the last."""
         frame: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
         pieces = iter(body)
@@ -415,7 +423,7 @@ class ClientConnection:
         if unsent:
             yield from self._send(unsent)
 
-    def _linger(self) -> Steps:
+    def _linger(self) -> Pauses:
         """Discard what the client still sends, until it has read our reply; an early close would lose the reply."""
         self._shut(socket.SHUT_WR)
         deadline = Deadline.after(_LINGER_SECONDS)

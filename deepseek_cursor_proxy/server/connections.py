@@ -1,8 +1,8 @@
 """The open client connections: each is run by a worker or waits in the event loop, and all are stopped in stages.
 
-A connection that is idle, whose stream has nothing to send, or whose client does not read, is *parked*: the loop waits
-for it, and no thread does. A worker runs it when there is something to do. Only a stream that goes on without blocking
-is resumed by the loop itself, because handing a chunk to another thread takes longer than sending it. While few workers
+A connection that is idle, whose request waits, or whose client does not read, is *parked*: the loop waits for it, and
+no thread does. A worker runs it when there is something to do. Only a stream or a body that goes on without blocking is
+resumed by the loop itself, because handing a chunk to another thread takes longer than sending it. While few workers
 are busy, one waits a moment for its connection before it parks it: the next request of a busy client comes by then.
 """
 
@@ -12,14 +12,19 @@ from collections.abc import Callable
 from functools import partial
 
 from deepseek_cursor_proxy.errors import Overloaded
-from deepseek_cursor_proxy.http1.lull import BLOCKING, WaitHandle
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, WaitHandle
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage, Wait
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, Pause, StopStage, Wait
 from deepseek_cursor_proxy.server.event_loop import READ, WRITE, EventLoop
 from deepseek_cursor_proxy.server.workers import Workers
 
+# How long a worker waits for a connection itself, while few are busy, …
 _LINGER_SECONDS = 0.01
-# The stage that ends a wait for the client; a stream's wait for DeepSeek ends with END_RESPONSES.
+# … if the next step is a worker's in any case; to park the connection and to hand it back take 5 % of a small request.
+_LONG_LINGER_SECONDS = 1.0
+# … and that also while many are busy: a worker could run few requests in that time.
+_SHORT_LINGER_SECONDS = 0.002
+# The stage that ends a wait for the client; a wait of the app or of its stream ends with END_RESPONSES.
 _ENDED_BY = {Wait.READABLE: StopStage.FINISH_RESPONSES, Wait.WRITABLE: StopStage.ABORT}
 
 
@@ -118,7 +123,7 @@ class Connections:
             if self._stage is StopStage.ABORT:
                 # The loop may be closed already.
                 connection.interrupt()
-            elif not (self._workers.are_few_busy and connection.wait(_LINGER_SECONDS)):
+            elif not self._linger(connection, pause):
                 self._loop.post_later(partial(self.go_on, connection))
                 # While requests wait for a worker, the loop need not look for more: parked in batches, a request takes
                 # 5 % less. The worker that takes the last one wakes the loop; so the order of these two lines matters.
@@ -126,6 +131,13 @@ class Connections:
                     self._loop.flush()
                 return
         self._forget(connection)
+
+    def _linger(self, connection: ClientConnection, pause: Pause) -> bool:
+        """Wait a moment; whether the connection can go on then."""
+        are_few_busy = self._workers.are_few_busy
+        if isinstance(pause, Lull) and pause.then_blocks:
+            return connection.wait(_LONG_LINGER_SECONDS if are_few_busy else _SHORT_LINGER_SECONDS)
+        return are_few_busy and connection.wait(_LINGER_SECONDS)
 
     def _forget(self, connection: ClientConnection, *, is_closed: bool = False) -> None:
         """Close a connection that has ended, and remove it from the open ones."""
@@ -157,16 +169,17 @@ class _ParkedConnection:
         """Raises OSError when the system can watch no more descriptors."""
         if not self._loop.has_space:
             raise OSError
-        connection = self.connection
+        connection, source = self.connection, self._handle.source if self._handle is not None else None
         events = WRITE if connection.pause is Wait.WRITABLE else 0
         # Also to see that a client leaves.
         events |= READ if connection.can_receive else 0
-        if events:
+        # When the app reads a body, its source is the client.
+        if events and source is not connection:
             self._loop.selector.register(connection.fileno(), events, self._on_client)
             self._client = connection.fileno()
-        if self._handle is not None:
-            self._loop.selector.register(self._handle.fileno(), READ, self._on_source)
-            self._source = self._handle.fileno()
+        if source is not None:
+            self._loop.selector.register(source.fileno(), READ, self._on_source)
+            self._source = source.fileno()
 
     def _unwatch(self) -> None:
         for fileno in (self._client, self._source):
@@ -184,7 +197,7 @@ class _ParkedConnection:
         return self._handle.until if self._handle is not None else self.connection.deadline
 
     def on_due(self) -> None:
-        self._resume() if self._handle is not None else self.leave_to_worker()
+        self._resume()
 
     def _on_client(self, events: int) -> None:
         if self._client is None:
@@ -204,9 +217,11 @@ class _ParkedConnection:
             self._resume()
 
     def _resume(self) -> None:
-        """Resume a stream on the loop's thread; after a Lull with a handle it does not block."""
+        """Go on after the wait, on the loop's thread if the next step does not block."""
         pause = self.connection.pause
-        if self.connection.resume() is pause:
+        if not isinstance(pause, Lull) or pause.then_blocks:
+            self.leave_to_worker()
+        elif self.connection.resume() is pause:
             self._loop.note_due(self.until)
         else:
             self.unpark()

@@ -1,4 +1,4 @@
-"""EventLoop: one thread waits for the listener, for all idle clients and for all streams that have nothing to send.
+"""EventLoop: one thread waits for the listener, for all idle clients and for all requests that cannot go on.
 
 A descriptor is registered with the function to call when it is ready, a Timed is called at its moment. None of these
 calls blocks: what may block runs on a worker (`connections`). The selector is the best that the system has: epoll,

@@ -4,13 +4,14 @@ A body that the app does not read stays on the connection, which then ends after
 for a body and the other for a request are how requests are smuggled.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Protocol
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
+from deepseek_cursor_proxy.errors import BadRequest, ClientGone, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, DecodedTooLarge, can_decode
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Steps
 from deepseek_cursor_proxy.net.deadline import Deadline
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -25,7 +26,7 @@ class BodySource(Protocol):
     def send(self, data: bytes) -> None: ...
 
     # What arrives, b"" when the client closed, None when the deadline came first.
-    def receive(self, deadline: Deadline) -> bytes | None: ...
+    def receive(self, deadline: Deadline) -> Steps[bytes | None]: ...
 
     # The bytes that arrived after the head; those after the body, which begin the next request, are put back.
     def take_rest(self) -> bytes: ...
@@ -34,7 +35,7 @@ class BodySource(Protocol):
 
 
 class RequestBody:
-    """Used by the worker that runs the connection."""
+    """Used by the thread that runs the connection."""
 
     def __init__(self, source: BodySource, head: heads.RequestHead, config: ProxyConfig) -> None:
         self._source = source
@@ -54,7 +55,7 @@ class RequestBody:
     def is_read(self) -> bool:
         return self._too_large is None and (self._decoder is None or self._decoder.is_complete)
 
-    def read(self) -> bytes:
+    def read(self) -> Steps[bytes]:
         """Read and decode the whole body; raises BadRequest, RequestTimeout, TooLarge or UnknownEncoding."""
         if self._too_large is not None:
             raise self._too_large
@@ -63,14 +64,18 @@ class RequestBody:
         if self._decoder is None:
             return b""
         try:
-            pieces = self._pieces(self._decoder)
+            pieces = yield from self._read_pieces(self._decoder)
             # BodyDecoder has counted a body that is not compressed.
             return self._unpack(pieces) if self._coding else b"".join(pieces)
+        except (ProxyError, ClientGone):
+            # The event loop may have read it; to refuse the request may block.
+            yield BLOCKING
+            raise
         finally:
             # Also when this body is refused: the next request may follow it.
             self._source.put_back(self._decoder.rest)
 
-    def _unpack(self, pieces: Iterator[bytes]) -> bytes:
+    def _unpack(self, pieces: Iterable[bytes]) -> bytes:
         decoder = ContentDecoder(self._coding, self._limit)
         try:
             body = b"".join(map(decoder.decode, pieces))
@@ -82,19 +87,19 @@ class RequestBody:
             raise BadRequest("The compressed request body is incomplete.")
         return body
 
-    def _pieces(self, decoder: bodies.BodyDecoder) -> Iterator[bytes]:
+    def _read_pieces(self, decoder: bodies.BodyDecoder) -> Steps[list[bytes]]:
         data = self._source.take_rest()
         if self._expects_continue and not data:
             self._source.send(_CONTINUE)
-        yield decoder.feed(data)
+        pieces = [decoder.feed(data)]
         if decoder.is_complete:
-            return
+            return pieces
         timeout = self._config.body_timeout
         deadline = Deadline.after(timeout)
         while not decoder.is_complete:
             # Every byte that came earns time for the next: a byte now and then does not keep a thread for ever.
             deadline = Deadline(deadline + len(data) / self._config.body_rate)
-            more = self._source.receive(deadline)
+            more = yield from self._source.receive(deadline)
             deadline = deadline.allow_for_stop(timeout)
             if more is None:
                 raise RequestTimeout("The request body did not arrive in time.")
@@ -103,4 +108,7 @@ class RequestBody:
                     "The request body ends before its announced end.", code="incomplete_body"
                 )
             data = more
-            yield decoder.feed(data)
+            pieces.append(decoder.feed(data))
+        # What follows may block.
+        yield BLOCKING
+        return pieces

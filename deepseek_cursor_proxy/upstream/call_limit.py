@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from deepseek_cursor_proxy.deepseek.model_names import model_for_limit
 from deepseek_cursor_proxy.errors import QueueFull
-from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.http1.lull import SingleWait, Steps
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 
 # Clients may name any model at some hosts: beyond so many, unused limits are forgotten.
 _MOST_LIMITS = 64
-# Each queued call holds two descriptors and a thread; more would only take them from the calls that run.
+# Each queued call holds two descriptors; more would only take them from the calls that run.
 _MOST_WAITING = 512
 _RETRY_AFTER_SECONDS = 2
 _SETTING = "--max-upstream-calls"
@@ -61,13 +61,13 @@ class CallLimit:
         with self._lock:
             return bool(self._queue) or not self._fits(1)
 
-    def acquire(self, peer: Peer | None, calls: int = 1) -> tuple[Slot, ...]:
-        """Wait for all slots at once, so that no two calls wait for each other; QueueFull or ClientGone otherwise."""
+    def acquire(self, calls: int = 1) -> Steps[tuple[Slot, ...]]:
+        """Wait for all slots at once, so that no two calls wait for each other; QueueFull if that takes too long."""
         with self._lock:
             is_granted = not self._queue and self._fits(calls)
             self.running_calls += calls if is_granted else 0
         if not is_granted:
-            self._wait(calls, peer)
+            yield from self._wait(calls)
         return tuple([Slot(self) for _ in range(calls)])
 
     def release(self, slot: Slot) -> None:
@@ -76,7 +76,7 @@ class CallLimit:
             slot.is_released = True
             self._grant_slots()
 
-    def _wait(self, calls: int, peer: Peer | None) -> None:
+    def _wait(self, calls: int) -> Steps[None]:
         try:
             waiter = _Waiter(calls)
         except OSError:
@@ -87,14 +87,16 @@ class CallLimit:
                     raise self._queue_full()
                 self._queue.append(waiter)
                 self._grant_slots()
+            deadline = Deadline.after(self._timeout)
             try:
-                if wait_readable(waiter.wakeup, self._timeout, peer):
-                    return
+                while not waiter.is_granted:
+                    yield from SingleWait(deadline, waiter.wakeup).steps()
+                    deadline = deadline.allow_for_stop(self._timeout)
+                    if deadline.is_over and not waiter.is_granted:
+                        raise self._queue_full()
             except BaseException:
                 self._give_up(waiter)
                 raise
-            self._give_up(waiter)
-            raise self._queue_full()
 
     def _give_up(self, waiter: "_Waiter") -> None:
         with self._lock:

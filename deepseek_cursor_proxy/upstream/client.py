@@ -16,10 +16,11 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.error_messages import read_refusal
 from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
+from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
-from deepseek_cursor_proxy.upstream.connections import ConnectionPool, Destination, Origin
+from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Destination, Origin
 from deepseek_cursor_proxy.upstream.response import ClosedBeforeResponse, UpstreamResponse
 
 
@@ -34,32 +35,33 @@ class UpstreamClient:
         # which users without a retry budget do not want.
         self._pool = ConnectionPool(connect) if config.retry_budget else ConnectionPool(connect, most_idle=0)
         self._connect = connect
-        self._handler = _PoolHandler(self._pool, config)
         self._opener = urllib.request.OpenerDirector()
-        self._opener.add_handler(self._handler)
+        self._opener.add_handler(_PoolHandler(self._pool, config))
+        # The moment, of `time.monotonic`, at which an upstream last answered a call; -inf before the first.
+        self.reached_at = float("-inf")
 
     def send(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
-    ) -> UpstreamResponse:
+    ) -> Steps[UpstreamResponse]:
         """Make the call; ProxyError or ClientGone unless upstream accepts it. The slot ends with the response."""
-        answer = self.send_to(destination, body, credential, peer, slot)
+        answer = yield from self.send_to(destination, body, credential, peer, slot)
         if answer.status == 200:
             return answer
         try:
             raise_for_redirect(answer)
             if not 400 <= answer.status < 600:
                 raise UpstreamFailed(f"{destination.name} answered with the unexpected status {answer.status}.")
-            raise read_refusal(answer.status, answer.read_refusal(), answer.retry_after, destination.name)
+            raise read_refusal(answer.status, (yield from answer.read_refusal()), answer.retry_after, destination.name)
         finally:
             answer.close()
 
     def send_to(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
-    ) -> UpstreamResponse:
+    ) -> Steps[UpstreamResponse]:
         """The same call; returns a response of any status."""
         request = _PooledRequest(destination, body, credential, peer)
         try:
-            answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
+            answer = yield from self._open(request)
         except BaseException:
             if slot is not None:
                 slot.release()
@@ -67,10 +69,25 @@ class UpstreamClient:
         answer.slot = slot
         return answer
 
-    @property
-    def reached_at(self) -> float:
-        """The moment, of `time.monotonic`, at which an upstream last answered a call; -inf before the first."""
-        return self._handler.answered_at
+    def _open(self, request: "_PooledRequest") -> Steps[UpstreamResponse]:
+        """Send the request and read the head of the response."""
+        destination = request.destination
+        while True:
+            try:
+                answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
+                yield from answer.read_head()
+                self.reached_at = time.monotonic()
+                return answer
+            except BaseException as error:
+                connection = request.connection
+                if connection is not None:
+                    connection.close()
+                if not isinstance(error, (OSError, ValueError)):
+                    raise
+                if connection is None or not connection.is_reused or not isinstance(error, ConnectionError):
+                    raise _to_proxy_error(error, destination.origin, destination.setting) from None
+                # It died while it was idle, which is no failure of DeepSeek.
+                request.needs_new = True
 
     def probe(self, destination: Destination) -> None:
         """Open a connection and close it again, without a request; raises a ProxyError if that fails."""
@@ -101,38 +118,27 @@ class _PooledRequest(urllib.request.Request):
         self.destination = destination
         self.body = body
         self.peer = peer
+        # The one it was sent on, and whether it may not be a pooled one.
+        self.connection: Connection | None = None
+        self.needs_new = False
 
 
 class _PoolHandler(urllib.request.BaseHandler):
-    """Opens urllib requests on pooled connections. Called by workers."""
+    """Sends urllib requests on pooled connections; nothing of the response is read yet. Called by workers."""
 
     def __init__(self, pool: ConnectionPool, config: ProxyConfig) -> None:
         self._pool = pool
         self._config = config
-        self.answered_at = float("-inf")
 
     def http_open(self, request: _PooledRequest) -> UpstreamResponse:
+        """Raises OSError, ValueError or ClientGone; `_open` closes the connection then."""
         own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
         headers = [*own, *_HEADERS, *request.unredirected_hdrs.items()]
         data = heads.request_head(request.destination.method, request.selector, headers) + request.body
-        destination, peer, is_new = request.destination, request.peer, False
-        while True:
-            connection = None
-            try:
-                connection = self._pool.take(destination.origin, peer, is_new=is_new)
-                connection.send(data, self._config.write_timeout, peer)
-                response = UpstreamResponse(connection, self._pool, self._config, peer, destination)
-                self.answered_at = time.monotonic()
-                return response
-            except BaseException as error:
-                if connection is not None:
-                    connection.close()
-                if not isinstance(error, (OSError, ValueError)):
-                    raise
-                if connection is None or not connection.is_reused or not isinstance(error, ConnectionError):
-                    raise _to_proxy_error(error, destination.origin, destination.setting) from None
-                # It died while it was idle, which is no failure of DeepSeek.
-                is_new = True
+        destination, peer, request.connection = request.destination, request.peer, None
+        request.connection = self._pool.take(destination.origin, peer, is_new=request.needs_new)
+        request.connection.send(data, self._config.write_timeout, peer)
+        return UpstreamResponse(request.connection, self._pool, self._config, peer, destination)
 
     https_open = http_open
 

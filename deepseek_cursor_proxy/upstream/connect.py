@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import wait_readable, wait_writable
+from deepseek_cursor_proxy.net.wait import finish, wait_readable, wait_writable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.upstream.connections import Connection, Origin
 
@@ -197,7 +197,8 @@ def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: ConnectA
         if proxy.authorization is not None:
             headers.append(("Proxy-Authorization", proxy.authorization))
         connection.send(heads.request_head("CONNECT", target, headers), attempt.left, attempt.peer)
-        response = heads.read_response_head(lambda: connection.receive(attempt.deadline, attempt.peer))
+        receive = functools.partial(connection.receive_steps, attempt.deadline, attempt.peer)
+        response = finish(heads.read_response_head(receive), attempt.peer)
         if not 200 <= response.head.status < 300:
             raise _refusal(response.head.status, proxy, origin)
         if response.rest:

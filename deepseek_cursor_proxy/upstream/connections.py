@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy.http1.lull import SingleWait, Steps
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, wait_either, wait_writable
@@ -118,6 +119,25 @@ class Connection:
         if self._waiter.peer is not peer:
             self._waiter = ReadWaiter(self._sock, peer)
         return self._waiter.wait(until - time.monotonic())
+
+    def receive_steps(self, until: float, peer: Peer | None) -> Steps[bytes | None]:
+        """As `receive`, with a Lull in place of each wait."""
+        deadline = Deadline(until)
+        seconds = deadline.left
+        while True:
+            yield from self.pause(deadline, peer)
+            if (data := self.receive_now()) is not None:
+                return data
+            deadline = deadline.allow_for_stop(seconds)
+            if deadline.is_over:
+                return None
+
+    def pause(self, until: float, peer: Peer | None) -> Steps[None]:
+        """Wait for input or the moment `until`, in a Lull; what follows may block."""
+        if self.tls_wants_write:
+            wait_writable(self._sock, until - time.monotonic(), peer)
+        elif not self.has_buffered_input:
+            yield from SingleWait(until, self).steps()
 
     def receive_now(self) -> bytes | None:
         """What has arrived, b"" when the server closed, None when there is nothing."""

@@ -1,9 +1,11 @@
 """UpstreamResponse: an HTTP response of DeepSeek (or another upstream), read strictly, in pieces and within deadlines.
 
+    read_head   status and headers
     read        the whole body
-    stream      the body as it arrives, with heartbeats while DeepSeek is silent; instead of waiting it yields a Lull
-    pieces      the body as it arrives, without either
+    stream      the body as it arrives, with heartbeats while DeepSeek is silent
+    pieces      the body as it arrives, without heartbeats
 
+Each yields a Lull in place of a wait. Only after a complete answer, and where TLS has to write, its thread waits.
 While a call is queued, DeepSeek sends comments and blank lines as keep-alives: they postpone the deadline by up to
 `queue_patience`. The reader of a stream reports which pieces were more than that. A deadline counts only when the
 socket has nothing to read: what arrived while this process was stopped is read, however late. A response that ended
@@ -15,6 +17,7 @@ import math
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
@@ -22,7 +25,7 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, can_decode
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.net.deadline import Deadline
@@ -54,7 +57,7 @@ class UpstreamResponse:
     def __init__(
         self, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
     ) -> None:
-        """Read the head; OSError, TimeoutError or ValueError when there is none."""
+        """Reads nothing yet; see `read_head`."""
         self._connection = connection
         self._pool = pool
         self._config = config
@@ -72,7 +75,7 @@ class UpstreamResponse:
         # The deadline after which useless bytes were still read; see _raise_if_silent.
         self._useless_deadline = 0.0
         # Whether a stream yields a Lull in place of waiting for DeepSeek.
-        self._has_lulls = False
+        self._has_lulls = True
         self._interruption: Exception | None = None
         self._is_closed = False
         self.slot: Slot | None = None
@@ -80,8 +83,28 @@ class UpstreamResponse:
         self._filter: SecretFilter | None = None
         # How long the connection took; 0 if it was open already.
         self.connect_seconds = 0.0 if connection.is_reused else connection.connect_seconds
-        # The rest was received, but not given to the decoder of the body yet.
-        head, self._unread = _read_head(connection, peer, Deadline.after(config.request_timeout))
+
+    def read_head(self) -> Steps[None]:
+        """Read the head, after interim ones (100, 102, 103); OSError, TimeoutError or ValueError when there is none."""
+        receive = partial(self._connection.receive_steps, Deadline.after(self._config.request_timeout), self._peer)
+        # What was received, but not given to the decoder of the body yet.
+        self._unread = b""
+        for _ in range(_MOST_INTERIM_RESPONSES + 1):
+            try:
+                head, self._unread = yield from heads.read_response_head(receive, self._unread)
+            except heads.IncompleteHead as error:
+                if error.is_late:
+                    raise TimeoutError from None
+                if error.is_empty:
+                    raise ClosedBeforeResponse from None
+                raise
+            if head.status == 101:
+                raise ValueError("it switches protocols")
+            if head.status >= 200:
+                return self._begin_body(head)
+        raise ValueError("it sent too many interim responses")
+
+    def _begin_body(self, head: heads.ResponseHead) -> None:
         self.status, self.headers = head.status, head.headers
         # An upstream that neither accepts nor refuses is not DeepSeek, and gets no second request.
         is_expected = head.status == 200 or head.status >= 400
@@ -101,7 +124,7 @@ class UpstreamResponse:
         value = self.headers.get("retry-after", "")
         return int(value) if re.fullmatch(r"[0-9]{1,6}", value) else None
 
-    def raise_unless_stream(self) -> None:
+    def raise_unless_stream(self) -> Steps[None]:
         """Raise UpstreamFailed for a body that is no event stream, while the client can still get a status."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _STREAM_TYPES:
@@ -109,7 +132,7 @@ class UpstreamResponse:
             return
         if kind == "application/json":
             with contextlib.suppress(ValueError):
-                body = decode_upstream_json(self.read(_MAX_ERROR_BYTES))
+                body = decode_upstream_json((yield from self.read(_MAX_ERROR_BYTES)))
                 # Some gateways refuse with the status of a success.
                 if isinstance(body, dict):
                     chat_api.chunk_deltas(body)
@@ -118,20 +141,23 @@ class UpstreamResponse:
             f"{self.destination.setting}."
         )
 
-    def read_refusal(self) -> bytes:
+    def read_refusal(self) -> Steps[bytes]:
         """The body of a refusal, or nothing if it does not come in time."""
         with contextlib.suppress(ProxyError):
-            return self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
+            return (yield from self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS))
         return b""
 
-    def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
-        *_, body = self.read_with_heartbeats(limit, patience)
-        assert isinstance(body, bytes)
-        return body
+    def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> Steps[bytes]:
+        for item in self.read_with_heartbeats(limit, patience):
+            if isinstance(item, Lull):
+                yield item
+            elif isinstance(item, bytes):
+                return item
+        raise AssertionError
 
     def read_with_heartbeats(
         self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf
-    ) -> Generator[bytes | Heartbeat, None, None]:
+    ) -> Generator[bytes | Heartbeat | Lull, None, None]:
         """The whole body, and before it a Heartbeat for every keep-alive while the call is queued."""
         pieces: list[bytes] = []
         decoder, has_begun = self._open_decoder(limit), False
@@ -141,7 +167,7 @@ class UpstreamResponse:
         # A refusal is not queued.
         queued_until = now + (self._config.queue_patience if patience == math.inf else 0.0)
         while not self._is_ended:
-            data = self._next(deadline)
+            data = yield from self._next_steps(deadline)
             if data is None:
                 is_queued = pieces and not has_begun and time.monotonic() >= queued_until
                 raise self._queue_error() if is_queued else self._silent_error()
@@ -159,10 +185,10 @@ class UpstreamResponse:
             raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
         yield b"".join(pieces)
 
-    def pieces(self) -> Generator[bytes, None, None]:
+    def pieces(self) -> Generator[bytes | Lull, None, None]:
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         while not self._is_ended:
-            data = self._next(min(Deadline.after(self._config.request_timeout), self._end_by))
+            data = yield from self._next_steps(min(Deadline.after(self._config.request_timeout), self._end_by))
             if data is None or time.monotonic() >= self._end_by:
                 raise self._silent_error()
             yield from self._decode(decoder, data)
@@ -176,12 +202,12 @@ class UpstreamResponse:
             "Try again, or raise --queue-patience."
         )
 
-    def stream(self, *, with_lulls: bool = False) -> Generator[bytes | Heartbeat | Lull, None, None]:
-        """The body as it arrives; a Heartbeat after a time without progress; with lulls, a Lull before each wait."""
+    def stream(self) -> Generator[bytes | Heartbeat | Lull, None, None]:
+        """The body as it arrives; a Heartbeat after a time without progress, a Lull before each wait."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
-        self._has_lulls, self._until = with_lulls, None
-        lull, connection = Lull(self), self._connection
+        self._until = None
+        lull, connection = Lull(self, then_blocks=False), self._connection
         while not self._is_ended:
             is_blocking = not self._has_lulls or connection.tls_wants_write
             data = self._next(self.until if is_blocking else None)
@@ -249,8 +275,9 @@ class UpstreamResponse:
             self._until = min(heartbeat_at, self._silent_from, self._end_by)
         return self._until
 
-    def fileno(self) -> int:
-        return self._connection.fileno()
+    @property
+    def source(self) -> Connection:
+        return self._connection
 
     def interrupt(self, error: Exception) -> None:
         self._interruption = error
@@ -259,6 +286,17 @@ class UpstreamResponse:
         """Have the stream of a complete answer end soon, and without lulls: its thread blocks at the end anyway."""
         self._end_by, self._until = min(self._end_by, time.monotonic() + _USAGE_SECONDS), None
         self._has_lulls = False
+
+    def _next_steps(self, until: float) -> Steps[bytes | None]:
+        """The next bytes without framing, with a Lull in place of a wait; None if nothing arrives before `until`."""
+        deadline = Deadline(until)
+        seconds = deadline.left
+        while (data := self._next(None)) is None:
+            deadline = deadline.allow_for_stop(seconds)
+            if deadline.is_over:
+                return None
+            yield from self._connection.pause(deadline, self._peer)
+        return data
 
     def _next(self, until: float | None) -> bytes | None:
         """The next bytes without framing (perhaps b""); None if nothing has arrived, or nothing before `until`."""
@@ -346,26 +384,3 @@ class UpstreamResponse:
 
 class ClosedBeforeResponse(ConnectionError):
     """The server closed without a single byte of a response."""
-
-
-def _read_head(connection: Connection, peer: Peer | None, deadline: Deadline) -> heads.ReceivedHead[heads.ResponseHead]:
-    """Read the head of a response, after interim ones (100, 102, 103).
-
-    OSError, TimeoutError or ValueError when there is none; ClientGone or its `close_reason` when the peer goes.
-    """
-    rest = b""
-    for _ in range(_MOST_INTERIM_RESPONSES + 1):
-        try:
-            response = heads.read_response_head(lambda: connection.receive(deadline, peer), rest)
-        except heads.IncompleteHead as error:
-            if error.is_late:
-                raise TimeoutError from None
-            if error.is_empty:
-                raise ClosedBeforeResponse from None
-            raise
-        if response.head.status == 101:
-            raise ValueError("it switches protocols")
-        if response.head.status >= 200:
-            return response
-        rest = response.rest
-    raise ValueError("it sent too many interim responses")

@@ -15,7 +15,9 @@ from typing import Any
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpRequest
+from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
@@ -26,6 +28,7 @@ from tests.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from tests.support.harness import chat_text
 from tests.support.histories import TOOLS
 from tests.support.responses_client import Json, check_stream, events, output, question
+from tests.support.steps import reader_of
 
 CONFIG = ProxyConfig(retry_budget=0)
 PATH = "/v1/responses"
@@ -41,7 +44,8 @@ class Upstream:
         # Slots are not released here.
         self.call_limits = CallLimits(lambda model: 10**9, 0)
 
-    def send(self, destination: Destination, body: bytes, *_: Any) -> "_FakeResponse":
+    def send(self, destination: Destination, body: bytes, *_: Any) -> "Steps[_FakeResponse]":
+        yield from ()
         self.payload = json.loads(body)
         refusal = contract.refusal(self.payload)
         assert refusal is None, f"DeepSeek would refuse this: {refusal}"
@@ -63,10 +67,14 @@ class _FakeResponse(UpstreamResponse):
     def stream(self, **_: bool) -> Iterator[bytes]:
         yield from (b"".join(self._completion.events()),)
 
-    def raise_unless_stream(self) -> None:
+    def raise_unless_stream(self) -> Steps[None]:
         """The response is a stream if one was requested."""
+        yield from ()
 
-    note_progress = end_soon = raise_unless_stream
+    def note_progress(self) -> None:
+        """There are no deadlines."""
+
+    end_soon = note_progress
 
     def close(self, **_: bool) -> None:
         """Nothing is open."""
@@ -86,7 +94,7 @@ class Proxy:
     def send(self, method: str, path: str, key: str, body: Json | None = None) -> tuple[int, bytes]:
         data = json.dumps(body).encode()
         headers = {"authorization": f"Bearer {key}"}
-        reply = self._app(HttpRequest(method, path, headers=headers, read_body=lambda: data))
+        reply = finish(self._app(HttpRequest(method, path, headers=headers, read_body=reader_of(data))))
         if isinstance(reply.body, bytes):
             return reply.status, reply.body
         with closing(reply.body) as pieces:

@@ -29,7 +29,8 @@ from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.retries import Retries
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
-from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull, Steps
+from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -164,17 +165,18 @@ class _Response(UpstreamResponse):
         if self.slot is not None:
             self.slot.release()
 
-    def raise_unless_stream(self) -> None:
+    def raise_unless_stream(self) -> Steps[None]:
+        yield from ()
         if self._script == "no stream":
             raise FAULTS["no stream"]()
 
-    def stream(self, *, with_lulls: bool = False) -> Generator[bytes | Heartbeat | Lull, None, None]:
+    def stream(self) -> Generator[bytes | Heartbeat | Lull, None, None]:
         for piece in STREAMS[self._script]:
             if isinstance(piece, ProxyError):
                 raise type(piece)(piece.message)
             yield piece
 
-    def read_with_heartbeats(self, *_: Any) -> Generator[bytes | Heartbeat, None, None]:
+    def read_with_heartbeats(self, *_: Any) -> Generator[bytes | Heartbeat | Lull, None, None]:
         for piece in STREAMS.get(self._script, ()):
             if isinstance(piece, ProxyError):
                 raise type(piece)(piece.message)
@@ -200,10 +202,10 @@ class _Limits:
     def is_full(self) -> bool:
         return False
 
-    def acquire(self, peer: Any, calls: int = 1) -> tuple[Slot, ...]:
+    def acquire(self, calls: int = 1) -> Steps[tuple[Slot, ...]]:
         if self._world.faults[:1] == ["queue full"]:
             raise FAULTS[self._world.faults.pop(0)]()
-        return self._limits.of(MODEL).acquire(peer, calls)
+        return (yield from self._limits.of(MODEL).acquire(calls))
 
 
 class World:
@@ -252,7 +254,8 @@ class World:
 
     def close(self) -> None: ...
 
-    def _pause(self, seconds: float, peer: Any) -> None:
+    def _pause(self, seconds: float) -> Steps[None]:
+        yield from ()
         self.now += seconds
         self.outcome.pauses.append(round(seconds, 3))
 
@@ -273,8 +276,9 @@ class World:
             shown["payload"] = fields["payload"](), fields["payload_bytes"]
         self.outcome.events.append(shown)
 
-    def send(self, destination: Destination, body: bytes, credential: str, peer: Any, slot: Slot | None) -> Any:
+    def send(self, destination: Destination, body: bytes, credential: str, peer: Any, slot: Slot | None) -> Steps[Any]:
         """The call, in the place of UpstreamClient.send."""
+        yield from ()
         payload = json.loads(body)
         has_turn = any(each["role"] == "assistant" for each in payload["messages"])
         has_search = any(tool["type"] != "function" for tool in payload.get("tools", ()))
@@ -304,7 +308,7 @@ class World:
         report.add_caller(b"m" * 32)
         context = CallContext(b"m" * 32, CLIENT_KEY, report, is_held=self.case.is_held)
         try:
-            with closing(Exchange.open(context, generation, self.services)) as exchange:
+            with closing(finish(Exchange.open(context, generation, self.services))) as exchange:
                 for batch in exchange.deltas():
                     items = [] if isinstance(batch, Lull) else batch
                     self.outcome.deltas += [str(each.chunk) if isinstance(each, Delta) else "" for each in items]

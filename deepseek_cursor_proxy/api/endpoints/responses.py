@@ -31,9 +31,10 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
-from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, encode_json
+from deepseek_cursor_proxy.net.wait import finish, without_lulls
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
 from deepseek_cursor_proxy.protocols.responses import envelope
@@ -71,22 +72,22 @@ class ResponsePlan:
 
 
 class ResponsesEndpoint(GenerationEndpoint):
-    def create(self, request: HttpRequest, _: str) -> HttpReply:
+    def create(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
         return self.serve(request, _API, self._create)
 
-    def input_tokens(self, request: HttpRequest, _: str) -> HttpReply:
+    def input_tokens(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
         return self.serve(request, _INPUT_TOKENS_API, self._count_tokens)
 
-    def compact(self, request: HttpRequest, _: str) -> HttpReply:
+    def compact(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
         return self.serve(request, _COMPACT_API, self._compact)
 
-    def _create(self, request: ClientRequest) -> HttpReply:
+    def _create(self, request: ClientRequest) -> Steps[HttpReply]:
         plan = self._plan(request, request.body)
         options = plan.frame.options
         if options.background:
             return self._create_in_background(plan)
         try:
-            exchange = self.open(request, plan.generation)
+            exchange = yield from self.open(request, plan.generation)
         except UpstreamRefused as refusal:
             if options.stream and error_code(refusal) == OVERFLOW:
                 # A stream that only fails: Codex reads this code in an event alone, and reports a 400 as a bug.
@@ -95,19 +96,19 @@ class ResponsesEndpoint(GenerationEndpoint):
             raise
         chat, writer = plan.generation.request, self._writer(plan)
         if not options.stream:
-            return self.reply(exchange, chat, PlainResponseWriter(writer))
-        events = write_events(exchange, show(exchange, chat, with_lulls=True), writer)
+            return (yield from self.reply(exchange, chat, PlainResponseWriter(writer)))
+        events = write_events(exchange, show(exchange, chat), writer)
         return stream_reply(exchange, _cancel_if_left(events, writer))
 
     def _count_tokens(self, request: ClientRequest) -> HttpReply:
         count = self._services.counter.count(self._plan(request, request.body).generation.request)
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
-    def _compact(self, request: ClientRequest) -> HttpReply:
+    def _compact(self, request: ClientRequest) -> Steps[HttpReply]:
         plan = self._plan(request, envelope.compact_request(request.body))
-        exchange = self.open(request, plan.generation)
-        items = complete_items(plan.input, plan.frame.id_suffix)
-        return self.reply(exchange, plan.generation.request, PlainCompactionWriter(self._writer(plan), items))
+        exchange = yield from self.open(request, plan.generation)
+        writer = PlainCompactionWriter(self._writer(plan), complete_items(plan.input, plan.frame.id_suffix))
+        return (yield from self.reply(exchange, plan.generation.request, writer))
 
     def _plan(self, request: ClientRequest, body: Json) -> ResponsePlan:
         config, namespace = self._services.config, request.context.namespace
@@ -201,14 +202,13 @@ class ResponsesEndpoint(GenerationEndpoint):
         job.append(writer.start())
         request = plan.request._replace(context=plan.request.context._replace(peer=job.peer))
         with (
-            closing(self.open(request, plan.generation)) as exchange,
-            closing(show(exchange, plan.generation.request, with_lulls=False)) as batches,
+            closing(finish(self.open(request, plan.generation), job.peer)) as exchange,
+            closing(without_lulls(show(exchange, plan.generation.request), job.peer)) as batches,
         ):
             job.unaccepted_bytes = 0
             try:
                 for batch in batches:
-                    if not isinstance(batch, Lull):
-                        job.append(writer.write(batch))
+                    job.append(writer.write(batch))
             except Exception as error:
                 exchange.fail(error)
                 raise

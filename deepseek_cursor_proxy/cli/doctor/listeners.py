@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
 
@@ -155,11 +156,11 @@ def _public_problem(url: str, config: ProxyConfig) -> str:
     try:
         with (
             closing(UpstreamClient(config)) as client,
-            closing(client.send_to(destination, b"", _NO_KEY, None)) as response,
+            closing(finish(client.send_to(destination, b"", _NO_KEY, None))) as response,
         ):
             if response.status != 200:
                 return f"something else answers, with {response.status}"
-            if decode_upstream_json(response.read(_MAX_ANSWER_BYTES)) == _HEALTHY:
+            if decode_upstream_json(finish(response.read(_MAX_ANSWER_BYTES))) == _HEALTHY:
                 return ""
     except ProxyError as error:
         return error.message.partition(". ")[0]

@@ -1,4 +1,4 @@
-"""What holds for a stream holds for one that the stream loop drives."""
+"""What holds for a request and its stream holds where the event loop resumes them."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import unittest
 
 from tests.proxy import test_walkthrough
 from tests.proxy.chats import test_chunk_by_chunk
-from tests.proxy.faults import test_client_disconnects
+from tests.proxy.faults import test_client_disconnects, test_upstream_bounds
 from tests.proxy.load import test_load
 from tests.support.driven_streams import DrivenStreams
 from tests.support.systems import ROOT
@@ -41,5 +41,6 @@ def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: 
     for module in (test_chunk_by_chunk, test_client_disconnects, test_walkthrough):
         for case in _cases(module):
             tests.addTests(loader.loadTestsFromTestCase(_all_driven(case)))
-    tests.addTests(loader.loadTestsFromTestCase(_all_driven(test_load.TestSlowClients)))
+    for case in (test_load.TestSlowClients, test_upstream_bounds.TestSlots):
+        tests.addTests(loader.loadTestsFromTestCase(_all_driven(case)))
     return tests

@@ -31,12 +31,12 @@ def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> Raw:
 
 def patient_heads() -> contextlib.AbstractContextManager[object]:
     """Let `request_timeout` bound the silence after the head of an answer, and not the time until the head."""
-    read = response._read_head
+    receive = Connection.receive_steps
 
-    def read_patiently(connection: Connection, peer: Peer | None, _: Deadline) -> Any:
-        return read(connection, peer, Deadline.after(PATIENCE))
+    def receive_patiently(connection: Connection, _: float, peer: Peer | None) -> Any:
+        return receive(connection, Deadline.after(PATIENCE), peer)
 
-    return mock.patch.object(response, "_read_head", read_patiently)
+    return mock.patch.object(Connection, "receive_steps", receive_patiently)
 
 
 class PassthroughTestCase(SocketTestCase):

@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.upstream import connect, connections
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connect import ConnectAttempt, Connector, ConnectTimeout, Resolver
@@ -59,11 +60,12 @@ class ConnectingTestCase(SocketTestCase):
         """What a call with our secret brings back; the environment is this one and nothing else."""
         with mock.patch.dict(os.environ, environment or {}, clear=True):
             config = ProxyConfig(**{"connect_timeout": PATIENCE, **settings})
+            destination = Destination(f"{url}/chat/completions")
             with (
                 closing(UpstreamClient(config)) as upstream,
-                closing(upstream.send(Destination(f"{url}/chat/completions"), BODY, SECRET, peer)) as answer,
+                closing(finish(upstream.send(destination, BODY, SECRET, peer), peer)) as answer,
             ):
-                return answer.read()
+                return finish(answer.read(), peer)
 
     def failure(self, url: str, kind: type[ProxyError], **details: Any) -> str:
         with self.assertRaises(kind) as caught:
@@ -173,9 +175,8 @@ class TestTls(ConnectingTestCase):
         with mock.patch.dict(os.environ, TRUSTED, clear=True):
             upstream = self.enterContext(closing(UpstreamClient(ProxyConfig())))
             with self.assertRaises(ProxyError) as caught:
-                upstream.send(
-                    Destination(f"https://localhost:{port}/chat/completions"), b"x" * 30_000_000, SECRET, None
-                )
+                destination = Destination(f"https://localhost:{port}/chat/completions")
+                finish(upstream.send(destination, b"x" * 30_000_000, SECRET, None))
         self.assertEqual(413, caught.exception.status)
 
     def secured_server(self, serve: Callable[[ssl.SSLSocket], None]) -> int:

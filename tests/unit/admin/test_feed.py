@@ -17,7 +17,7 @@ class FeedTest(unittest.TestCase):
         self.pieces = iter(self.feed)
 
     def is_readable(self) -> bool:
-        return bool(select.select([self.feed], [], [], 0)[0])
+        return bool(select.select([self.feed.source], [], [], 0)[0])
 
     def test_what_is_pushed_is_read_in_order_and_a_wait_ends(self) -> None:
         self.assertEqual(b"first", next(self.pieces))

@@ -5,7 +5,8 @@ from typing import Any
 from deepseek_cursor_proxy.api.reply import LateExchange
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping, UpstreamFailed
-from deepseek_cursor_proxy.http1.lull import BLOCKING
+from deepseek_cursor_proxy.http1.lull import BLOCKING, Steps
+from deepseek_cursor_proxy.net.wait import finish
 
 
 class Texts:
@@ -40,7 +41,7 @@ class Answered:
     def notice(self, choice: int) -> str:
         return f"notice {choice}"
 
-    def deltas(self, *, with_lulls: bool) -> Batches:
+    def deltas(self) -> Batches:
         yield [Delta(text="Hello.")]
         self.is_closed = True
 
@@ -60,7 +61,8 @@ class TestLateExchange(unittest.TestCase):
         self.texts, self.exchange = Texts(*waits), Answered()
         self.refused: list[BaseException] = []
 
-        def open_exchange(generation: Any) -> Answered:
+        def open_exchange(generation: Any) -> Steps[Answered]:
+            yield from ()
             self.assertEqual("the request in words", generation)
             if refusal is not None:
                 raise refusal
@@ -70,7 +72,7 @@ class TestLateExchange(unittest.TestCase):
         return LateExchange(texts, open_exchange, self.refused.append, 15.0)
 
     def test_texts_that_are_there_in_time_leave_the_exchange_as_it_is(self) -> None:
-        opened = self.late(True).open_in_time()
+        opened = finish(self.late(True).open_in_time())
         self.assertIs(self.exchange, opened)
         self.assertEqual(([15.0], True), (self.texts.seconds, self.texts.is_closed))
         self.assertFalse(self.exchange.is_closed)
@@ -79,14 +81,14 @@ class TestLateExchange(unittest.TestCase):
         for waits, refusal in (((True,), REFUSAL), ((ClientGone(),), None)):
             late = self.late(*waits, refusal=refusal)
             with self.assertRaises((UpstreamFailed, ClientGone)):
-                late.open_in_time()
+                finish(late.open_in_time())
             self.assertEqual((True, []), (self.texts.is_closed, self.refused))
 
     def test_a_late_exchange_has_heartbeats_then_the_answer(self) -> None:
         late = self.late(False, False, True)
-        self.assertIsNone(late.open_in_time())
+        self.assertIsNone(finish(late.open_in_time()))
         waits: list[object] = [[Heartbeat()], BLOCKING, [Heartbeat()], BLOCKING]
-        self.assertEqual([*waits, [Delta(text="Hello.")]], list(late.deltas(with_lulls=True)))
+        self.assertEqual([*waits, [Delta(text="Hello.")]], list(late.deltas()))
         self.assertEqual("notice 1", late.notice(1))
         self.assertTrue(late.is_closed and self.exchange.is_closed and self.texts.is_closed)
         self.assertEqual([], self.refused)
@@ -96,14 +98,14 @@ class TestLateExchange(unittest.TestCase):
         for last, refusal in ((True, REFUSAL), (stopping, None)):
             late = self.late(last, refusal=refusal)
             with self.assertRaises((UpstreamFailed, ProxyStopping)):
-                list(late.deltas(with_lulls=False))
+                list(late.deltas())
             self.assertTrue(late.is_closed and self.texts.is_closed)
             self.assertIs(refusal or stopping, self.refused[0])
 
     def test_a_failure_of_the_consumer_goes_to_the_exchange_if_there_is_one(self) -> None:
         for steps, count in ((2, 0), (5, 1)):
             late = self.late(False, True)
-            batches = late.deltas(with_lulls=True)
+            batches = late.deltas()
             _take(batches, steps)
             late.fail(REFUSAL)
             batches.close()
@@ -114,7 +116,7 @@ class TestLateExchange(unittest.TestCase):
         for steps in range(6):
             with self.subTest(steps):
                 late = self.late(False, True)
-                batches = late.deltas(with_lulls=True)
+                batches = late.deltas()
                 _take(batches, steps)
                 batches.close()
                 late.close()

@@ -9,6 +9,7 @@ from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamTimeout
 from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply
+from deepseek_cursor_proxy.net.wait import finish
 
 SAYS = [Delta(text="a")]
 ROLE = [Delta(text="")]
@@ -113,7 +114,7 @@ class TestPlain(unittest.TestCase):
 
     def reply(self, source: Source, writer: Writer | None = None, *, is_late: bool = False) -> HttpReply:
         seconds = 0.0 if is_late else 3600.0
-        return reply.plain_reply(self.exchange, source(), writer or Writer(), seconds)
+        return finish(reply.plain_reply(self.exchange, source(), writer or Writer(), seconds))
 
     def late_body(self, source: Source, writer: Writer | None = None) -> Callable[[], bytes]:
         found = self.reply(source, writer, is_late=True)

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.exchange import retries
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.observers.events import Event
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -34,11 +34,9 @@ class FakeResponse:
     def __init__(self, *pieces: Piece) -> None:
         self._pieces = pieces
         self.notes: list[str] = []
-        self.with_lulls: bool | None = None
         self.connect_seconds = 0.0
 
-    def stream(self, *, with_lulls: bool) -> Iterator[bytes | Heartbeat | Lull]:
-        self.with_lulls = with_lulls
+    def stream(self) -> Iterator[bytes | Heartbeat | Lull]:
         return self._play()
 
     def read_with_heartbeats(self) -> Iterator[bytes | Heartbeat | Lull]:
@@ -50,7 +48,8 @@ class FakeResponse:
                 raise piece
             yield piece
 
-    def raise_unless_stream(self) -> None: ...
+    def raise_unless_stream(self) -> Steps[None]:
+        yield from ()
 
     def note_progress(self) -> None:
         self.notes.append("progress")
@@ -73,7 +72,8 @@ class FakeUpstream:
         self.payloads: list[dict[str, Any]] = []
         self.call_limits = CallLimits(lambda model: 100, 0)
 
-    def send(self, destination: Destination, body: bytes, *_: Any) -> FakeResponse:
+    def send(self, destination: Destination, body: bytes, *_: Any) -> Steps[FakeResponse]:
+        yield from ()
         self.payloads.append(json.loads(body))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):

@@ -21,7 +21,7 @@ class TestStream(unittest.TestCase):
         self.response = FakeResponse(*pieces)
         steps: list[Any] = []
         record_sent = lambda: steps.append("record_sent")  # noqa: E731
-        for step in read_stream(self.response, StreamReader(), record_sent, with_lulls=True):  # type: ignore[arg-type]
+        for step in read_stream(self.response, StreamReader(), record_sent):  # type: ignore[arg-type]
             if isinstance(step, Lull):
                 steps.append("block" if step is BLOCKING else "lull")
             else:

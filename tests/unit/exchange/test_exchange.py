@@ -6,6 +6,7 @@ from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, Finished
 from tests.unit.exchange.fakes import DONE, ExchangeTestCase, FakeResponse, event
 
@@ -21,10 +22,10 @@ def texts(batches: list[Batch]) -> str:
 class TestExchange(ExchangeTestCase):
     def open(self, *answers: FakeResponse | Exception, **settings: Any) -> Exchange:
         services = self.services(*answers, **settings)
-        return Exchange.open(self.context(services), self.generation(), services)
+        return finish(Exchange.open(self.context(services), self.generation(), services))
 
-    def read(self, exchange: Exchange, **options: bool) -> list[Batch]:
-        return [batch for batch in exchange.deltas(**options) if not isinstance(batch, Lull)]
+    def read(self, exchange: Exchange) -> list[Batch]:
+        return [batch for batch in exchange.deltas() if not isinstance(batch, Lull)]
 
     def finished(self) -> Finished:
         (finished,) = [each for each in self.events if isinstance(each, Finished)]
@@ -51,8 +52,7 @@ class TestExchange(ExchangeTestCase):
     def test_lulls_are_handed_on(self) -> None:
         lull, response = Lull(self.id), FakeResponse(THOUGHT, STOP)  # type: ignore[arg-type]
         response._pieces = (THOUGHT, lull, STOP)
-        self.assertIn(lull, list(self.open(response).deltas(with_lulls=True)))
-        self.assertTrue(response.with_lulls)
+        self.assertIn(lull, list(self.open(response).deltas()))
 
     def test_a_stream_without_a_finish_reason_is_a_failure_and_its_reasoning_is_stored(self) -> None:
         exchange = self.open(FakeResponse(THOUGHT, DONE))

@@ -73,7 +73,7 @@ class TestReplay(unittest.TestCase):
     def test_a_long_answer_is_never_whole_in_memory(self) -> None:
         packed = zlib.compress(bytes(16 * 1024 * 1024))
         with traced_memory() as memory:
-            pieces = ReplayedResponse(packed).stream(with_lulls=False)
+            pieces = ReplayedResponse(packed).stream()
             self.assertEqual(16 * 1024 * 1024, sum(len(each) for each in pieces if isinstance(each, bytes)))
             self.assertLess(memory.peak(), 12 * 1024 * 1024)
 
@@ -102,7 +102,7 @@ class TestLookups(unittest.TestCase):
         self.answer(first)
         found = second.find(b"1")
         assert found is not None
-        self.assertEqual(STREAM, b"".join(piece for piece in found.stream(with_lulls=True) if isinstance(piece, bytes)))
+        self.assertEqual(STREAM, b"".join(piece for piece in found.stream() if isinstance(piece, bytes)))
         self.assertEqual((CacheState.MISS, CacheState.HIT), (first.state, second.state))
         self.assertEqual(("USD", 1, 1, 7, 0.0), self.store.stats("USD").totals)
 

@@ -6,7 +6,8 @@ from unittest import mock
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.errors import ClientGone, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from deepseek_cursor_proxy.exchange.retries import Retries, temporary_failure
-from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.http1.lull import Steps
+from deepseek_cursor_proxy.net.wait import finish
 
 DROPPED = UpstreamDropped("gone")
 
@@ -19,7 +20,7 @@ def wait(retries: Retries, error: errors.ProxyError) -> bool:
     """Whether the call is retried after this error; the pause before it is over then."""
     pause = retries.pause_after(temporary_failure(error))
     if pause is not None:
-        retries.wait(pause, None)
+        finish(retries.wait(pause))
     return pause is not None
 
 
@@ -30,7 +31,8 @@ class Time:
         self.now = 1000.0
         self.pauses: list[float] = []
 
-    def pause(self, seconds: float, peer: Peer | None) -> None:
+    def pause(self, seconds: float) -> Steps[None]:
+        yield from ()
         self.now += seconds
         self.pauses.append(round(seconds, 3))
 

@@ -12,7 +12,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import NotFound
-from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
@@ -25,15 +25,15 @@ from tests.support.threads import in_background
 # More than the system buffers between the two.
 LARGE = 30_000_000
 
-App = Callable[[HttpRequest], HttpReply]
+App = Callable[[HttpRequest], HttpReply | Steps[HttpReply]]
 
 
 def get(path: str = "/", *fields: str) -> bytes:
     return "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *fields, "", ""]).encode()
 
 
-def echo(request: HttpRequest) -> HttpReply:
-    return HttpReply(200, request.path.encode() + request.read_body())
+def echo(request: HttpRequest) -> Steps[HttpReply]:
+    return HttpReply(200, request.path.encode() + (yield from request.read_body()))
 
 
 class StreamedText:
@@ -82,7 +82,7 @@ class TestClientConnection(unittest.TestCase):
         """A connection whose app has been called and waits before it replies."""
         is_called = threading.Event()
 
-        def app(request: HttpRequest) -> HttpReply:
+        def app(request: HttpRequest) -> HttpReply | Steps[HttpReply]:
             is_called.set()
             return reply(request)
 

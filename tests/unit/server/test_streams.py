@@ -21,12 +21,9 @@ class Input:
     """A wait handle."""
 
     def __init__(self, test: unittest.TestCase) -> None:
-        self._ours, self.upstream = socket_pair(test)
+        self.source, self.upstream = socket_pair(test)
         self.until = time.monotonic() + 10
         self.error: Exception | None = None
-
-    def fileno(self) -> int:
-        return self._ours.fileno()
 
     def interrupt(self, error: Exception) -> None:
         self.error = error
@@ -65,7 +62,7 @@ class Recorded(ClientConnection):
 class TestStreams(unittest.TestCase):
     def setUp(self) -> None:
         self.input = Input(self)
-        self.lull = Lull(self.input)
+        self.lull = Lull(self.input, then_blocks=False)
 
     def open(self, body: Body, request: bytes = REQUEST) -> Recorded:
         """A connection that has read its request and goes on with the reply when it is resumed."""

@@ -1,0 +1,142 @@
+"""Requests that wait, many at once: for DeepSeek, for a slot, for a retry, for their own body. None holds a thread."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.http1.lull import Lull
+from deepseek_cursor_proxy.server import workers
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Step
+from tests.proxy.load import test_hostile_clients as hostile
+from tests.proxy.load.test_hostile_clients import MOST_THREADS, MUCH_PATIENCE, STREAM
+from tests.support.harness import RawReply, RunningProxy, read_reply, request_bytes
+from tests.support.polling import wait_until
+from tests.support.width import width
+
+setUpModule = hostile.setUpModule
+
+PLAIN = {**STREAM, "stream": False}
+# A worker waits for some requests itself, while there are few.
+FEW = workers._FEW + 1
+
+
+class TestWaitingRequests(hostile.HostileTestCase):
+    count = width(50, 200)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.before = threading.active_count()
+
+    def upstream(self, respond: Callable[[], Step]) -> None:
+        """A DeepSeek whose answers can be held back until `release`."""
+        self.fake = self.enterContext(FakeDeepSeek(responder=lambda _: respond()))
+        self.addCleanup(self.fake.release.set)
+
+    def threads(self) -> int:
+        """Those of the proxy; the fake has one per call."""
+        names = [thread.name for thread in threading.enumerate()]
+        return len([name for name in names if "process_request_thread" not in name]) - self.before
+
+    @contextmanager
+    def waiting(self, data: bytes, **settings: Any) -> Iterator[tuple[RunningProxy, list[socket.socket]]]:
+        """A proxy and clients that have sent this, when all of them wait."""
+        proxy = self.proxy(upstream_base_url=self.fake.url, **settings)
+        socks = self.open_crowd(proxy, self.count, data)
+        wait_until(lambda: self.lulls(proxy) >= self.count - FEW and self.threads() <= MOST_THREADS, MUCH_PATIENCE)
+        self.assert_serves(proxy)
+        yield proxy, socks
+
+    def lulls(self, proxy: RunningProxy) -> int:
+        """How many requests the event loop waits for."""
+        return sum(isinstance(each.connection.pause, Lull) for each in list(proxy.server.connections.parked))
+
+    def assert_answered(self, socks: list[socket.socket]) -> None:
+        self.assertEqual({(200, "x")}, {(reply.status, reply.text) for reply in map(read_reply, socks)})
+
+    def hold_back(self) -> Step:
+        self.fake.release.wait(MUCH_PATIENCE)
+        return Answer(content="x")
+
+    def test_plain_answers_that_deepseek_has_not_begun(self) -> None:
+        self.upstream(self.hold_back)
+        with self.waiting(request_bytes(PLAIN)) as (_, socks):
+            self.fake.release.set()
+            self.assert_answered(socks)
+
+    def test_plain_answers_that_have_come_in_half(self) -> None:
+        self.upstream(lambda: Answer(content="x", stall_after=1))
+        with self.waiting(request_bytes(PLAIN)) as (_, socks):
+            self.fake.release.set()
+            self.assert_answered(socks)
+
+    def test_streams_that_deepseek_has_not_begun(self) -> None:
+        self.upstream(self.hold_back)
+        with self.waiting(request_bytes(STREAM)) as (_, socks):
+            self.fake.release.set()
+            self.assert_answered(socks)
+
+    def test_calls_in_the_queue_for_slots(self) -> None:
+        self.upstream(self.hold_back)
+        with self.waiting(request_bytes(STREAM), max_upstream_calls=1, queue_timeout=MUCH_PATIENCE) as (proxy, socks):
+            limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+            self.assertEqual((1, self.count - 1), (limit.running_calls, limit.queued_calls))
+            self.fake.release.set()
+            self.assert_answered(socks)
+            self.assertEqual((0, 0), (limit.running_calls, limit.queued_calls))
+
+    def test_calls_that_pause_before_a_retry(self) -> None:
+        busy = Failure(503, headers=(("Retry-After", "1"),))
+        self.upstream(lambda: Answer(content="x") if self.fake.release.is_set() else busy)
+        with self.waiting(request_bytes(STREAM), retry_budget=MUCH_PATIENCE) as (_, socks):
+            self.fake.release.set()
+            self.assert_answered(socks)
+
+    def test_bodies_that_arrive_slowly(self) -> None:
+        self.upstream(lambda: Answer(content="x"))
+        data = request_bytes(STREAM)
+        with self.waiting(data[:-20]) as (_, socks):
+            for start in (-20, -10):
+                for sock in socks:
+                    sock.sendall(data[start:][:10])
+            self.assert_answered(socks)
+
+    def test_a_stop_ends_every_kind_of_wait_in_words(self) -> None:
+        self.count = 8
+        self.upstream(self.hold_back)
+        kinds: list[tuple[bytes, dict[str, Any]]] = [
+            (request_bytes(PLAIN), {}),
+            (request_bytes(STREAM), {"max_upstream_calls": 1, "queue_timeout": MUCH_PATIENCE}),
+            (request_bytes(STREAM)[:-20], {}),
+        ]
+        for few in (-1, workers._FEW):
+            for data, settings in kinds:
+                with mock.patch.object(workers, "_FEW", few), self.waiting(data, **settings) as (proxy, socks):
+                    started = time.monotonic()
+                    proxy.server.drain(0.0)
+                    self.assertLess(time.monotonic() - started, 4)
+                    for reply in map(read_reply, socks):
+                        self.assertEqual((503, "proxy_stopping"), (reply.status, reply.value["error"]["code"]))
+
+    def test_a_crowd_beyond_all_limits_is_refused_in_words(self) -> None:
+        """Every stream ends whole or with a reply that says why, and no client waits for ever."""
+        self.upstream(lambda: Answer(content="x", stall_after=2))
+        count, calls, most = width((120, 20, 100), (1000, 400, 900))
+        proxy = self.proxy(
+            upstream_base_url=self.fake.url, max_upstream_calls=calls, max_connections=most, queue_timeout=1.0
+        )
+        socks = self.open_crowd(proxy, count, request_bytes(STREAM))
+        for _ in range(calls):
+            self.fake.stalls.get(timeout=MUCH_PATIENCE)
+        limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+        wait_until(lambda: limit.queued_calls == 0, MUCH_PATIENCE)
+        wait_until(lambda: self.threads() <= MOST_THREADS)
+        self.fake.release.set()
+        replies: list[RawReply] = [read_reply(sock) for sock in socks]
+        self.assertEqual(calls, len([reply for reply in replies if reply.status == 200 and reply.text == "x"]))
+        refused = [reply for reply in replies if reply.status != 200]
+        self.assertEqual((count - calls, {429, 503}), (len(refused), {reply.status for reply in refused}))
+        self.assertTrue(all(reply.value["error"]["message"] for reply in refused))
