@@ -143,6 +143,9 @@ class ReasoningStore(Table[ReasoningEntry]):
             extends = same[0] if same else None
             new.append(ReasoningEntry(tuple(keys), text, None, before.get(keys[0]), extends, (), caller))
         for known, key, reasoning, unless in aliases:
+            if self._shared is not None and not reasoning.strip():
+                # "Sent without": another proxy may have the reasoning, and write it when it reaches the engine.
+                continue
             new.append(ReasoningEntry((key,), encode_text(reasoning), known, None, None, unless, caller))
         if not new:
             return False
@@ -241,6 +244,6 @@ def _entries_beyond(
     """The reasonings under the keys that the other does not know, the newest last."""
     keys_of: dict[str, list[bytes]] = {}
     for key in known.keys() - other.keys():
-        for text in known[key]:
+        for text in filter(str.strip, known[key]):
             keys_of.setdefault(text, []).append(key)
     return [ReasoningEntry(tuple(keys), encode_text(text), caller=caller) for text, keys in reversed(keys_of.items())]

@@ -23,6 +23,7 @@ from deepseek_cursor_proxy.storage.entries import BacklogEntry, Kind
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress
 from deepseek_cursor_proxy.storage.resp.client import Engine, Script
+from deepseek_cursor_proxy.storage.resp.cluster import slot_of
 from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, KeyedCommand, Reply, ReplyError
 from deepseek_cursor_proxy.storage.shared.scripts import NAMES, WRITES
 from deepseek_cursor_proxy.storage.sqlite.database import Database
@@ -123,7 +124,8 @@ class SharedState:
         self.stalled = ""
         self._is_verified = False
         self._is_durable = durability == "full"
-        self._wait: tuple[bytes, ...] = ()
+        # By slot: the command that waits for a copy of a write there.
+        self._waits: dict[int, tuple[bytes, ...]] = {}
         self._check_value = hmac.digest(secret, b"check", "sha256").hex().encode()
         self.sealer = functools.lru_cache(256)(functools.partial(sealer, secret))
         self._catcher = Reopener(self._catch_up, name="engine-catch-up")
@@ -184,18 +186,19 @@ class SharedState:
     def _run(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
         """The reply of a write. Raises EngineDown if it may or must be repeated."""
         seconds += sum(map(len, arguments)) / _BYTES_PER_SECOND
-        if not self._wait:
+        words = self._wait_command(key) if self._is_durable else ()
+        if not words:
             reply = self.engine.run_script(script, key, arguments, seconds)
         else:
             # On one connection: WAIT is about the writes of its own.
-            wait = KeyedCommand(self._wait, key)
+            wait = KeyedCommand(words, key)
             call: Command = (b"EVALSHA", script.sha, b"1", key, *arguments)
             reply, copies = self.engine.run([call, wait], seconds)
             if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
                 call = (b"EVAL", script.source, b"1", key, *arguments)
                 reply, copies = self.engine.run([call, wait], seconds)
             has = copies if isinstance(copies, list) else [copies]
-            wanted = [int(word) for word in self._wait[1:-1]]
+            wanted = [int(word) for word in words[1:-1]]
             if any(isinstance(each, int) and each < least for each, least in zip(has, wanted, strict=True)):
                 raise _Stalled("no replica has confirmed a write in time")
         if isinstance(reply, ReplyError):
@@ -255,20 +258,25 @@ class SharedState:
                 self.refusal,
             )
             return
-        if self._is_durable:
-            self._wait = self._wait_command()
+        # A replica may have come or gone.
+        self._waits.clear()
         self._is_verified = True
 
-    def _wait_command(self) -> tuple[bytes, ...]:
-        """The command that waits for a copy of a write; empty if the engine makes none."""
-        info = self.engine.run([KeyedCommand((b"INFO", b"everything"), _CHECK_KEY)], _WRITE_SECONDS)[0]
+    def _wait_command(self, key: bytes) -> tuple[bytes, ...]:
+        """The command that waits for a copy of a write to this key; empty if its server makes none."""
+        if (known := self._waits.get(slot_of(key))) is not None:
+            return known
+        info = self.engine.run([KeyedCommand((b"INFO", b"everything"), key)], _WRITE_SECONDS)[0]
         text = info.decode("utf-8", "replace") if isinstance(info, bytes) else str(info)
         values = dict(re.findall(r"^(\w+):(\S+)", text, re.MULTILINE))
         replicas, time = b"%d" % min(1, int(values.get("connected_slaves", 0))), b"%d" % _WAIT_MILLISECONDS
         version = tuple(map(int, re.findall(r"\d+", values.get("redis_version", "0"))[:2]))
         if version >= (7, 2) and values.get("aof_enabled") == "1":
-            return (b"WAITAOF", b"1", replicas, time)
-        return (b"WAIT", replicas, time) if replicas != b"0" else ()
+            command: tuple[bytes, ...] = (b"WAITAOF", b"1", replicas, time)
+        else:
+            command = (b"WAIT", replicas, time) if replicas != b"0" else ()
+        self._waits[slot_of(key)] = command
+        return command
 
 
 class _Stalled(EngineDown):

@@ -47,6 +47,24 @@ class TestSharedReasonings(EngineTestCase):
         one.record("plain", 1, can_wait=True)
         self.assertEqual({1: ["plain"]}, two.find(1))
 
+    def test_that_a_reasoning_is_missing_is_no_fact_while_another_proxy_may_have_it(self) -> None:
+        """It was recorded as sent without, which hid the reasoning when the engine had it at last."""
+        one, two = self.instance("one"), self.instance("two")
+        self.engine.stop()
+        two.record("thought", 1)
+        one.reasonings.record([], [(None, key(2), " ", (key(2), key(1)))], caller=b"c" * 32)
+        self.engine.start()
+        self.wait_until_shared()
+        two.reasonings.record([], [(key(1), key(2), "thought", ())], caller=b"c" * 32)
+        for each in (one, two):
+            self.assertEqual({1: ["thought"], 2: ["thought"]}, each.find(1, 2))
+
+    def test_a_file_does_not_give_the_engine_what_it_lacks_itself(self) -> None:
+        one = self.instance("one")
+        one.reasonings.rows.write([ReasoningEntry((key(1),), b" ")], is_retry=False)
+        one.find(1)
+        self.assertEqual([], one.shared.find(b"c" * 32, [key(1)]))
+
     def test_callers_find_their_own_alone(self) -> None:
         one, two = self.instance("one"), self.instance("two")
         one.record("mine", 1, caller=b"a" * 32)

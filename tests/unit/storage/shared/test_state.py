@@ -119,7 +119,11 @@ class TestOutages(EngineTestCase):
             # The stand-in has no replica, so nothing is acknowledged.
             self.assertEqual(1, self.waiting())
             self.assertIn((b"WAIT", b"1", b"200"), self.engine.commands)
+        # The replica is gone, and with it what to wait for.
         wait_until(lambda: not one.state.backlog)
+        waits = self.engine.commands.count((b"WAIT", b"1", b"200"))
+        one.record("alone", 2)
+        self.assertEqual((0, waits), (self.waiting(), self.engine.commands.count((b"WAIT", b"1", b"200"))))
 
 
 class TestSecret(EngineTestCase):

@@ -1,0 +1,297 @@
+"""Proxies that share an engine, all of them real processes, and what breaks: a proxy, the engine, its login.
+
+Chats go on all the time. One kind goes to another proxy with every request, one stays where it is. What holds:
+
+    0 failed answers       every request gets its whole answer, whatever the engine does; a broken stream is repeated
+    0 slow answers         no answer takes longer than the deadlines of the engine
+    0 lost turns           in the end every proxy restores every turn that a client saw complete, byte for byte
+"""
+
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+import unittest
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
+from tests.fake_deepseek import Answer, Call, FakeDeepSeek
+from tests.interop.engine.redis_servers import RedisCluster, RedisServer, WatchedMaster
+from tests.support.polling import eventually, wait_until
+from tests.support.program import COMMAND, Process, address
+from tests.support.systems import ROOT
+from tests.support.width import width
+
+# How long an outage lasts.
+OUTAGE_SECONDS = width(2.0, 5.0)
+# A request may connect (0.25 s), look up twice (0.1 s) and write (0.25 s) before the engine is known to be down, and
+# may do so again for the turn it records. The rest is for a busy machine.
+MOST_SECONDS = 2.0
+LONGEST_CHAT = 14
+
+
+class Proxy:
+    """A proxy with a home of its own."""
+
+    def __init__(self, stack: ExitStack, upstream: str, *flags: str) -> None:
+        self._stack = stack
+        self._home = Path(stack.enter_context(TemporaryDirectory(prefix="proxy-")))
+        self._flags = ("--base-url", upstream, "--port", "0", "--admin-port", "0", "--no-display-reasoning", *flags)
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if "DEEPSEEK" not in name}
+        environment |= {"HOME": str(self._home), "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+        self.process = Process(self._flags, environment, self._home / "errors", command=COMMAND)
+        self._stack.callback(self.process.close)
+        host, port = address(self.process.read_until("Stop with Ctrl-C.\n"))
+        self.url = f"http://{host}:{port}/v1"
+
+    def kill(self) -> None:
+        self.process.send(signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def log(self) -> str:
+        return self.process.errors
+
+
+class Chat:
+    """One chat. Used by one thread at a time."""
+
+    def __init__(self, number: int) -> None:
+        self.messages: list[dict[str, Any]] = [
+            {"role": "system", "content": f"You are number {number}."},
+            {"role": "user", "content": "What now?"},
+        ]
+        self.thoughts: list[str | None] = []
+
+    def go_on(self, url: str) -> bool:
+        """One more turn; False if the connection broke. A request that is refused fails the test."""
+        with CursorClient(url, tools=WEATHER_TOOLS) as client:
+            try:
+                answer = client.post(self.messages)
+            except (HTTPException, OSError):
+                return False
+        if answer.status != 200 or (answer.error is not None and not answer.cut):
+            raise AssertionError(f"refused after {len(self.thoughts)} turns: {answer.error}")
+        if not answer.is_whole:
+            return False
+        self.thoughts.append(answer.reasoning)
+        self.messages.append(echo(answer))
+        results = [
+            {"role": "tool", "tool_call_id": call.id, "content": run_weather_tool(call.name, call.arguments)}
+            for call in answer.calls
+        ]
+        self.messages += results or [{"role": "user", "content": "And now?"}]
+        return True
+
+
+class FaultCase(unittest.TestCase):
+    proxies: list[Proxy]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.stack = self.enterContext(ExitStack())
+        self.numbers = itertools.count()
+        self.fake = self.enterContext(FakeDeepSeek(responder=self.respond))
+        self.secret = Path(self.enterContext(TemporaryDirectory())) / "secret"
+        self.secret.write_text(bytes(range(32)).hex())
+        self.chats: list[Chat] = []
+        self.problems: list[str] = []
+        self.slowest = 0.0
+        self.turns = 0
+
+    def respond(self, payload: dict[str, Any]) -> Answer:
+        """A call for every question and an answer for every result; thoughts of all sizes, none like another."""
+        number = next(self.numbers)
+        thought = f"{number}: " + random.Random(number).randbytes(number * 37 % 3000).hex()
+        if payload["messages"][-1]["role"] == "user":
+            call = Call(f"call_00_{random.Random(number).randbytes(12).hex()}", "get_location", "{}")
+            return Answer(thought, calls=(call,), piece=500)
+        return Answer(thought, f"Answer {number}.", piece=500)
+
+    def start_proxies(self, url: str, count: int = 2, *flags: str) -> None:
+        flags = ("--store", url, "--secret-file", str(self.secret), *flags)
+        self.proxies = [Proxy(self.stack, self.fake.url, *flags) for _ in range(count)]
+
+    @contextmanager
+    def load(self, chats: int = 4) -> Iterator[None]:
+        """Chats that go on while the body runs: half of them move with every request, half stay at their proxy."""
+        stop = threading.Event()
+        threads = [threading.Thread(target=self._chat, args=(number, stop)) for number in range(chats)]
+        for thread in threads:
+            thread.start()
+        try:
+            self.wait_for_turns(2 * chats)
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+    def wait_for_turns(self, count: int) -> None:
+        """Wait until so many turns more were answered, or something is wrong."""
+        before = self.turns
+        wait_until(lambda: self.turns >= before + count or self.problems)
+
+    def _chat(self, number: int, stop: threading.Event) -> None:
+        chat = self._new_chat()
+        for turn in itertools.count():
+            if stop.is_set():
+                return
+            proxy = self.proxies[(number + (turn if number % 2 else 0)) % len(self.proxies)]
+            started = time.monotonic()
+            try:
+                is_answered = chat.go_on(proxy.url)
+            except Exception as error:
+                self.problems.append(f"{type(error).__name__}: {error}")
+                return
+            if is_answered:
+                self.turns += 1
+                self.slowest = max(self.slowest, time.monotonic() - started)
+            else:
+                stop.wait(0.01)
+            if len(chat.thoughts) >= LONGEST_CHAT:
+                chat = self._new_chat()
+
+    def _new_chat(self) -> Chat:
+        chat = Chat(next(self.numbers))
+        self.chats.append(chat)
+        return chat
+
+    def check(self) -> None:
+        """No answer failed or was late, and every proxy restores every turn."""
+        self.assertEqual([], self.problems)
+        self.assertLess(self.slowest, MOST_SECONDS)
+        for proxy in self.proxies:
+            for chat in self.chats:
+                self.check_chat(chat, proxy)
+        self.assertEqual([], self.fake.refused)
+        for proxy in self.proxies:
+            self.assertNotIn("Traceback", proxy.log)
+
+    def check_chat(self, chat: Chat, proxy: Proxy) -> None:
+        before = len(chat.thoughts)
+        self.assertTrue(chat.go_on(proxy.url))
+        [*_, sent] = (each for each in self.fake.accepted if each["messages"][0] == chat.messages[0])
+        restored = [each.get("reasoning_content") for each in sent["messages"] if each["role"] == "assistant"]
+        self.assertEqual(chat.thoughts[:before], restored, f"{proxy.log}")
+
+    def wait_for_log(self, text: str) -> None:
+        for proxy in self.proxies:
+            self.assertTrue(eventually(lambda proxy=proxy: text in proxy.log), f"{text}: {proxy.log}")
+
+
+BACK, GONE, WRITTEN = "is available again", "is not available", "has what waited for it"
+
+
+class TestOneServer(FaultCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = RedisServer(self.stack, {"appendonly": "yes"})
+        self.url = f"redis://{self.server.node}/"
+
+    def run_outage(self, begin: Callable[[], object], end: Callable[[], object], *, is_down: bool = True) -> None:
+        self.start_proxies(self.url)
+        with self.load():
+            begin()
+            if is_down:
+                self.wait_for_log(GONE)
+            threading.Event().wait(OUTAGE_SECONDS)
+            self.wait_for_turns(20)
+            end()
+            self.wait_for_log(WRITTEN)
+            self.wait_for_turns(20)
+        self.check()
+
+    def test_a_suspended_engine(self) -> None:
+        self.run_outage(self.server.suspend, self.server.resume)
+        for proxy in self.proxies:
+            self.assertEqual((1, 1), (proxy.log.count(GONE), proxy.log.count(BACK)), proxy.log)
+
+    def test_a_killed_engine_that_comes_back_with_its_data(self) -> None:
+        self.run_outage(self.server.kill, self.server.start)
+
+    def test_an_engine_that_lost_all_its_data(self) -> None:
+        self.start_proxies(self.url)
+        with self.load():
+            self.server.run("FLUSHALL")
+            self.wait_for_turns(40)
+        self.assertEqual([], self.problems)
+        self.assertLess(self.slowest, MOST_SECONDS)
+
+    def test_an_engine_without_memory(self) -> None:
+        self.run_outage(
+            lambda: self.server.run("CONFIG", "SET", "maxmemory", "1"),
+            lambda: self.server.run("CONFIG", "SET", "maxmemory", "0"),
+            is_down=False,
+        )
+
+    def test_a_password_that_changes(self) -> None:
+        def set_password(new: str, old: str) -> None:
+            login = (b"default", old.encode()) if old else ()
+            self.server.run("CONFIG", "SET", "requirepass", new, login=login)
+            login = (b"default", new.encode()) if new else ()
+            self.server.run("CLIENT", "KILL", "TYPE", "normal", login=login)
+
+        self.run_outage(lambda: set_password("other", ""), lambda: set_password("", "other"))
+
+    def test_an_engine_that_is_absent_at_the_start(self) -> None:
+        self.server.kill()
+        self.start_proxies(self.url)
+        with self.load():
+            self.wait_for_turns(20)
+            self.server.start()
+            self.wait_for_log(WRITTEN)
+            self.wait_for_turns(20)
+        self.check()
+
+    def test_a_proxy_that_is_killed_in_the_middle_of_answers(self) -> None:
+        # Nothing is lost without the file of the killed proxy: what it acknowledged is on the engine.
+        self.start_proxies(self.url, 3, "--missing-reasoning-strategy", "reject")
+        for _ in range(width(1, 4)):
+            with self.load():
+                self.wait_for_turns(30)
+                victim = self.proxies[0]
+                victim.kill()
+                self.proxies = self.proxies[1:]
+                self.wait_for_turns(30)
+                victim.start()
+                self.proxies = [*self.proxies, victim]
+                self.wait_for_turns(30)
+        self.check()
+
+
+class TestFailover(FaultCase):
+    """With durability = "full" a turn is acknowledged when a replica has it."""
+
+    def run_failover(self, url: str, kill: Callable[[], object]) -> None:
+        self.start_proxies(url, 2, "--durability", "full")
+        with self.load():
+            kill()
+            self.wait_for_log(GONE)
+            self.wait_for_log(WRITTEN)
+            self.wait_for_turns(20)
+        self.check()
+
+    def test_sentinels_replace_a_master(self) -> None:
+        watched = WatchedMaster(self.stack)
+        self.run_failover(watched.url, watched.master.kill)
+
+    def test_a_cluster_replaces_a_master(self) -> None:
+        cluster = RedisCluster(self.stack)
+
+        def kill() -> None:
+            # The one caller of this test is in one slot.
+            max(cluster.masters, key=lambda master: int(str(master.run("DBSIZE")))).kill()
+
+        self.run_failover(cluster.url, kill)
