@@ -102,6 +102,10 @@ class Job:
             self._changed.wait_for(lambda: len(self._log) > count or self._has_ended, seconds)
             return self._log.read(count) or (None if self._has_ended else BLOCKING)
 
+    def interrupt(self) -> bool:
+        """End whatever the work waits for. False if it had ended."""
+        return self.peer.set()
+
     def wait(self, seconds: float) -> bool:
         """Wait for the end of the work, its last write included; False if the time is over first."""
         return self._closed.wait(seconds)
@@ -182,6 +186,8 @@ class Jobs:
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._is_stopping = False
+        # A job that another process of the proxy runs.
+        self.find_elsewhere: Callable[[bytes, str], Job | None] = lambda caller, job_id: None
 
     def check(self, unaccepted_bytes: int = 0) -> None:
         """Raise a ProxyError if no job can be submitted now; for an unknown caller `unaccepted_bytes` is its size."""
@@ -225,7 +231,10 @@ class Jobs:
             raise
 
     def find(self, caller: bytes, job_id: str) -> Job | None:
-        """The caller's job with that id, if it waits or runs."""
+        """The caller's job with that id, if it waits or runs, perhaps in another process."""
+        return self.find_own(caller, job_id) or self.find_elsewhere(caller, job_id)
+
+    def find_own(self, caller: bytes, job_id: str) -> Job | None:
         with self._changed:
             task = self._tasks.get((caller, job_id))
         return None if task is None else task.job
@@ -236,7 +245,7 @@ class Jobs:
             task = next((queued for queued in self._queue if queued.job is job), None)
             if task is not None:
                 self._queue.remove(task)
-        is_first = job.peer.set()
+        is_first = job.interrupt()
         if task is not None:
             self._run_task(task)
         return is_first

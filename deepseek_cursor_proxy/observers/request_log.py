@@ -113,9 +113,9 @@ BeginListener = Callable[[int], None]
 class RequestLog:
     """An observer, called by workers and read by any. The lock protects all fields."""
 
-    def __init__(self, most_records: int = _MOST_RECORDS) -> None:
+    def __init__(self, most_records: int = _MOST_RECORDS, run: str = "") -> None:
         # Numbers of requests begin anew with every start; this tells one run from all others.
-        self.run = secrets.token_hex(4)
+        self.run = run or secrets.token_hex(4)
         self._lock = threading.Lock()
         self._running: dict[int, Callable[[], events.Progress]] = {}
         # By number, in the order in which they ended; and the numbers of those whose callers are not known.
@@ -136,7 +136,10 @@ class RequestLog:
             _notify(listener, event.number)
 
     def end(self, event: events.Terminal) -> None:
-        record = make_record(event)
+        self.add(make_record(event))
+
+    def add(self, record: RequestRecord) -> None:
+        """Add a request that ended, perhaps in another process of the proxy."""
         number = record.facts.number
         with self._lock:
             self._running.pop(number, None)

@@ -10,7 +10,7 @@ import glob
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +77,9 @@ class SessionService:
         # and which wait for the file.
         self._pending: dict[tuple[bytes, str], _Pending] = {}
         self._accepted: list[tuple[bytes, Session]] = []
+        # With several processes on the file: sessions in the memory of others, and turns that they have yet to write.
+        self.find_elsewhere: Callable[[bytes, str], Session | None] = lambda caller, session: None
+        self.flush_elsewhere: Callable[[], object] = lambda: None
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Take over the settings that need no restart."""
@@ -96,7 +99,9 @@ class SessionService:
         with self._lock:
             if self._recorder is None:
                 journal = None if str(self._path) == ":memory:" else Journal(expand_home(self._path))
-                self._recorder = SessionRecorder(self.store, str(self._path), journal)
+                # Another process may record the next turn of the chat.
+                at_once = self._config.workers > 1
+                self._recorder = SessionRecorder(self.store, str(self._path), journal, writes_at_once=at_once)
             return self._recorder
 
     def store(self) -> "SessionStore":
@@ -146,13 +151,17 @@ class SessionService:
         if is_known:
             return self.store().create(caller, options, model)
         session = new_session(replace(options, name=storable(options.name)), model, time.time())
+        self._hold(caller, session)
+        return session
+
+    def _hold(self, caller: bytes, session: "Session") -> None:
+        options = session.options
         size = 200 + len(options.name) + sum(map(len, options.tags))
         with self._lock:
             self._pending[caller, session.uuid] = _Pending(session, time.monotonic(), size)
             characters = sum(pending.size for pending in self._pending.values())
             while len(self._pending) > _MOST_PENDING or characters > _MOST_CHARACTERS_PENDING:
                 characters -= self._pending.pop(next(iter(self._pending))).size
-        return session
 
     def accept(self, caller: bytes) -> None:
         """An upstream has accepted the caller's key: write its sessions, as soon as the file can be used."""
@@ -169,11 +178,19 @@ class SessionService:
         """Raises Unusable."""
         if len(session) != _ID_LENGTH:
             return None
-        pending = self._pending.get((caller, session))
-        if pending is not None and pending.is_alive:
-            return pending.session
+        if (pending := self.find_pending(caller, session)) is not None:
+            return pending
         store = self._existing_store()
-        return store.get(caller, session) if store is not None else None
+        found = store.get(caller, session) if store is not None else None
+        if found is None and (found := self.find_elsewhere(caller, session)) is not None:
+            # The caller may be accepted here.
+            self._hold(caller, found)
+        return found
+
+    def find_pending(self, caller: bytes, session: str) -> "Session | None":
+        """The session, if it is in memory only."""
+        pending = self._pending.get((caller, session))
+        return pending.session if pending is not None and pending.is_alive else None
 
     def list(self, caller: bytes) -> "list[Session]":
         """The sessions of a caller, newest first. Raises Unusable."""
@@ -205,8 +222,19 @@ class SessionService:
 
     def flush(self) -> None:
         """Wait until the turns of ended requests are written, within bounds."""
+        self.flush_own()
+        self.flush_elsewhere()
+
+    def flush_own(self, *, empties_journal: bool = False) -> None:
+        """The same for the turns of this process."""
         if self._recorder is not None:
-            self._recorder.flush()
+            self._recorder.flush(empties_journal=empties_journal)
+
+    def recover(self) -> None:
+        """Write the turns that a process which died has left."""
+        with suppress(Unusable):
+            if (store := self._existing_store()) is not None:
+                store.recover()
 
     def knows(self, caller: bytes, session: str) -> bool:
         """Whether the caller has this session; True if the file cannot be read, so that no answer fails for that."""
@@ -253,8 +281,8 @@ class SessionService:
             if store is None or not store.contains(caller, session):
                 return False
             # The queue may hold turns of it, and so may the journals: ours, and those of killed processes.
-            if self._recorder is not None:
-                self._recorder.flush(empties_journal=True)
+            self.flush_own(empties_journal=True)
+            self.flush_elsewhere()
             store = self.store()
             store.recover()
             is_deleted = store.delete(caller, session)

@@ -366,8 +366,9 @@ def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, cha
     parser = options.tool_parser + (_BY_NAME if options.reads_written_calls else "")
     return last_id(
         connection.execute(
-            "INSERT INTO sessions (uuid, caller, name, tags, track_tree, tool_parser, chat, model, created_at, "
-            "used_at, expires_at, requests, tokens, cost, bytes) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0,NULL,0)",
+            # Two processes may hold one session of a caller in memory until an upstream accepts its key.
+            "INSERT OR IGNORE INTO sessions (uuid, caller, name, tags, track_tree, tool_parser, chat, model, "
+            "created_at, used_at, expires_at, requests, tokens, cost, bytes) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0,NULL,0)",
             (
                 session.uuid, caller, storable(options.name), json.dumps(options.tags), options.track_tree,
                 parser, chat, storable(session.model), created_at, session.used_at, expires_at,
