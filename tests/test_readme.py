@@ -36,7 +36,7 @@ OTHER_FLAGS |= {"--usd-per-day", "--usd-per-month", "--concurrent", "--group", "
 OTHER_FLAGS |= {"--quick", "--json", "--against", "--upstream-port"}
 OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}
 OTHER_FLAGS |= {"--live", "--report"}
-OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url", "--show"}
+OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url", "--show", "--flash-subagents"}
 # Flags of other programs, as the pages name them.
 FOREIGN_FLAGS = {"--strict", "--user", "--now", "--provider", "--operator", "--read-only", "--tmpfs"}
 

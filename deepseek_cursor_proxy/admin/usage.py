@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.errors import BadRequest, Overloaded
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.database import Database, open_read_only
+from deepseek_cursor_proxy.usage.prices import PriceList
 from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_day
 
 _DEFAULT_DAYS = 30
@@ -26,21 +27,21 @@ def report(context: AdminContext, parameters: Mapping[str, str]) -> dict[str, An
     if by not in GROUPS:
         raise BadRequest(f"The parameter by is none of {', '.join(GROUPS)}.", param="by")
     return _read(
-        context, (period, by), lambda connection, currency: make_report(connection, period, by, currency).as_json()
+        context, (period, by), lambda connection, prices: make_report(connection, period, by, prices).as_json()
     )
 
 
 def today(context: AdminContext) -> dict[str, Any]:
     day = date.today()
-    return _read(context, day, lambda connection, currency: sum_day(connection, day, currency).sums_json())
+    return _read(context, day, lambda connection, prices: sum_day(connection, day, prices.currency).sums_json())
 
 
-def _read(context: AdminContext, key: object, read: Callable[[usage_rows.Reader, str], Any]) -> dict[str, Any]:
+def _read(context: AdminContext, key: object, read: Callable[[usage_rows.Reader, PriceList], Any]) -> dict[str, Any]:
     services = context.services()
 
     def compute() -> Any:
         with ledger_connection(services.reasoning_store.database) as connection:
-            return read(connection, services.config.currency)
+            return read(connection, services.prices)
 
     value: dict[str, Any] = context.reports.read((key, services.config.currency), compute)
     return value

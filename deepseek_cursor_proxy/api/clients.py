@@ -1,4 +1,5 @@
-"""Which client sends a request: its name, whether it gets thinking blocks in the text, and where it keeps its key.
+"""Which client sends a request: its name, whether it gets thinking blocks in the text, where it keeps its key, and
+whether one of its sub-agents asks.
 
 For `display_reasoning = "auto"`: some clients act on the text of an answer: they write its code fences to files or run
 them. Others show `reasoning_content` themselves. Neither gets the block; every client that is not in the table does.
@@ -97,6 +98,18 @@ def client_name(request: HttpRequest, body: Mapping[str, Any]) -> str:
     """The client as people call it, for the log of requests; the product of another User-Agent; "" if there is none."""
     name = _agent_name(request.header("user-agent") or "")
     return "Cursor" if not name.is_agent and _is_cursor_body(body) else name.text
+
+
+def is_subagent(request: HttpRequest, body: Mapping[str, Any]) -> bool:
+    """Whether a sub-agent of Claude Code (2.1.325) or Codex (0.166) asks, or Claude Code for a small job of its own.
+
+    Such a job, as a title or the check of a command, is one question without tools and thinking. A chat has both.
+    """
+    if request.header("x-claude-code-agent-id") or request.header("x-openai-subagent") == "collab_spawn":
+        return True
+    is_small = not body.get("tools") and len(as_list(body.get("messages"))) == 1
+    thinks = as_object(body.get("thinking")).get("type") in ("enabled", "adaptive")
+    return is_small and not thinks and _has_product(_CLAUDE_CODE, request.header("user-agent") or "")
 
 
 class _AgentName(NamedTuple):

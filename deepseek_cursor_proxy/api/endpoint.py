@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import incremental_json, passthrough
-from deepseek_cursor_proxy.api.clients import client_name
+from deepseek_cursor_proxy.api.clients import client_name, is_subagent
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.api.reply import LateExchange, OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
@@ -128,6 +128,9 @@ class GenerationEndpoint(Endpoint):
         """Open the exchange, or a LateExchange; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(request.caller)
+        if config.subagent_model is not None and is_subagent(request.http, request.body):
+            model = model_resolver.resolve(config.subagent_model, config).model
+            generation = generation._replace(request=generation.request._replace(model=model))
         self.admit(request.caller, generation.request)
         if config.response_cache != "off" and generation.request.choices == 1:
             # As the body says, else as the header does, else the setting.

@@ -49,6 +49,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--undo", action="store_true", help="put back what was there before")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--show", action="store_true", help="show new files whole, such as Codex's model catalogue")
+    parser.add_argument(
+        "--flash-subagents",
+        action="store_true",
+        help="claude-code: have the proxy send sub-agents and small requests to Flash, and `usage` show the saving",
+    )
     parser.add_argument("--url", type=_root_url, help="the address of the proxy (default: the running one)")
 
 
@@ -65,7 +70,9 @@ def run(options: dict[str, Any]) -> int:
     """Returns the exit code; raises StartupError."""
     name, url = options.pop("client"), options.pop("url")
     is_agreed, is_print, is_undo = options.pop("yes"), options.pop("print"), options.pop("undo")
-    shows_all = options.pop("show")
+    shows_all, has_rule = options.pop("show"), options.pop("flash_subagents")
+    if has_rule and name != "claude-code":
+        raise StartupError("--flash-subagents is for claude-code; for others set subagent_model in the settings")
     config = load(options).config
     endpoint, public_url = _endpoint(config, url)
     if name == CURSOR:
@@ -73,6 +80,8 @@ def run(options: dict[str, Any]) -> int:
     machine = Machine.here()
     if name is None:
         return _list(machine, endpoint)
+    if has_rule or is_undo:
+        endpoint = replace(endpoint, rule_file=expand_home(config_path(options)))
     client = CLIENTS[name]
     if is_print:
         return _print_by_hand(client, machine, endpoint)
@@ -182,7 +191,8 @@ def _print_backups(backups: Sequence[Path]) -> None:
 
 # A key by its name, unless a variable stands in its place.
 _KEY_VALUE = re.compile(
-    r"""((?<!env_)(?:key|token|secret|password|authorization)["']?\s*[:=]\s*["']?(?:bearer\s+)?)(?![$\[{])[^\s"',]+""",
+    r"""((?<!env_)(?:keys?|token|secret|password|authorization)["']?\s*[:=]\s*["'\[]*(?:bearer\s+)?)"""
+    r"""(?![$\]{])[^\s"',\[]+""",
     re.IGNORECASE,
 )
 
@@ -231,6 +241,8 @@ def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, conf
         set_it = f"setx {variable} {HIDDEN_KEY}" if machine.system == "win32" else f"export {variable}={HIDDEN_KEY}"
         print(f"{client.title} takes {endpoint.key_word} from {variable}, which is not set here. Before you start it:")
         print(f"  {set_it}")
+    if endpoint.rule_file is not None:
+        print("Restart the proxy, so that it reads subagent_model.")
     for line in client.notes(machine, endpoint):
         print(line)
 

@@ -32,7 +32,7 @@ from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.usage import balance
-from deepseek_cursor_proxy.usage.prices import format_amount
+from deepseek_cursor_proxy.usage.prices import PriceList, format_amount
 from deepseek_cursor_proxy.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report
 
 _DEFAULT_DAYS = 30
@@ -86,7 +86,9 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
         with open_read_only(path) as connection:
             if not usage_rows.has_tables(connection):
                 return empty, f"{path} was last used by a version that recorded no usage. Start the proxy once."
-            return make_report(connection, period, by, config.currency), "The proxy records each request when it ends."
+            return make_report(
+                connection, period, by, PriceList(config)
+            ), "The proxy records each request when it ends."
     except FileNotFoundError:
         return empty, f"There is no store at {path}: the proxy has not run yet, or uses another store."
     except Unusable as fault:
@@ -140,6 +142,13 @@ def _notes(report: UsageReport) -> list[str]:
     if sums.divergence_cost:
         amount = format_amount(sums.divergence_cost, report.currency)
         notes.append(f"Of this, {amount} was spent because chats lost their cached prefix; --by cause says why.")
+    if switched := report.switched.requests:
+        now, then = (format_amount(each, report.currency) for each in report.switched[1:])
+        saved = format_amount(report.switched.asked_cost - report.switched.cost, report.currency)
+        notes.append(
+            f"Another model than the one asked for answered {switched:,} requests, such as those of sub-agents, for "
+            f"{now} in place of {then}: {saved} saved."
+        )
     if count := sums.unknown_costs:
         requests, are = ("1 request has", "is") if count == 1 else (f"{count:,} requests have", "are")
         notes.append(

@@ -82,6 +82,10 @@ class ProxyConfig:
     upstream_model: str = setting(
         "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
     )
+    subagent_model: str | None = setting(
+        None,
+        "model for sub-agents and small background requests that Claude Code and Codex mark, whatever they ask for",
+    )
     thinking: str = setting(
         "enabled",
         "whether the model thinks before it answers",

@@ -79,6 +79,12 @@ def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
     return choice if match.is_alias or is_served(choice.model, config) else choice._replace(model=config.upstream_model)
 
 
+def known_model(requested: str) -> str | None:
+    """DeepSeek's model of this name, with or without suffixes; None for any other name, whatever stands for it."""
+    match = _find(requested[:_LONGEST_NAME], {}, "")
+    return match.choice.model if match.weight and match.choice.model else None
+
+
 def resolve_claude(requested: str, config: ProxyConfig) -> str:
     """The model for a name of Anthropic's, by the rule of DeepSeek's own Messages API; other names stay."""
     name = requested.strip().lower()
@@ -119,12 +125,15 @@ def refuse_unknown(config: ProxyConfig, origin: str) -> None:
     if not f".{host}".endswith(".deepseek.com"):
         return
     known = _by_lower((*KNOWN_MODELS, config.upstream_model))
-    for name, target in config.models.items():
+    targets = {f"models.{to_toml_key(name)}": target for name, target in config.models.items()}
+    if config.subagent_model is not None:
+        targets["subagent_model"] = config.subagent_model
+    for key, target in targets.items():
         if not any(variant in known for variant, _ in _suffix_variants(target.lower())):
             suggestion = nearest(target.lower(), known)
             hint = f'; did you mean "{suggestion}"?' if suggestion else f". It has {', '.join(MODELS)}."
             why = f"is no model that DeepSeek is known to have{hint} For one newer than this proxy, set `model` to it"
-            raise refusal(f"models.{to_toml_key(name)}", target, why, origin)
+            raise refusal(key, target, why, origin)
 
 
 def _refuse_unserved(config: ProxyConfig, origin: str) -> None:

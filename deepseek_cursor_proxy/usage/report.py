@@ -11,11 +11,14 @@ from datetime import date, datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
+from deepseek_cursor_proxy.deepseek.model_resolver import known_model
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result, caller_digest
 from deepseek_cursor_proxy.reasoning.chats.divergence import cause_of
 from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, add_sums
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.usage.ledger import FAILURES, day_of
+from deepseek_cursor_proxy.usage.prices import PriceList
 
 GROUPS = ("day", "model", "key", "api", "session", "cause")
 # What a group without a name is called: a request that ended before it had one, or a refused key.
@@ -85,6 +88,18 @@ class UsageGroup(NamedTuple):
         return {**self.sums_json(), **{name: value and value._asdict() for name, value in times.items()}}
 
 
+class Switched(NamedTuple):
+    """Requests for one of DeepSeek's models that another one answered, such as those of sub-agents."""
+
+    requests: int = 0
+    cost: float = 0.0
+    # What they would have cost at the model that was asked for.
+    asked_cost: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "saved": self.asked_cost - self.cost}
+
+
 class UsageReport(NamedTuple):
     period: Period
     by: str
@@ -93,6 +108,7 @@ class UsageReport(NamedTuple):
     total: UsageGroup
     # By day and model.
     days: Mapping[tuple[str, str], DaySums]
+    switched: Switched = Switched()
 
     def as_json(self) -> dict[str, Any]:
         days: dict[str, dict[str, Any]] = {}
@@ -107,11 +123,13 @@ class UsageReport(NamedTuple):
             "groups": [{"name": group.name, **group.as_json()} for group in self.groups],
             "total": self.total.as_json(),
             "days": [{"day": day, "models": models} for day, models in days.items()],
+            "switched": self.switched.as_json(),
         }
 
 
-def make_report(connection: usage_rows.Reader, period: Period, by: str, currency: str) -> UsageReport:
-    """The sums of a period; an empty report if the file has no ledger yet."""
+def make_report(connection: usage_rows.Reader, period: Period, by: str, prices: PriceList) -> UsageReport:
+    """The sums of a period in the currency of the prices; an empty report if the file has no ledger yet."""
+    currency = prices.currency
     if not usage_rows.has_tables(connection):
         return UsageReport(period, by, currency, (), UsageGroup("", DaySums()), {})
     days = _read_days(connection, period, currency)
@@ -130,7 +148,21 @@ def make_report(connection: usage_rows.Reader, period: Period, by: str, currency
         groups.sort(key=lambda group: (-group.sums.cost, -group.sums.requests, group.name))
     total = _group("", add_sums(sums.values()), list(chain(*times.values())))
     by_model = _sum_by(((group.day, group.model or NAMELESS), part) for group, part in days)
-    return UsageReport(period, by, currency, tuple(groups), total, by_model)
+    return UsageReport(period, by, currency, tuple(groups), total, by_model, _sum_switched(connection, period, prices))
+
+
+def _sum_switched(connection: usage_rows.Reader, period: Period, prices: PriceList) -> Switched:
+    found = Switched()
+    rows = usage_rows.sum_switched(connection, *period.moments, prices.currency)
+    for requested, model, hour, requests, hit, miss, output, searches, cost in rows:
+        asked = known_model(requested)
+        if asked is None or asked == model:
+            continue
+        asked_cost = prices.cost(asked, Tokens(hit, miss, output, 0, searches), hour * 3600)
+        if asked_cost is not None:
+            amount = found.asked_cost + asked_cost.amount
+            found = Switched(found.requests + requests, found.cost + cost, amount)
+    return found
 
 
 def sum_day(connection: usage_rows.Reader, day: date, currency: str) -> UsageGroup:

@@ -15,12 +15,13 @@ from tests.fake_deepseek.leaks import FORMS
 from tests.interop import npm, sessions
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
+from tests.support.harness import running_proxy
 from tests.test_readme import block
 
 # Pinned: this one was seen to run without its install script.
 CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.325"
 # It refuses to run without asking anybody as root, but not with tools that are allowed by name.
-TOOLS = "Bash,Read,Edit,Write,WebSearch"
+TOOLS = "Bash,Read,Edit,Write,WebSearch,Agent"
 
 _launcher = Path()
 
@@ -120,6 +121,27 @@ class SetUpTest(ClaudeCodeCase):
         self.assertEqual({(MODEL, "max")}, {(one["model"], one["reasoning_effort"]) for one in self.fake.accepted})
         self.undo("claude-code")
         self.assertEqual(theirs, settings.read_bytes())
+
+
+class SubagentTest(SetUpTest):
+    """Set up with --flash-subagents, its sub-agents ask for the model of the chat, and the proxy's rule moves them."""
+
+    def script(self, payload: Json) -> Answer:
+        if not self.said:
+            task = {"description": "Look", "prompt": "Say hello."}
+            return Answer("Let another look.", None, self.calls(payload, ("agent", task)))
+        return Answer("It is simple.", "Hello.")
+
+    def test_the_task(self) -> None:
+        proxy = self._proxy.enter_context(running_proxy(self.fake.url, subagent_model="deepseek-flash"))
+        printed = self._setup("claude-code", "--flash-subagents", "--url", proxy)
+        self.assertIn('+subagent_model = "deepseek-flash"', printed)
+        self.assertIn("Hello.", self.ask("Have another agent say hello."))
+        models = [payload["model"] for payload in self.fake.accepted]
+        self.assertEqual((MODEL, 1), (models[0], models.count("deepseek-flash")), self.output)
+        self.assertEqual({MODEL, "deepseek-flash"}, set(models), self.output)
+        self.undo("claude-code")
+        self.assertEqual([], [path.name for path in (self.home / ".claude").glob("settings.json")])
 
 
 class SearchTest(ClaudeCodeCase):

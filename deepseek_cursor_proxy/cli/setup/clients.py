@@ -53,6 +53,8 @@ class ProxyEndpoint:
     root: str
     key_variable: str = DEEPSEEK_KEY_VARIABLE
     key: str | None = None
+    # The configuration of the proxy, if it gets a rule for sub-agents.
+    rule_file: Path | None = None
 
     @property
     def base_url(self) -> str:
@@ -155,8 +157,14 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     values: JsonValues = {("env", name): value for name, value in variables.items()}
+    rules = []
+    if endpoint.rule_file is not None:
+        # Its sub-agents then ask for the model of the chat, so that the proxy knows what the rule saves.
+        del values[("env", "CLAUDE_CODE_SUBAGENT_MODEL")]
+        rules = [Target(endpoint.rule_file, TomlEdit("claude-code", {"subagent_model": SMALL_MODEL}))]
     # As DeepSeek recommends it, unless the user has chosen another.
-    return [Target(place / "settings.json", JsonEdit(values, {("env", _EFFORT_VARIABLE): _EFFORT}))]
+    defaults: JsonValues = {("env", _EFFORT_VARIABLE): _EFFORT}
+    return [Target(place / "settings.json", JsonEdit(values, defaults)), *rules]
 
 
 def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:

@@ -14,7 +14,7 @@ import re
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.cli.setup.documents import (
@@ -93,11 +93,11 @@ def _comment_out(lines: list[str], first: int, last: int) -> None:
 
 @dataclass(frozen=True)
 class TomlEdit(_MarkedEdit):
-    """Keys in front of the first table, and a table of our own at the end, named as in its header: `parent.mine`."""
+    """Keys in front of the first table, and a table of our own at the end, if it has a name, such as `parent.mine`."""
 
     keys: Values
-    table: str
-    table_keys: Values
+    table: str = ""
+    table_keys: Values = field(default_factory=dict)
 
     def apply(self, text: str) -> EditResult:
         expected = self._merge(_parse_toml(text))
@@ -107,7 +107,9 @@ class TomlEdit(_MarkedEdit):
         # A blank line would otherwise separate nothing from nothing.
         gap = [""] if lines else []
         lines = split_lines(self._insert(lines, 0, [*_toml_rows(self.keys), *gap]).text)
-        result = self._insert(lines, len(lines), ["", *self._table_rows()])
+        result = EditResult("".join(lines), [])
+        if self.table:
+            result = self._insert(lines, len(lines), ["", *self._table_rows()])
         if _parse_toml(result.text) != expected:
             raise Unreadable("setup cannot add its lines without changing what others say")
         return result
@@ -116,10 +118,12 @@ class TomlEdit(_MarkedEdit):
         return "\n".join((*_toml_rows(self.keys), "", *self._table_rows(), ""))
 
     def _table_rows(self) -> list[str]:
-        return [f"[{self.table}]", *_toml_rows(self.table_keys)]
+        return [f"[{self.table}]", *_toml_rows(self.table_keys)] if self.table else []
 
     def _merge(self, document: dict[str, Any]) -> dict[str, Any]:
         """What the document says with our keys and our table."""
+        if not self.table:
+            return {**document, **self.keys}
         parent, _, name = self.table.rpartition(".")
         tables = document.get(parent, {})
         if not isinstance(tables, dict):

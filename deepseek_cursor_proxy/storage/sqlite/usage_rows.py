@@ -106,6 +106,18 @@ def sum_by(
     return [(row[0], row[1], DaySums(*map(int, row[2:10]), *row[10:])) for row in found]
 
 
+def sum_switched(connection: Reader, since: float, until: float, currency: str) -> list[tuple[Any, ...]]:
+    """Requested model, model, hour since 1970, requests, hit, miss, output, searches and cost of the requests of known
+    cost that another model answered than they name."""
+    sums = ", ".join(f"total({name})" for name in ("hit", "miss", "output", "searches", "cost"))
+    return connection.execute(
+        f"SELECT requested_model, model, CAST(ended_at / 3600 AS INTEGER), count(*), {sums} FROM usage "
+        "WHERE ended_at >= ? AND ended_at < ? AND currency = ? AND requested_model != model AND cost IS NOT NULL "
+        "GROUP BY 1, 2, 3",
+        (since, until, currency),
+    ).fetchall()
+
+
 def read_times(
     connection: Reader, since: float, until: float, column: str, outcome: str
 ) -> Iterable[tuple[Any, float, float | None]]:

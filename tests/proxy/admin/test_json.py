@@ -273,7 +273,8 @@ class LedgerTest(AdminCase):
         self.assertAlmostEqual(cost, sum(each["cost"] or 0 for each in stats["last_minutes"]))
         for by in ("day", "model", "key", "api", "session"):
             report = self.get(admin, f"/api/usage?by={by}").value
-            self.assertEqual({"since", "until", "by", "currency", "estimate", "groups", "total", "days"}, set(report))
+            names = {"since", "until", "by", "currency", "estimate", "groups", "total", "days", "switched"}
+            self.assertEqual(names, set(report))
             self.assertEqual(set(GROUP.split()), set(report["total"]))
             self.assertEqual({*GROUP.split(), "name"}, set(report["groups"][0]))
             self.assertAlmostEqual(cost, report["total"]["cost"])

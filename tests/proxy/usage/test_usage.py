@@ -72,6 +72,25 @@ class TestUsage(UsageTestCase):
         rows = list(csv.DictReader(io.StringIO(self.output("usage", "--week", "--by", "api", "--csv"))))
         self.assertEqual([("chat", "3", "USD")], [(row["api"], row["requests"], row["currency"]) for row in rows])
 
+    def test_a_subagent_goes_to_its_model_and_usage_shows_what_that_saves(self) -> None:
+        proxy = self.with_file(subagent_model="deepseek-flash")
+        body = chat_body("a", model="deepseek-v4-pro")
+        for headers in ([], ["X-Claude-Code-Agent-Id: a1"]):
+            reply = self.round_trip(proxy, request_bytes(body, headers=headers))
+            self.assertEqual("deepseek-v4-pro", json.loads(reply.body)["model"])
+        self.assertEqual(["deepseek-v4-pro", "deepseek-flash"], [each["model"] for each in self.fake.accepted])
+        proxy.close()
+        switched = json.loads(self.output("usage", "--json"))["switched"]
+        self.assertEqual(1, switched["requests"])
+        self.assertGreater(switched["saved"], 0)
+        self.assertRegex(self.output("usage"), r"answered 1 requests, .* for \$[\d.]+ in place of \$[\d.]+: .* saved\.")
+
+    def test_without_the_setting_a_subagent_gets_what_it_asks_for(self) -> None:
+        body = chat_body("a", model="deepseek-v4-pro")
+        self.round_trip(self.with_file(), request_bytes(body, headers=["X-Claude-Code-Agent-Id: a1"]))
+        self.assertEqual("deepseek-v4-pro", self.fake.accepted[-1]["model"])
+        self.assertNotIn("in place of", self.output("usage"))
+
     def test_no_name_is_a_formula_for_a_spreadsheet_and_numbers_stay_numbers(self) -> None:
         names = ("=1+1", "+1", "-1", "@SUM(1)", "＝1", "\t=1", "\r=1", " =1", '=HYPERLINK("http://x","y")', "a=1", "-x")
         proxy = self.with_file()

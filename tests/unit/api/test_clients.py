@@ -82,6 +82,30 @@ class TestNames(unittest.TestCase):
         self.assertEqual("opencode", clients.client_name(request_of("opencode/1.18.33", {}), body))
 
 
+class TestSubagents(unittest.TestCase):
+    """As Claude Code 2.1.325 and Codex 0.166 were seen to send them."""
+
+    def test_a_subagent_is_known_by_its_header(self) -> None:
+        for headers in ({"x-claude-code-agent-id": "a1"}, {"x-openai-subagent": "collab_spawn"}):
+            self.assertTrue(clients.is_subagent(request_of("any/1", headers), PLAIN))
+        # Codex compacts the chat itself so, whose prefix is cached under its own model.
+        self.assertFalse(clients.is_subagent(request_of("codex_exec/0.166", {"x-openai-subagent": "compact"}), PLAIN))
+
+    def test_a_small_job_of_claude_code_is_one_question_without_tools_and_thinking(self) -> None:
+        claude, asked, turn = "claude-cli/2.1.325 (external, cli)", [{"role": "user"}], {"role": "assistant"}
+        title = {"messages": asked, "tools": [], "output_config": {"effort": "high"}}
+        for body, agent, is_small in (
+            (title, claude, True),
+            ({**title, "thinking": {"type": "disabled"}}, claude, True),
+            ({**title, "thinking": {"type": "adaptive"}}, claude, False),
+            ({**title, "tools": [{"name": "Bash"}]}, claude, False),
+            ({**title, "messages": [*asked, turn, *asked]}, claude, False),
+            (title, "curl/8.5.0", False),
+        ):
+            with self.subTest(body=body, agent=agent):
+                self.assertEqual(is_small, clients.is_subagent(request_of(agent, {}), body))
+
+
 class TestSigns(unittest.TestCase):
     def test_clients_that_act_on_text_or_show_reasoning_elsewhere_get_no_block(self) -> None:
         for name, (agent, headers) in WITHOUT_BLOCK.items():

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import tomllib
 import unittest
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,23 @@ class SetupTest(SetupCase):
         self.run_setup("claude-code", "--undo", "--yes")
         self.claude.write_text("{}", encoding="utf-8")
         self.assertIn("CLAUDE_CODE_EFFORT_LEVEL is max, as", self.run_setup("claude-code", "--yes").out)
+
+    def test_subagents_go_to_flash_by_a_rule_of_the_proxy_that_undo_takes_out(self) -> None:
+        self.configure("# mine\nport = 9000\n\n[models]\n")
+        ran = self.run_setup("claude-code", "--flash-subagents", "--yes")
+        self.assertIn('+subagent_model = "deepseek-flash"\n', ran.out)
+        self.assertIn("Restart the proxy", ran.out)
+        path = self.home / ".deepseek-cursor-proxy" / "config.toml"
+        found = tomllib.loads(path.read_text("utf-8"))
+        self.assertEqual({"subagent_model": "deepseek-flash", "port": 9000, "models": {}}, found)
+        self.assertNotIn("CLAUDE_CODE_SUBAGENT_MODEL", self.claude.read_text("utf-8"))
+        self.assertEqual(0, self.run_setup("claude-code", "--undo", "--yes").code)
+        self.assertEqual("# mine\nport = 9000\n\n[models]\n", path.read_text("utf-8"))
+        self.assertEqual(2, self.run_setup("codex", "--flash-subagents", "--yes").code)
+
+    def test_without_the_option_the_environment_names_the_model_of_subagents(self) -> None:
+        self.run_setup("claude-code", "--yes")
+        self.assertIn('"CLAUDE_CODE_SUBAGENT_MODEL": "deepseek-flash"', self.claude.read_text("utf-8"))
 
     def test_hints_are_commands_that_run_as_printed(self) -> None:
         started = mock.patch.object(sys, "argv", ["/my/deepseek_cursor_proxy/__main__.py"])

@@ -29,7 +29,9 @@ NOON = datetime(2026, 11, 17, 12).timestamp()
 
 
 def record(number: int = 1, started_at: float = NOON, **fields: Any) -> RequestRecord:
-    details = {name: fields.pop(name) for name in ("key", "session", "model", "api") if name in fields}
+    details = {
+        name: fields.pop(name) for name in ("key", "session", "requested_model", "model", "api") if name in fields
+    }
     facts = RequestFacts(
         number, started_at, **{"api": "chat", "key": "0123456789ab", "model": "deepseek-flash", **details}
     )

@@ -5,9 +5,11 @@ import sqlite3
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.storage.entries import DaySums
-from deepseek_cursor_proxy.usage.prices import Cost
+from deepseek_cursor_proxy.usage.prices import Cost, PriceList
 from deepseek_cursor_proxy.usage.report import GROUPS, Percentiles, Period, UsageReport, make_report
 from tests.unit.usage.test_ledger import NOON, LedgerTestCase, record
 
@@ -31,7 +33,8 @@ class ReportTestCase(LedgerTestCase):
     def report(self, by: str = "day", days: int = 30, currency: str = "USD") -> UsageReport:
         self.assertTrue(self.opened.flush())
         with self.database.reader() as connection:
-            return make_report(connection, Period.last_days(days, TODAY), by, currency)
+            prices = PriceList(ProxyConfig(currency=currency))
+            return make_report(connection, Period.last_days(days, TODAY), by, prices)
 
     def names(self, by: str, **options: Any) -> list[tuple[str, int]]:
         return [(group.name, group.sums.requests) for group in self.report(by, **options).groups]
@@ -60,6 +63,22 @@ class TestReport(ReportTestCase):
         self.assertEqual([("ann", 2), ("ben", 1)], self.names("key"))
         ann = self.report("key").groups[0]
         self.assertIsNotNone(ann.seconds)
+
+    def test_what_another_model_answered_is_priced_at_the_model_that_was_asked_for(self) -> None:
+        prices, tokens = PriceList(ProxyConfig()), Tokens(90_000, 10_000, 5_000)
+        flash, pro = (prices.cost(name, tokens, NOON) for name in ("deepseek-flash", "deepseek-v4-pro"))
+        assert flash is not None
+        assert pro is not None
+        for asked in ("deepseek-v4-pro", "DeepSeek-V4-Pro-max", "deepseek-flash", "claude-haiku-4-5", "", "gpt"):
+            self.add(1, requested_model=asked, model="deepseek-flash", tokens=tokens, cost=flash)
+        self.add(1, requested_model="deepseek-v4-pro", model="deepseek-flash", tokens=tokens, cost=None)
+        self.add(1, requested_model="deepseek-v4-pro", model="deepseek-flash", tokens=tokens, cost=cost(1.0, "CNY"))
+        found = self.report().switched
+        self.assertEqual(2, found.requests)
+        self.assertAlmostEqual(2 * flash.amount, found.cost)
+        # A Monday and a Tuesday: the same hour has the same price.
+        self.assertAlmostEqual(2 * pro.amount, found.asked_cost)
+        self.assertAlmostEqual(2 * (pro.amount - flash.amount), self.report().as_json()["switched"]["saved"])
 
     def test_every_way_to_group_has_the_same_total(self) -> None:
         chance = random.Random(3)
@@ -134,12 +153,13 @@ class TestReport(ReportTestCase):
                 "groups": [{"name": "m", **fields, **times}],
                 "total": {**fields, **times},
                 "days": [{"day": "2026-11-17", "models": {"m": fields}}],
+                "switched": {"requests": 0, "cost": 0.0, "asked_cost": 0.0, "saved": 0.0},
             },
             found,
         )
 
     def test_a_file_without_a_ledger_is_an_empty_report(self) -> None:
-        report = make_report(sqlite3.connect(":memory:"), Period(TODAY, TODAY), "day", "USD")
+        report = make_report(sqlite3.connect(":memory:"), Period(TODAY, TODAY), "day", PriceList(ProxyConfig()))
         self.assertEqual(((), DaySums()), (report.groups, report.total.sums))
 
     def test_a_period_ends_with_its_last_day(self) -> None:
