@@ -49,7 +49,7 @@ class AgentCase(ClientCase):
         """The root URL of a proxy that keeps its memory in this home; the one before it has ended."""
         self._proxy.close()
         store = ReasoningStore(self.home / "proxy" / "reasoning.sqlite3")
-        return self._proxy.enter_context(running_proxy(self.fake.url, store=store))
+        return self._proxy.enter_context(running_proxy(self.fake.url, store))
 
     def proxy_with_its_secret_only(self) -> str:
         """The same after all it remembered was deleted."""

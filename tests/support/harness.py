@@ -55,9 +55,9 @@ def _config(upstream_url: str, settings: dict[str, Any]) -> ProxyConfig:
 
 
 @contextlib.contextmanager
-def running_proxy(upstream_url: str, **settings: Any) -> Iterator[str]:
-    """The root URL of a proxy with an empty store, running as long as the block does."""
-    with contextlib.closing(RunningProxy(upstream_url, **settings)) as proxy:
+def running_proxy(upstream_url: str, store: ReasoningStore | None = None, /, **settings: Any) -> Iterator[str]:
+    """The root URL of a proxy with an empty store unless one is given, running as long as the block does."""
+    with contextlib.closing(RunningProxy(upstream_url, store, **settings)) as proxy:
         yield proxy.url.removesuffix("/v1")
 
 
