@@ -8,6 +8,7 @@ import contextlib
 import difflib
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,8 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import redact_keys
 
 CURSOR = "cursor"
+# On this machine; a proxy elsewhere may take longer.
+_CONNECT_SECONDS = 2.0
 NAMES = (*CLIENTS, CURSOR)
 
 
@@ -198,10 +201,10 @@ _KEY_VALUE = re.compile(
 
 
 def _print_change(change: FileChange, endpoint: ProxyEndpoint, *, shows_all: bool) -> None:
-    if change.is_whole and change.is_needed and not shows_all:
+    if change.title and change.is_needed and not shows_all:
         lines = len((change.after or change.now or b"").splitlines())
         what = "deleted" if change.after is None else "new" if change.now is None else "changed"
-        print(f"{change.path}: {what}, {lines} lines, none of them yours (--show prints them)")
+        print(f"{change.path}: {change.title}, {what}, {lines} lines (--show prints them)")
         return
     source, target = (str(change.path) if data is not None else "no file" for data in (change.now, change.after))
     old, new = ((data or b"").decode("utf-8", "replace").splitlines() for data in (change.now, change.after))
@@ -245,6 +248,17 @@ def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, conf
         print("Restart the proxy, so that it reads subagent_model.")
     for line in client.notes(machine, endpoint):
         print(line)
+    if not _is_answered(endpoint.root):
+        print(f"No proxy runs at {endpoint.root} yet. Start it: {program_name()}")
+
+
+def _is_answered(root: str) -> bool:
+    """Whether something listens at an address."""
+    address = urlsplit(root)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    with contextlib.suppress(OSError), socket.create_connection((address.hostname or "", port), _CONNECT_SECONDS):
+        return True
+    return False
 
 
 def _offer_access_key(config: ProxyConfig, variable: str) -> None:

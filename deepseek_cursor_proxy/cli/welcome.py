@@ -56,15 +56,16 @@ def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: st
     if access.held_key is not None:
         key = "one of your access keys"
     # Typed in another terminal, while this one shows the proxy.
-    setup = f"`{program_name(anywhere=True)} setup`"
+    setup = f"{program_name(anywhere=True)} setup"
     if public_url is not None:
         yield f"{running} In Cursor: Settings > Models, then"
         yield f"  Override OpenAI Base URL   {public_url}/v1"
         yield f"  OpenAI API Key             {key}"
         yield f"  Model to add and choose    {config.upstream_model}"
-        yield f"  Other clients, {local}: {setup}"
+        yield f"  Another client             {setup}"
         return
-    yield f"{running} To point a client to it: {setup}; or enter there"
+    yield f"{running} Point a client to it with the command, or by hand:"
+    yield f"  Command                    {setup}"
     yield f"  OpenAI base URL            {local}/v1   (Codex, opencode and most others)"
     yield f"  Anthropic base URL         {local}   (Claude Code)"
     if other := network_address(config.host):

@@ -42,8 +42,8 @@ class FileChange:
     before: bytes | None
     after: bytes | None
     record: Record
-    # Whether setup alone writes this file, so that there is nothing in it to compare.
-    is_whole: bool = False
+    # What the file is, if setup alone writes it and there is nothing in it to compare.
+    title: str = ""
 
     @property
     def is_needed(self) -> bool:
@@ -86,19 +86,19 @@ def undo(client: str, changes: Sequence[FileChange], history: "SetupHistory") ->
 
 
 def _plan_file(target: Target, entry: "FileEntry | None", *, is_undo: bool) -> FileChange:
-    is_whole = isinstance(target.editor, documents.WholeFile)
+    title = target.editor.title if isinstance(target.editor, documents.WholeFile) else ""
     try:
         now = documents.read(target.path)
         before = _before(target, now, entry)
         if is_undo:
             if now and entry is None:
                 _refuse_unknown(target, decode(now).text)
-            change = FileChange(target.path, now, before, before, [], is_whole)
+            change = FileChange(target.path, now, before, before, [], title)
         else:
             document = decode(before or b"")
             result = target.editor.apply(document.text)
             after = document.encode(result.text)
-            change = FileChange(target.path, now, before, after, result.record, is_whole)
+            change = FileChange(target.path, now, before, after, result.record, title)
         if change.is_needed:
             documents.check_writable(target.path)
         return change

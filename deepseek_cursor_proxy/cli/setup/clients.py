@@ -135,8 +135,9 @@ def _codex(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         "env_key": endpoint.key_variable,
         "wire_api": "responses",
     }
+    catalogue = WholeFile(_catalogue(), "the catalogue of DeepSeek's models")
     edit = TomlEdit("codex", keys, f"model_providers.{PROVIDER}", provider)
-    return [Target(place / "config.toml", edit), Target(place / _CATALOGUE_NAME, WholeFile(_catalogue()))]
+    return [Target(place / "config.toml", edit), Target(place / _CATALOGUE_NAME, catalogue)]
 
 
 _EFFORT_VARIABLE, _EFFORT = "CLAUDE_CODE_EFFORT_LEVEL", "max"
@@ -174,6 +175,8 @@ def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[st
     name = "ANTHROPIC_API_KEY"
     for found in _other_keys(machine, endpoint, [name], [(place / "settings.json", name)]):
         yield f"Warning: {found} is also sent to the proxy, which uses ANTHROPIC_AUTH_TOKEN. Unset it."
+    for found in _other_keys(machine, endpoint, [], [(place / "settings.json", "ANTHROPIC_AUTH_TOKEN")]):
+        yield f"{found} is what Claude Code sends to the proxy: it must be {endpoint.key_word}."
     with contextlib.suppress(Unreadable):
         if re.search(rf'"{_EFFORT_VARIABLE}": *"{_EFFORT}"', read_text(place / "settings.json")):
             yield f"{_EFFORT_VARIABLE} is {_EFFORT}, as DeepSeek recommends: long thinking, which costs most. For less,"

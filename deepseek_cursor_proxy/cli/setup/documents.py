@@ -82,9 +82,10 @@ def line_end(text: str) -> str:
 
 @dataclass(frozen=True)
 class WholeFile:
-    """An edit of a file that is setup's alone, such as a catalogue: its whole text."""
+    """An edit of a file that is setup's alone, such as a catalogue: its whole text; `title` says what it is."""
 
     text: str
+    title: str = "a file of setup"
 
     def apply(self, text: str) -> EditResult:
         return EditResult(self.text, [])

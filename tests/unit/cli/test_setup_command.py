@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import socket
 import sys
 import tempfile
 import tomllib
@@ -88,13 +89,15 @@ class SetupTest(SetupCase):
         self.assertFalse(self.codex.exists())
 
     def test_a_file_of_setup_alone_is_one_line_unless_it_is_asked_for(self) -> None:
-        summary = f"{self.codex.parent / 'deepseek-proxy-models.json'}: new, 87 lines, none of them yours"
+        summary = (
+            f"{self.codex.parent / 'deepseek-proxy-models.json'}: the catalogue of DeepSeek's models, new, 87 lines"
+        )
         brief, whole = self.run_setup("codex", answers=("n",)), self.run_setup("codex", "--show", answers=("n",))
         self.assertIn(summary, brief.out)
         self.assertNotIn("base_instructions", brief.out)
         self.assertIn("base_instructions", whole.out)
         self.run_setup("codex", "--yes")
-        self.assertIn(": deleted, 87 lines", self.run_setup("codex", "--undo", "--yes").out)
+        self.assertIn("models, deleted, 87 lines", self.run_setup("codex", "--undo", "--yes").out)
 
     def test_an_effort_that_the_user_has_chosen_stays_and_another_is_named(self) -> None:
         self.claude.parent.mkdir()
@@ -186,6 +189,13 @@ class SetupTest(SetupCase):
         self.assertIn('"http://127.0.0.1:9300/v1"', self.run_setup("codex", "--print").out)
         self.assertIn('"https://x/v1"', self.run_setup("codex", "--print", "--url", "https://x").out)
 
+    def test_a_proxy_that_does_not_run_is_named_with_the_command_that_starts_it(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            self.assertNotIn("No proxy runs", self.run_setup("codex", "--yes", "--url", url).out)
+        text = self.run_setup("aider", "--yes", "--url", url).out
+        self.assertIn(f"No proxy runs at {url} yet. Start it: deepseek-cursor-proxy\n", text)
+
     def test_an_address_that_is_none_is_refused(self) -> None:
         for url in ("x", "ftp://x", "http://", "http://x:0", "http://x:99999", "http://x?y"):
             with self.subTest(url):
@@ -256,7 +266,9 @@ class KeysTest(SetupCase):
         self.assertIn("takes your DeepSeek key from ANTHROPIC_AUTH_TOKEN", self.run_setup("claude-code", "--yes").out)
         self.run_setup("claude-code", "--undo", "--yes")
         self.claude.write_text('{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', encoding="utf-8")
-        self.assertNotIn("is not set here", self.run_setup("claude-code", "--yes").out)
+        text = self.run_setup("claude-code", "--yes").out
+        self.assertNotIn("is not set here", text)
+        self.assertIn("is what Claude Code sends to the proxy: it must be your DeepSeek key.", text)
 
     def test_a_slip_is_not_taken_for_a_key(self) -> None:
         with mock.patch("getpass.getpass", return_value="y"):

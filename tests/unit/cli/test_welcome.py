@@ -50,7 +50,7 @@ class TestWelcome(unittest.TestCase):
 
     def test_without_a_public_address_every_client_but_cursor_is_told_what_to_enter(self) -> None:
         welcome = self.welcome("127.0.0.1")
-        self.assertIn("setup`; or enter there\n", welcome)
+        self.assertRegex(welcome, r"\n  Command +deepseek-cursor-proxy setup\n")
         self.assertIn("OpenAI base URL            http://127.0.0.1:9000/v1 ", welcome)
         self.assertIn("Anthropic base URL         http://127.0.0.1:9000 ", welcome)
         self.assertIn("For Cursor start it with --tunnel", welcome)
@@ -61,7 +61,7 @@ class TestWelcome(unittest.TestCase):
         self.assertIn(
             "In Cursor: Settings > Models, then\n  Override OpenAI Base URL   https://x.ngrok.app/v1\n", welcome
         )
-        self.assertIn("Other clients, http://127.0.0.1:9000: `", welcome)
+        self.assertRegex(welcome, r"\n  Another client +deepseek-cursor-proxy setup\n")
         self.assertNotIn("--tunnel", welcome)
 
     def test_the_welcome_prints_only_the_url_of_a_tunnel(self) -> None:

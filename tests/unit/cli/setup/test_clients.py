@@ -66,7 +66,7 @@ class OtherKeysTest(FilesCase):
         for name, path, text, is_found in (
             ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_API_KEY": "sk-ant-1"}}', True),
             ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_API_KEY": ""}}', False),
-            ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', False),
+            ("claude-code", ".claude/settings.json", '{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', True),
             ("aider", ".aider.conf.yml", "model: x\nopenai-api-key: sk-1\n", True),
             ("aider", ".aider.conf.yml", "# openai-api-key: sk-1\nopenai-api-base: x\n", False),
             ("aider", ".env", "export OPENAI_API_KEY='sk-1'\n", True),
