@@ -82,16 +82,15 @@ class TurnRecorder:
             return
         prepared = attempt.prepared
         assert prepared is not None
-        extras: list[_Entry] = [
-            ((details_key(self._namespace, turn.reasoning),), turn.details)
-            for turn in turns
-            if turn.details is not None and turn.reasoning
-        ]
+        extras: list[_Entry] = []
+        for turn in turns:
+            if turn.details is not None and turn.reasoning:
+                extras.append(((details_key(self._namespace, turn.reasoning),), turn.details))
         forms = self._echoed_forms(turns, prepared.request)
         has_calls = any(form.tool_calls for form in forms)
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         new: list[_Entry] = []
-        partial = []
+        partial, is_searched = [], False
         for at, form in enumerate(forms):
             echo = echoed_message(form, prepared.request.custom_tools, names)
             keys, reasoning = prepared.history.answer_keys(echo), echo.reasoning or ""
@@ -99,6 +98,7 @@ class TurnRecorder:
             if self._stored.get(keys.exact) != reasoning:
                 new.append(((*keys.record_keys(), *echoes.record_keys(keys, echo)), reasoning))
             if echo.server_items is not None:
+                is_searched = True
                 extras.append((server_turns.record_keys(self._namespace, echo, keys), echo.server_items))
             if shown is not None and at < len(turns):
                 partial.append(KeyAlias(keys.exact, keys.partial_key(shown), reasoning))
@@ -107,13 +107,13 @@ class TurnRecorder:
             keys_of: dict[str, tuple[bytes, ...]] = {}
             for record_keys, reasoning in new + extras:
                 keys_of[reasoning] = (*keys_of.get(reasoning, ()), *record_keys)
-            merged = [(record_keys, reasoning) for reasoning, record_keys in keys_of.items()]
-            is_searched = any(turn.server_items is not None for turn in turns)
+            merged = [*zip(keys_of.values(), keys_of, strict=True)]
             can_wait = not (has_calls or is_searched or rules.is_in_tool_loop(prepared.request))
             aliases = (*prepared.aliases, *partial)
             self._store.record(merged, aliases, self._stored, can_wait=can_wait, caller=self._namespace)
             self._has_stored_aliases = True
-            self._stored.update((record_keys[0], reasoning) for record_keys, reasoning in new + extras)
+            for record_keys, reasoning in new + extras:
+                self._stored[record_keys[0]] = reasoning
 
     def _echoed_forms(self, turns: Sequence[Message], request: ChatRequest) -> list[Message]:
         """The turns, and after them the other forms in which the client may echo them."""

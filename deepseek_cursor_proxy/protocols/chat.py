@@ -161,8 +161,9 @@ class CompletionWriter:
             edited = _edit(delta, request.requested_model, "message", unwrapper)
             choices += edited["choices"]
             completion = {**completion, **edited}
-        # Of several choices the first to be finished comes first; clients count on the order.
-        choices.sort(key=lambda choice: choice.get("index") or 0)
+        if len(choices) > 1:
+            # The first to be finished comes first; clients count on the order.
+            choices.sort(key=lambda choice: choice.get("index") or 0)
         return encode_json({**completion, "choices": choices})
 
     def fail(self, error: ProxyError) -> bytes:

@@ -54,10 +54,10 @@ class WaitingReasonings(WriteBehind[ReasoningEntry]):
         return entry.keys
 
     def merge_keys(self, entry: ReasoningEntry) -> Collection[bytes]:
-        return [key for key in (entry.extends, entry.keys[0]) if key is not None]
+        return entry.keys[:1] if entry.extends is None else (entry.extends, entry.keys[0])
 
     def merge(self, new: ReasoningEntry, old: ReasoningEntry) -> ReasoningEntry | None:
-        if new.extends in old.keys and old.known_key is None and old.text == new.text:
+        if new.extends is not None and new.extends in old.keys and old.known_key is None and old.text == new.text:
             return new._replace(keys=tuple(dict.fromkeys((*new.keys, *old.keys))))
         if new.keys[0] not in old.keys:
             return None
@@ -143,7 +143,7 @@ class ReasoningStore(Table[ReasoningEntry]):
         recorded before: a longer reasoning replaces its row, and the same one only gets more keys.
         """
         before = {key: encode_text(text) for key, text in (previous or {}).items()}
-        new = []
+        turns, links = [], []
         for keys, reasoning in entries:
             text = encode_text(reasoning)
             if len(text) > min(_LONGEST_REASONING_BYTES, self.kind.max_bytes):
@@ -151,31 +151,33 @@ class ReasoningStore(Table[ReasoningEntry]):
                 continue
             same = [key for key, known in before.items() if known == text and key != keys[0]]
             extends = same[0] if same else None
-            new.append(ReasoningEntry(tuple(keys), text, None, before.get(keys[0]), extends, (), caller))
+            turns.append(ReasoningEntry(tuple(keys), text, None, before.get(keys[0]), extends, (), caller))
         for known, key, reasoning, unless in aliases:
             if self._shared is not None and not reasoning.strip():
                 # "Sent without": another proxy may have the reasoning, and write it when it reaches the engine.
                 continue
-            new.append(ReasoningEntry((key,), encode_text(reasoning), known, None, None, unless, caller))
-        if not new:
+            links.append(ReasoningEntry((key,), encode_text(reasoning), known, None, None, unless, caller))
+        if not (new := turns + links):
             return False
         if self._shared is not None:
             self._shared.record(caller, new)
         if can_wait and not self._writes_at_once:
-            # Decided now, as the file would: an entry that waits is found, whatever the file knows.
-            turns = [entry for entry in new if entry.known_key is None and not entry.unless_known]
-            others = [entry for entry in new if entry.known_key is not None or entry.unless_known]
-            known_keys = {*self.find([key for entry in others for key in (*entry.keys, *entry.unless_known)])}
-            known_keys.update(key for entry in turns for key in entry.keys)
-            for entry in others:
-                is_new = entry.known_key is None or entry.keys[0] not in known_keys
-                if is_new and known_keys.isdisjoint(entry.unless_known):
-                    turns.append(entry)
-            self.write_later(turns)
+            self.write_later(turns + self._new_links(turns, links) if links else turns)
             return False
         # Before an alias of it.
         self.flush()
         return self._waiting.put(new) is not None
+
+    def _new_links(self, turns: Sequence[ReasoningEntry], links: Sequence[ReasoningEntry]) -> list[ReasoningEntry]:
+        """The links that the file would add. Decided now: an entry that waits is found, whatever the file knows."""
+        known_keys = {*self.find([key for entry in links for key in (*entry.keys, *entry.unless_known)])}
+        known_keys.update(key for entry in turns for key in entry.keys)
+        return [
+            entry
+            for entry in links
+            if (entry.known_key is None or entry.keys[0] not in known_keys)
+            and known_keys.isdisjoint(entry.unless_known)
+        ]
 
     def find(self, keys: Collection[bytes], caller: bytes = b"") -> dict[bytes, list[str]]:
         """The different reasonings recorded under each known key, newest first."""

@@ -102,7 +102,7 @@ def trace_turn() -> TurnTrace:
     profiler = _Profiler()
     with profiler.installed(), tempfile.TemporaryDirectory() as folder, FakeDeepSeek() as fake:
         store = ReasoningStore(Path(folder, "reasonings.sqlite3"))
-        with closing(RunningProxy(fake.url, store)) as proxy:
+        with closing(RunningProxy(fake.url, store, retry_budget=8)) as proxy:
             _play_turn(proxy, fake, "Read a.py.", nullcontext())
             # It estimates prompts whenever the process is idle: a trace has that by chance.
             proxy.server.services().counter.close()

@@ -81,6 +81,8 @@ class ChatStore(Table[Row]):
     def find(self, conversation: bytes, now: RequestOutline) -> ChatBranch | None:
         """The branch that a request belongs to; None if it begins one."""
         branches = self._branches(conversation)
+        if not branches:
+            return None
         last = nearest([branch.last for branch in branches if branch.last is not None], now)
         if last is not None:
             return next(branch for branch in branches if branch.last is last)
