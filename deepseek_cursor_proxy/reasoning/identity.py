@@ -180,7 +180,6 @@ class History(NamedTuple):
 
     keys: tuple[TurnKeys | None, ...]
     # One per message, independent of the messages before it.
-    digests: tuple[bytes, ...]
     outlines: tuple[MessageOutline, ...]
     # The thinking blocks in each message; they take no part in its digest.
     blocks: tuple[list[thinking_blocks.Block], ...]
@@ -232,10 +231,9 @@ def identify(
     # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
     unnamed = start.unnamed_chains.copy() if start.unnamed_chains is not None else None
     keys, sent_keys = list(start.keys), list(start.sent_keys)
-    digests, outlines, blocks = list(start.digests), list(start.outlines), list(start.blocks)
+    outlines, blocks = list(start.outlines), list(start.blocks)
     for message in messages[lookup.count :]:
         own = digest_message(message)
-        digests.append(own.digest)
         outlines.append(_outline(message, own.digest))
         blocks.append(own.blocks)
         keys.append(chains.add(message, own))
@@ -244,12 +242,8 @@ def identify(
         sent_keys.append(None)
         if unnamed is not None:
             unnamed.add(message, own)
-    # System prompts are rewritten in mid-chat; the first question stays.
-    opening = (own for own, message in zip(digests, messages, strict=True) if message.role != "system")
-    chat = _chat_digest(namespace, conversation, b"" if conversation else next(opening, b""))
-    history = History(
-        tuple(keys), tuple(digests), tuple(outlines), tuple(blocks), chat, chains, tuple(sent_keys), unnamed
-    )
+    chat = _chat_digest(namespace, conversation, b"" if conversation else chains.opening)
+    history = History(tuple(keys), tuple(outlines), tuple(blocks), chat, chains, tuple(sent_keys), unnamed)
     lookup.store(history)
     return history
 
@@ -257,7 +251,7 @@ def identify(
 @functools.lru_cache(256)
 def _no_history(namespace: bytes, conversation: str | None) -> History:
     chains, unnamed = _HashChains(namespace, conversation), _HashChains(namespace, None) if conversation else None
-    return History((), (), (), (), b"", chains, (), unnamed)
+    return History((), (), (), b"", chains, (), unnamed)
 
 
 @functools.lru_cache(256)
@@ -279,6 +273,8 @@ class _HashChains:
         self._namespace = namespace
         self._chat_root = _chat_root(namespace, conversation)
         self.exact = namespace
+        # The digest of the first question: system prompts are rewritten in mid-chat, and this stays.
+        self.opening = b""
         self._dialogue = self._chat_root
         # How many system messages come first; None after the first other message.
         self._prompts: int | None = 0
@@ -313,6 +309,7 @@ class _HashChains:
                     self._dialogue = digest(self._dialogue, b"another prompt")
             return None
         self._prompts = None
+        self.opening = self.opening or own.digest
         if role == "user" and not self._is_after_user and self._last_answer is not None:
             self._round_bytes = self._last_answer.size
             self._round = digest(self._chat_root, b"place", self._last_answer.digest)

@@ -7,7 +7,7 @@ Text stays as it is: `reasoning.restore` takes our thinking blocks out of it.
 import copy
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage, begins_with
+from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage, begins_with
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -55,7 +55,8 @@ def read(messages: list[Any], memory: ChatMemory = NO_MEMORY, server_api: str | 
 
 def count_known(messages: list[Any], memory: ChatMemory) -> int:
     """How many messages at the beginning of a list were read before, so that each of them has a role."""
-    return max([len(entry.items) for entry in memory.entries(_PARSE) if begins_with(messages, entry.items)], default=0)
+    entries = memory.entries(_PARSE) if len(messages) >= MIN_ITEMS else ()
+    return max([len(entry.items) for entry in entries if begins_with(messages, entry.items)], default=0)
 
 
 def read_plain(message: Any) -> Message | None:

@@ -62,7 +62,7 @@ class TestEchoes(EchoTestCase):
                     results = (T,) if calls else ()
                     found = self.store.find_turns(U, *echo, *results, U2)
                     clean = identity.identify(ME, (U, said, *results, U2))
-                    self.assertEqual(clean.digests, found.history.digests)
+                    self.assertEqual(clean.outlines, found.history.outlines)
                     self.assertEqual(clean.chains.exact, found.history.chains.exact)
                     self.assertEqual(THOUGHT, found.request.messages[1].reasoning)
                     if "before" not in name:

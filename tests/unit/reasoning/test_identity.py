@@ -212,7 +212,7 @@ class TestTurnKeys(unittest.TestCase):
         self.assertEqual(6, len({mine, *others}))
 
     def test_the_digest_of_a_message_does_not_depend_on_its_position(self) -> None:
-        one, two = (identity.identify(ME, messages).digests for messages in ((U, SAID), (system("s"), U, SAID)))
+        one, two = (identity.identify(ME, messages).outlines for messages in ((U, SAID), (system("s"), U, SAID)))
         self.assertEqual(one, two[1:])
         self.assertEqual(3, len(set(two)))
 
@@ -294,4 +294,4 @@ def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:
 def _everything(history: identity.History) -> object:
     keys = [(each.record_keys(), each.alias) if each is not None else None for each in history.keys]
     answer = history.answer_keys(assistant("yes", (ID, "read", "{}"))).record_keys()
-    return keys, history.digests, history.blocks, history.conversation, history.chains.exact, answer
+    return keys, history.outlines, history.blocks, history.conversation, history.chains.exact, answer
