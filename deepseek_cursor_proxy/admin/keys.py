@@ -20,47 +20,33 @@ if TYPE_CHECKING:
 
 
 def keys(context: AdminContext) -> dict[str, Any]:
-    services = context.services()
-    config, now = services.config, time.time()
+    services, now = context.services(), time.time()
     try:
-        limits = limits_of(services, now)
+        limits = _limits(services, now)
     except Unusable as fault:
         raise Overloaded(f"The limits cannot be read: {fault}.", retry_after=5) from None
     today = date.today().isoformat()
-    sums = {group["name"]: group for group in _sums(context, today)}
+    report = usage.report(context, {"since": today, "until": today, "by": "key"})
+    sums = {group["name"]: group for group in report["groups"]}
+
+    def row(holder: "NamedKey | KeyGroup") -> dict[str, Any]:
+        return {"name": holder.name, "note": holder.note, "limits": limits.get(holder.holder, [])}
+
+    def key_row(named: "NamedKey") -> dict[str, Any]:
+        of_key = {"group": named.group or None, "models": list(named.models), "expires_at": named.expires}
+        used = sums.get(named.name, {"requests": 0, "cost": 0.0})
+        return {**row(named), **of_key, "requests_today": used["requests"], "cost_today": used["cost"]}
+
+    config = services.config
     return {
         "now": now,
-        "currency": config.currency,
-        "groups": [
-            {**_common(group, limits), "share_reasoning": group.share_reasoning} for group in config.groups.values()
-        ],
-        "keys": [
-            {
-                **_common(named, limits),
-                "group": named.group or None,
-                "models": list(named.models),
-                "expires_at": named.expires,
-                "requests_today": sums.get(named.name, {}).get("requests", 0),
-                "cost_today": sums.get(named.name, {}).get("cost", 0.0),
-            }
-            for named in config.keys.values()
-        ],
+        "currency": report["currency"],
+        "groups": [{**row(group), "share_reasoning": group.share_reasoning} for group in config.groups.values()],
+        "keys": list(map(key_row, config.keys.values())),
     }
 
 
-def _sums(context: AdminContext, day: str) -> list[dict[str, Any]]:
-    try:
-        groups: list[dict[str, Any]] = usage.report(context, {"since": day, "until": day, "by": "key"})["groups"]
-        return groups
-    except Overloaded:
-        return []
-
-
-def _common(holder: "NamedKey | KeyGroup", limits: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    return {"name": holder.name, "note": holder.note, "limits": limits.get(holder.holder, [])}
-
-
-def limits_of(services: "Services", now: float) -> dict[str, list[dict[str, Any]]]:
+def _limits(services: "Services", now: float) -> dict[str, list[dict[str, Any]]]:
     """By holder, its limits with what is used of each; amounts of money in dollars. Raises Unusable."""
     if services.limiter is None:
         return {}

@@ -1,12 +1,9 @@
-"""GET /metrics: what `statistics` has counted, and gauges of this moment."""
+"""GET /metrics: what `statistics` has counted, and gauges of this moment. Limits of keys are in /api/keys alone."""
 
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.admin import keys
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.prometheus import (
     OPENMETRICS_END,
@@ -22,7 +19,6 @@ from deepseek_cursor_proxy.deepseek.model_names import MODELS
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage.faults import Unusable
 
 _NAME_LENGTH = 60
 
@@ -37,8 +33,7 @@ def reply(context: AdminContext, accept: str) -> HttpReply:
             statistics.reroutes.add(0, upstream.name)
         # Rendered under the lock, so that all numbers are of one moment.
         body = render(statistics.metrics(), openmetrics=openmetrics)
-    now = [*_current(context, services), *_limits(services), *_process(context)]
-    body += render(now, openmetrics=openmetrics)
+    body += render([*_current(context, services), *_process(context)], openmetrics=openmetrics)
     kind = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
     headers = (("Content-Type", kind), ("Cache-Control", "no-store"), ("Vary", "Accept"))
     return HttpReply(200, body + OPENMETRICS_END if openmetrics else body, headers)
@@ -73,20 +68,6 @@ def _current(context: AdminContext, services: Services) -> Iterator[Metric]:
     if services.shared is not None:
         help = "1 if this proxy shares its state on the engine, 0 while it goes on alone."
         yield _metric("dcp_engine_up", help, int(not services.shared.fault))
-
-
-def _limits(services: Services) -> Iterator[Metric]:
-    """The limits of named keys and groups, and what is used of each; none while that cannot be read."""
-    help = "What is used of a limit of a named key or group, in dollars, tokens or requests."
-    used = Metric("dcp_limit_used", "gauge", help, "of", "limit")
-    most = Metric("dcp_limit", "gauge", "The limits of named keys and groups.", "of", "limit")
-    with suppress(Unusable):
-        for holder, limits in keys.limits_of(services, time.time()).items():
-            for each in limits:
-                used.add(each["used"], holder, each["limit"])
-                most.add(each["most"], holder, each["limit"])
-    yield used
-    yield most
 
 
 def _limit_names(context: AdminContext) -> set[str]:

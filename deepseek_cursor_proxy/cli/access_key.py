@@ -4,7 +4,9 @@ No key is stored. With a name, a file of keys.d gets the digest: `access-key --n
 """
 
 import argparse
+import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 from deepseek_cursor_proxy.cli import questions
@@ -60,11 +62,13 @@ def _write_named(name: str, given: dict[str, str], options: dict[str, Any]) -> N
     from deepseek_cursor_proxy.config.named_keys import named_key
 
     key = new_key()
-    fields: dict[str, Any] = {"key": AccessKey.of(key).line}
-    for field, text in given.items():
-        fields[field] = [each.strip() for each in text.split(",")] if field == "models" else text
-        if field in _NUMBERS:
-            fields[field] = _number(text)
+    fields: dict[str, Any] = {"key": AccessKey.of(key).line, **given}
+    if "models" in given:
+        fields["models"] = [each.strip() for each in given["models"].split(",")]
+    for field in given.keys() & set(_NUMBERS):
+        # A text that is no number is for the parser to refuse.
+        with suppress(ValueError):
+            fields[field] = json.loads(given[field])
     named_key(f"keys.{to_toml_key(name)}", fields, "flags")
     path = expand_home(config_path(options)).parent / "keys.d" / f"{name}.toml"
     if path.exists():
@@ -79,15 +83,3 @@ def _write_named(name: str, given: dict[str, str], options: dict[str, Any]) -> N
         raise StartupError(f"cannot write {path}: {error.strerror}") from None
     print(f"{key}   the key of {name}; it is shown only once")
     print(f"Written to {path}. A running proxy reads it at SIGHUP, or when it is started again.")
-
-
-def _number(text: str) -> float | str:
-    """The number, whole if it looks so; a text that is none, for the parser to refuse."""
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -319,9 +319,8 @@ def _log_key_changes(before: ProxyConfig, after: ProxyConfig) -> None:
     if before.keys or after.keys or before.groups or after.groups:
         from deepseek_cursor_proxy.config.named_keys import describe_changes
 
-        for name in ("keys", "groups"):
-            for line in describe_changes(getattr(before, name), getattr(after, name)):
-                _log.info("%s", line)
+        for line in (*describe_changes(before.keys, after.keys), *describe_changes(before.groups, after.groups)):
+            _log.info("%s", line)
 
 
 def _changed_keys(one: ProxyConfig, other: ProxyConfig) -> list[str]:

@@ -128,7 +128,10 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
     files: list[tuple[str, Mapping[str, Any]]] = []
     for file in (path, *_key_files(path)):
         try:
-            files.append((str(file), _read_file(file) if file is path else _read_keys(file)))
+            files.append((str(file), found := _read_file(file)))
+            if file is not path and (others := found.keys() - set(_KEY_TABLES)):
+                why = f'"{quote(min(others))}" is not for a file of keys; it has [keys.NAME] alone'
+                raise StartupError(f"config: {why} ({file})")
         except StartupError as error:
             faults.append(error)
     for name, value, origin in _sources(files, environment, flags):
@@ -165,13 +168,6 @@ def _key_files(path: Path) -> list[Path]:
     if lacks_home(folder):
         return []
     return sorted(expand_home(folder).glob("*.toml"))
-
-
-def _read_keys(path: Path) -> Mapping[str, Any]:
-    settings = _read_file(path)
-    for name in settings.keys() - set(_KEY_TABLES):
-        raise StartupError(f'config: "{quote(name)}" is not for a file of keys; it has [keys.NAME] alone ({path})')
-    return settings
 
 
 def _add_names(known: Mapping[str, Any], added: Mapping[str, Any], table: str, origin: str) -> Mapping[str, Any]:

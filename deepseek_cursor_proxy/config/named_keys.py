@@ -5,7 +5,7 @@ served is decided in `access`, what a limit means in `usage/limits`.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, NamedTuple
 
@@ -29,10 +29,6 @@ class Limits(NamedTuple):
     tokens_per_minute: int | None = None
     requests_per_minute: int | None = None
     concurrent: int | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self == _NO_LIMITS
 
 
 _NO_LIMITS = Limits()
@@ -67,7 +63,7 @@ class NamedKey(NamedTuple):
 
     def toml(self) -> dict[str, Any]:
         """What was set, for `config show`."""
-        return {"key": self.keys, **_shown(self, ("name", "keys", "limits")), **_shown(self.limits)}
+        return {"key": self.keys, **_shown(self)}
 
 
 class KeyGroup(NamedTuple):
@@ -83,14 +79,15 @@ class KeyGroup(NamedTuple):
         return f"groups.{self.name}"
 
     def toml(self) -> dict[str, Any]:
-        return {**_shown(self, ("name", "limits")), **_shown(self.limits)}
+        return _shown(self)
 
 
-def _shown(values: Any, besides: Iterable[str] = ()) -> dict[str, Any]:
-    shown = {name: value for name, value in values._asdict().items() if value not in (None, "", (), False)}
-    if "expires" in shown:
+def _shown(table: "NamedKey | KeyGroup") -> dict[str, Any]:
+    shown = {**table._asdict(), **table.limits._asdict()}
+    if shown.get("expires") is not None:
         shown["expires"] = format_moment(shown["expires"])
-    return {name: value for name, value in shown.items() if name not in besides}
+    hidden = ("name", "keys", "limits")
+    return {name: value for name, value in shown.items() if name not in hidden and value not in (None, "", (), False)}
 
 
 def named_key(key: str, value: Any, origin: str) -> NamedKey:
@@ -109,15 +106,11 @@ def key_group(key: str, value: Any, origin: str) -> KeyGroup:
     return KeyGroup(name, _limits(given), **given)
 
 
-def is_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None
-
-
 def _read(key: str, value: Any, parsers: Mapping[str, EntryParser], origin: str) -> tuple[str, dict[str, Any]]:
     """The name of a table, and its fields, parsed."""
     table, _, name = key.partition(".")
     name = name.removeprefix('"').removesuffix('"')
-    if not is_name(name):
+    if not _NAME.fullmatch(name):
         allowed = "a name of letters, digits, and _ . @ - after the first, at most 64"
         raise StartupError(f"config: [{table}.{quote(name)}] is not {allowed} ({origin})")
     if not isinstance(value, Mapping):
@@ -147,47 +140,35 @@ def _models(key: str, value: Any, origin: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names)
 
 
-def _count(key: str, value: Any, origin: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-        raise refusal(key, value, f"is not a whole number from 1 to {_MOST}; leave it out for no limit", origin)
-    return value
+def _number(kind: type | tuple[type, ...], least: float, most: float, why: str) -> EntryParser:
+    def parse(key: str, value: Any, origin: str) -> Any:
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        if not (is_number and least <= value <= most):
+            raise refusal(key, value, why, origin)
+        return value if kind is int else float(value)
+
+    return parse
 
 
-def _money(key: str, value: Any, origin: str) -> float:
-    # A millionth of a dollar is a few tokens; the budgets of all keys together stay exact in 64 bits.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e-6 <= value <= 1e6:
-        raise refusal(key, value, "is not an amount from 0.000001 to 1000000 US dollars", origin)
-    return float(value)
-
-
-def _share(key: str, value: Any, origin: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise refusal(key, value, "is not a share of a budget such as 0.8", origin)
-    return float(value)
+_count = _number(int, 1, _MOST, f"is not a whole number from 1 to {_MOST}; leave it out for no limit")
+# A millionth of a dollar is a few tokens; the budgets of all keys together stay exact in 64 bits.
+_money = _number((int, float), 1e-6, 1e6, "is not an amount from 0.000001 to 1000000 US dollars")
+_share = _number((int, float), 0.01, 1, "is not a share of a budget such as 0.8")
 
 
 def _expiry(key: str, value: Any, origin: str) -> float:
-    moment = value
     try:
+        moment = value
         if isinstance(value, str):
-            text = value.strip()
-            moment = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)
-        if isinstance(moment, datetime):
-            if moment.tzinfo is None:
-                raise ValueError
-            return moment.timestamp()
-        if isinstance(moment, date):
-            return datetime.combine(moment + timedelta(1), time(), UTC).timestamp()
-        raise ValueError
-    except (ValueError, OverflowError):
+            moment = (date if len(value) == 10 else datetime).fromisoformat(value)
+        if not isinstance(moment, datetime):
+            moment = datetime.combine(moment + timedelta(1), time(), UTC)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment.timestamp()
+    except (TypeError, ValueError, OverflowError):
         allowed = "is not a date such as 2027-03-31, or a time with its zone such as 2027-03-31T18:00:00Z"
         raise refusal(key, str(value), allowed, origin) from None
-
-
-def _group(key: str, value: Any, origin: str) -> str:
-    if not isinstance(value, str) or not is_name(value):
-        raise refusal(key, value, "is not the name of a group", origin)
-    return value
 
 
 def _variable(key: str, value: Any, origin: str) -> str:
@@ -198,7 +179,7 @@ def _variable(key: str, value: Any, origin: str) -> str:
     return str(value)
 
 
-def _note(key: str, value: Any, origin: str) -> str:
+def _text(key: str, value: Any, origin: str) -> str:
     if not isinstance(value, str) or not value.isprintable() or len(value) > 200:
         raise StartupError(f"config: {key} is not one line of at most 200 characters ({origin})")
     return value
@@ -217,14 +198,14 @@ _LIMIT_FIELDS: Mapping[str, EntryParser] = {
     "requests_per_minute": _count,
     "concurrent": _count,
     "warn_at": _share,
-    "note": _note,
+    "note": _text,
 }
 _KEY_FIELDS: Mapping[str, EntryParser] = {
     "key": _keys,
     **_LIMIT_FIELDS,
     "models": _models,
     "expires": _expiry,
-    "group": _group,
+    "group": _text,
     "upstream_key_env": _variable,
 }
 _GROUP_FIELDS: Mapping[str, EntryParser] = {**_LIMIT_FIELDS, "share_reasoning": _switch}

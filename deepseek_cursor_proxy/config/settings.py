@@ -378,7 +378,6 @@ class ProxyConfig:
         _key_group,
         "[groups.lab]",
         "usd_per_month = 200",
-        "warn_at = 0.8",
     )
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.errors import ModelNotAllowed
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.tokens.estimate import estimate_roughly
-from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate
+from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate, Limiter
 
 # Less than the longest answer of any model of DeepSeek's, and more than most answers.
 _UNKNOWN_ANSWER = 4096
@@ -26,18 +26,23 @@ _BYTES_PER_TOKEN = 4
 _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-def admit_chat(named: NamedKey, request: ChatRequest, services: Services) -> Admission | None:
-    """Reserve what a generation may use; None if nothing limits it. Raises a ProxyError."""
-    _check_model(named, request.model)
+def admit_chat(
+    named: NamedKey, request: ChatRequest, services: Services, *, is_request: bool = True
+) -> Admission | None:
+    """Reserve what a generation may use; None if nothing limits it. Raises a ProxyError.
+
+    Without `is_request` it is a call for a request that was admitted, such as the description of a picture.
+    """
+    if is_request:
+        _check_model(named, request.model)
 
     def estimate() -> Estimate:
-        calls = request.choices
         output = _answer(request.params.get("max_tokens"), request.model, services)
-        candidates = services.upstreams.serving(request.model)
-        models = [(model, upstream.may_be_deepseek) for upstream, model in candidates]
+        models = [(model, upstream.may_be_deepseek) for upstream, model in services.upstreams.serving(request.model)]
+        calls = request.choices
         return Estimate(calls * estimate_roughly(request), calls * output, _price(models, services))
 
-    return _admit(named, estimate, services)
+    return _limiter(services).admit(named, services.config.groups.get(named.group), estimate, is_request=is_request)
 
 
 def admit_passthrough(named: NamedKey, body: Mapping[str, Any], size: int, services: Services) -> Admission | None:
@@ -50,26 +55,13 @@ def admit_passthrough(named: NamedKey, body: Mapping[str, Any], size: int, servi
         output = _answer(given, model, services)
         return Estimate(size // _BYTES_PER_TOKEN + 1, output, _price([(model, False)], services))
 
-    return _admit(named, estimate, services)
+    return _limiter(services).admit(named, services.config.groups.get(named.group), estimate)
 
 
-def admit_picture(named: NamedKey, request: ChatRequest, services: Services) -> Admission | None:
-    """The same for a call that describes a picture, as a part of a request that was admitted."""
-
-    def estimate() -> Estimate:
-        output = min(_answer(None, request.model, services), _answer(request.params.get("max_tokens"), "", services))
-        models = [(model, upstream.may_be_deepseek) for upstream, model in services.upstreams.serving(request.model)]
-        return Estimate(estimate_roughly(request), output, _price(models, services))
-
-    return _admit(named, estimate, services, is_request=False)
-
-
-def _admit(
-    named: NamedKey, estimate: Callable[[], Estimate], services: Services, *, is_request: bool = True
-) -> Admission | None:
+def _limiter(services: Services) -> Limiter:
+    # There is one as soon as a key has a name.
     assert services.limiter is not None
-    group = services.config.groups.get(named.group)
-    return services.limiter.admit(named, group, estimate, is_request=is_request)
+    return services.limiter
 
 
 def _check_model(named: NamedKey, model: str) -> None:

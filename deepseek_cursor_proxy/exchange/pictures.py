@@ -154,9 +154,9 @@ class PictureDescriber(NamedTuple):
             request = description_request(picture, self.model)
             images.check(request.messages)
             if self.context.named is not None:
-                from deepseek_cursor_proxy.exchange.admission import admit_picture
+                from deepseek_cursor_proxy.exchange.admission import admit_chat
 
-                admission = admit_picture(self.context.named, request, self.services)
+                admission = admit_chat(self.context.named, request, self.services, is_request=False)
             self._ask(request, reply, peer)
             content = reply.message().content
             if not isinstance(content, str) or not (described := clean_description(content)):

@@ -99,7 +99,7 @@ class Services:
     def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore, role: ProcessRole | None = None) -> "Services":
         role = role or _ALONE
         _warn_of_pictures(config)
-        client, prices = UpstreamClient(config), PriceList(config)
+        client = UpstreamClient(config)
         database, pruning = reasoning_store.database, reasoning_store.pruning
         secret = InstallationSecret(Path(database.path), given_secret(config.secret_file))
         shared = _open_shared(config, secret, reasoning_store) if config.store else None
@@ -147,8 +147,8 @@ class Services:
             key_namespaces=KeyNamespaces(database, shared.keep_first if shared is not None else None),
             picture_descriptions=PictureDescriptions(database, max_age_seconds=max_age, pruning=pruning),
             shared_calls=SharedCalls(),
-            prices=prices,
-            budget_prices=_budget_prices(config, prices),
+            prices=PriceList(config),
+            budget_prices=PriceList(config, USD),
             limiter=_limiter(config, reasoning_store, None),
             observers=_build_observers(config, request_log, ledger, sessions),
             request_log=request_log,
@@ -162,7 +162,7 @@ class Services:
     def rebuild(self, config: ProxyConfig) -> "Services":
         """The services for another configuration, which take over all that survives the change."""
         _warn_of_pictures(config)
-        access, client, prices = Access(config, self.access), UpstreamClient(config), PriceList(config)
+        access, client = Access(config, self.access), UpstreamClient(config)
         owner_key = _owner_key(config, access)
         self.sessions.reconfigure(config)
         return replace(
@@ -171,8 +171,8 @@ class Services:
             access=access,
             upstream=client,
             upstreams=Upstreams(config, self.reasoning_forms, client.call_limits, owner_key, self.upstreams),
-            prices=prices,
-            budget_prices=_budget_prices(config, prices),
+            prices=PriceList(config),
+            budget_prices=PriceList(config, USD),
             limiter=_limiter(config, self.reasoning_store, self.limiter),
             observers=_build_observers(config, self.request_log, self.ledger, self.sessions),
         )
@@ -236,10 +236,6 @@ def _limiter(config: ProxyConfig, store: ReasoningStore, former: "Limiter | None
     from deepseek_cursor_proxy.usage.limits import Limiter
 
     return Limiter(SqliteLimits(store.database))
-
-
-def _budget_prices(config: ProxyConfig, prices: PriceList) -> PriceList:
-    return prices if prices.currency == USD or not config.keys else PriceList(config, USD)
 
 
 def _owner_key(config: ProxyConfig, access: Access) -> str | None:

@@ -80,8 +80,8 @@ class Console:
         counts = len(request.messages), len(request.tools) + len(request.server_tools)
         # A stranger may send a name of megabytes.
         models = request.requested_model[:_MOST_OF_NAME], request.model[:_MOST_OF_NAME]
-        of = (event.key if events.is_name(event.key) else "", request.stream)
-        self._print("┌", event.number, _format_received, models, of, counts, event.body_bytes)
+        way = (f"{event.key} · " if events.is_name(event.key) else "") + ("stream" if request.stream else "plain")
+        self._print("┌", event.number, _format_received, models, way, counts, event.body_bytes)
         if self._verbose:
             _print_body("client sent", event.body)
 
@@ -229,16 +229,11 @@ def _report_upstream(event: events.UpstreamChanged) -> None:
 # On the log's thread …
 
 
-def _format_received(
-    models: tuple[str, str], of: tuple[str, bool], counts: tuple[int, int], size: int
-) -> tuple[str, str]:
-    """`of` is the name of the caller's key, if it has one, and whether it wants a stream."""
+def _format_received(models: tuple[str, str], way: str, counts: tuple[int, int], size: int) -> tuple[str, str]:
     model = safe_text(models[0], 60)
     name = model if models[0] == models[1] else f"{model} → {safe_text(models[1], 60)}"
-    caller, stream = of
     messages, tools = _count(counts[0], "message"), _count(counts[1], "tool")
-    parts = [name, *([caller] if caller else []), "stream" if stream else "plain", messages, tools, _size(size)]
-    return " · ".join(parts), _PLAIN
+    return f"{name} · {way} · {messages} · {tools} · {_size(size)}", _PLAIN
 
 
 def _format_restored(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import date, datetime
+from functools import lru_cache
 from typing import Unpack
 
 from deepseek_cursor_proxy.deepseek.usage import read_usage
@@ -29,7 +30,6 @@ _log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_BATCHES = 1.0
 # The average of many answers changes slowly.
 _SECONDS_BETWEEN_AVERAGES = 60.0
-_MOST_AVERAGES = 64
 
 
 class WaitingRequests(WriteBehind[RequestRecord]):
@@ -57,8 +57,8 @@ class UsageLedger(Table[RequestRecord]):
         self._has_warned = False
         # The keys of callers that got an answer in earlier runs; None until they are read.
         self._earlier_keys: frozenset[str] | None = None
-        # By model: the tokens of its usual answer, and when they were read.
-        self._usual_answers: dict[str, tuple[int, float]] = {}
+        # Clients may choose the names of models.
+        self._mean_output = lru_cache(64)(self._read_mean)
 
     def add(self, record: RequestRecord) -> None:
         """Queue the record of a request; returns at once."""
@@ -75,16 +75,12 @@ class UsageLedger(Table[RequestRecord]):
 
     def usual_answer(self, model: str) -> int:
         """How many tokens an answer of this model has on average; 0 if there is none, or the file cannot be read."""
-        known, read_at = self._usual_answers.get(model, (0, float("-inf")))
-        if time.monotonic() - read_at < _SECONDS_BETWEEN_AVERAGES:
-            return known
+        return self._mean_output(model, time.monotonic() // _SECONDS_BETWEEN_AVERAGES)
+
+    def _read_mean(self, model: str, period: float) -> int:
         with self._faults.guard("look up"):
-            known = self.rows.mean_output(model)
-        if len(self._usual_answers) >= _MOST_AVERAGES:
-            # Clients may choose the names of models.
-            self._usual_answers.clear()
-        self._usual_answers[model] = known, time.monotonic()
-        return known
+            return self.rows.mean_output(model)
+        return 0
 
     def add_picture(self, event: PictureDescribed) -> None:
         """Queue the record of a call that no client requested."""

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, starmap
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.config.named_keys import KeyGroup, Limits, NamedKey, format_moment
@@ -64,41 +64,33 @@ class Estimate(NamedTuple):
     output: int
     price: Callable[[Tokens], int | None]
 
-    @property
-    def tokens(self) -> Tokens:
-        return Tokens(0, self.prompt, self.output)
 
+class Admission(NamedTuple):
+    """The reservation of one request, to be settled once. Used by one thread at a time."""
 
-class Admission:
-    """The reservation of one request, ended once. Used by one thread at a time."""
-
-    def __init__(self, limiter: "Limiter", holders: Sequence[Holder], holds: tuple[Hold, ...], estimate: Estimate):
-        self.id = os.urandom(12).hex()
-        self.holds = holds
-        self.holders = holders
-        self._limiter = limiter
-        self._estimate = estimate
+    id: str
+    holders: Sequence[Holder]
+    holds: tuple[Hold, ...]
+    estimate: Estimate
+    limiter: "Limiter"
 
     def end(self, event: Terminal) -> None:
         """Settle what the request used, as its last event says."""
         cost = event.cost if isinstance(event, Finished) else None
         amount = round(cost.amount * BILLION) if cost is not None and cost.currency == USD else None
-        self.settle(_used_tokens(event, self._estimate), amount)
+        self.settle(_used_tokens(event, self.estimate), amount)
 
     def settle(self, tokens: Tokens | None, cost: int | None = None) -> None:
         """Settle these tokens, at this cost if it is known; None: all that was reserved."""
         if tokens is not None and cost is None:
-            cost = self._estimate.price(tokens)
+            cost = self.estimate.price(tokens)
         used = None if tokens is None else tokens.prompt + tokens.output
-        self._limiter._settle(self, [Spent(hold.counter, _amount(hold, used, cost)) for hold in self.holds])
+        self.limiter.settle(self, [Spent(hold.counter, _amount(hold, used, cost)) for hold in self.holds])
 
 
 def _amount(hold: Hold, tokens: int | None, cost: int | None) -> int:
-    if hold.counter.limit == "concurrent":
-        return 0
-    if hold.counter.limit == "requests_per_minute":
-        return 1
-    used = tokens if hold.counter.limit == "tokens_per_minute" else cost
+    known = {"concurrent": 0, "requests_per_minute": 1, "tokens_per_minute": tokens}
+    used = known.get(hold.counter.limit, cost)
     return hold.amount if used is None else used
 
 
@@ -150,14 +142,13 @@ class Limiter:
 
         Without `is_request` it is a call for a request that counts already.
         """
-        holders = [each for each in (key, group) if each is not None and not each.limits.is_empty]
+        holders = [each for each in (key, group) if each is not None and any(each.limits)]
         if not holders:
             return None
         now, found = self._now(), estimate()
         holds = _holds(holders, found, now, is_request=is_request)
-        admission = Admission(self, holders, holds, found)
-        refusal = self._reserve(admission, now)
-        if refusal is not None:
+        admission = Admission(os.urandom(12).hex(), holders, holds, found, self)
+        if (refusal := self._reserve(admission, now)) is not None:
             raise _refuse(refusal, now)
         with self._lock:
             self._running.add(admission.id)
@@ -202,14 +193,13 @@ class Limiter:
                 return
             self._outage_since, self._spare = now, Database(":memory:")
             self._spare.open()
-            known = [Spent(counter, amount) for counter, amount in self._spent.items()]
-            SqliteLimits(self._spare).settle("known", known, now)
+            SqliteLimits(self._spare).settle("known", list(starmap(Spent, self._spent.items())), now)
         _log.warning("the limits of keys are kept by this process alone, by what it knows: %s", fault)
         self._task.wake()
 
     # Settling …
 
-    def _settle(self, admission: Admission, spent: Sequence[Spent]) -> None:
+    def settle(self, admission: Admission, spent: Sequence[Spent]) -> None:
         with self._lock:
             self._running.discard(admission.id)
             if self._spare is not None:
@@ -244,15 +234,19 @@ class Limiter:
     # On the limiter's thread …
 
     def _renew(self) -> float | None:
+        # First: most requests have ended before their lease needs it, and the thread goes on for those that follow.
+        self._task.pause(_SECONDS_BETWEEN_RENEWALS)
         with self._lock:
-            ids = tuple(self._running)
+            ids, is_idle = tuple(self._running), not self._running and self._spare is None
+        if is_idle:
+            return None
         try:
             # Without ids it only finds out whether the engine can be used.
             self._store.renew(ids, self._now())
             self._write_waiting()
         except Unusable as fault:
             self._begin_outage(fault, self._now())
-        return _SECONDS_BETWEEN_RENEWALS if self._running or self._spare is not None else None
+        return 0.0
 
     def _write_waiting(self) -> None:
         """Write what waited, and count with the engine again. Raises Unusable."""
@@ -298,7 +292,7 @@ def _resets(limit: str, now: float) -> int:
 
 def _holds(holders: Sequence[Holder], estimate: Estimate, now: float, *, is_request: bool) -> tuple[Hold, ...]:
     """What a request reserves; budgets first, because waiting a minute does not help against these."""
-    holds, cost = [], estimate.price(estimate.tokens)
+    holds, cost = [], estimate.price(Tokens(0, estimate.prompt, estimate.output))
     for counter, most in chain(*(counters(holder, now) for holder in holders)):
         amount = 1
         if counter.limit in BUDGETS:
@@ -338,9 +332,5 @@ def _person(holder: str) -> str:
 
 def _words(limit: str, used: int, most: int | None = None) -> str:
     """An amount, or how much of the most: `$4.98 of $5.00`, `60 of 60`."""
-    shown = [
-        format_amount(each / BILLION, USD) if limit in BUDGETS else f"{each:,}"
-        for each in (used, most)
-        if each is not None
-    ]
-    return " of ".join(shown)
+    amounts = [each for each in (used, most) if each is not None]
+    return " of ".join(format_amount(each / BILLION, USD) if limit in BUDGETS else f"{each:,}" for each in amounts)

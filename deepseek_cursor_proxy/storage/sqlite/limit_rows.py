@@ -23,6 +23,13 @@ _COUNTER_SECONDS = 3600.0
 _SECONDS_BETWEEN_PRUNINGS = 60.0
 
 _OF_COUNTER = "holder = ? AND name = ? AND resets = ?"
+_SPENT = f"SELECT coalesce((SELECT spent FROM limit_counters WHERE {_OF_COUNTER}), 0)"
+_USED = f"{_SPENT}, coalesce(sum(amount), 0) FROM limit_holds WHERE {_OF_COUNTER} AND lapses_at > ?"
+_IS_HELD = "SELECT 1 FROM limit_holds WHERE request = ? AND lapses_at > ?"
+_HOLD = (
+    # A hold that has lapsed may still be there.
+    "INSERT OR REPLACE INTO limit_holds (holder, name, resets, request, amount, lapses_at) VALUES (?, ?, ?, ?, ?, ?)"
+)
 _ADD = (
     "INSERT INTO limit_counters (holder, name, resets, spent) VALUES (?, ?, ?, ?) "
     # A sum beyond SQLite's whole numbers would be a float, which the column refuses.
@@ -39,17 +46,14 @@ class SqliteLimits:
 
     def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
         with self._database.transaction() as connection:
-            connection.execute("DELETE FROM limit_holds WHERE lapses_at <= ?", (now,))
-            if connection.execute("SELECT 1 FROM limit_holds WHERE request = ?", (request_id,)).fetchone() is not None:
+            if connection.execute(_IS_HELD, (request_id, now)).fetchone() is not None:
                 return None
             for hold in holds:
                 used = _used(connection, hold.counter, now).total
                 if used and used + hold.amount > hold.most:
                     return Refusal(hold, used)
-            connection.executemany(
-                "INSERT INTO limit_holds (request, holder, name, resets, amount, lapses_at) VALUES (?, ?, ?, ?, ?, ?)",
-                [(request_id, *hold.counter, hold.amount, now + LEASE_SECONDS) for hold in holds],
-            )
+            lapses_at = now + LEASE_SECONDS
+            connection.executemany(_HOLD, [(*counter, request_id, amount, lapses_at) for counter, amount, _ in holds])
             return None
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
@@ -61,6 +65,7 @@ class SqliteLimits:
             totals = [int(connection.execute(_ADD, (*each.counter, each.amount)).fetchone()[0]) for each in spent]
             if abs(now - self._pruned_at) >= _SECONDS_BETWEEN_PRUNINGS:
                 self._pruned_at = now
+                connection.execute("DELETE FROM limit_holds WHERE lapses_at <= ?", (now,))
                 connection.execute("DELETE FROM settled_requests WHERE settled_at < ?", (now - SETTLED_SECONDS,))
                 connection.execute("DELETE FROM limit_counters WHERE resets < ?", (now - _COUNTER_SECONDS,))
             return totals
@@ -87,7 +92,4 @@ class SqliteLimits:
 
 
 def _used(connection: sqlite3.Connection, counter: Counter, now: float) -> Used:
-    spent = connection.execute(f"SELECT spent FROM limit_counters WHERE {_OF_COUNTER}", counter).fetchone()
-    query = f"SELECT coalesce(sum(amount), 0) FROM limit_holds WHERE {_OF_COUNTER} AND lapses_at > ?"
-    reserved = connection.execute(query, (*counter, now)).fetchone()
-    return Used(int(spent[0]) if spent is not None else 0, int(reserved[0]))
+    return Used(*connection.execute(_USED, (*counter, *counter, now)).fetchone())

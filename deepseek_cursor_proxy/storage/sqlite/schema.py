@@ -85,10 +85,9 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "spent INTEGER NOT NULL, PRIMARY KEY (holder, name, resets)) STRICT, WITHOUT ROWID",
         "CREATE TABLE limit_holds (request TEXT NOT NULL, holder TEXT NOT NULL, name TEXT NOT NULL, "
         "resets INTEGER NOT NULL, amount INTEGER NOT NULL, lapses_at REAL NOT NULL, "
-        "PRIMARY KEY (request, holder, name)) STRICT, WITHOUT ROWID",
-        # Few rows: those of requests that run. The sum of a counter must still not read all of them.
-        "CREATE INDEX limit_holds_by_counter ON limit_holds (holder, name, resets, lapses_at, amount)",
-        "CREATE INDEX limit_holds_by_lapse ON limit_holds (lapses_at)",
+        # In this order, because every request sums up the holds of its counters.
+        "PRIMARY KEY (holder, name, resets, request)) STRICT, WITHOUT ROWID",
+        "CREATE INDEX limit_holds_by_request ON limit_holds (request)",
         "CREATE TABLE settled_requests (request TEXT PRIMARY KEY, settled_at REAL NOT NULL) STRICT, WITHOUT ROWID",
         "CREATE INDEX settled_requests_by_time ON settled_requests (settled_at)",
         "CREATE TABLE key_names (name TEXT NOT NULL, base_url TEXT NOT NULL, namespace BLOB NOT NULL, "

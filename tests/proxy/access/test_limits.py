@@ -200,7 +200,7 @@ class TestBudgets(LimitsTestCase):
         self.fake._responder = respond
         self.assertEqual(200, self.ask(proxy).status)
         wait_until(lambda: ledger.rows.mean_output("deepseek-v4-pro") > 0)
-        ledger._usual_answers.clear()
+        ledger._mean_output.cache_clear()
         usual = ledger.usual_answer("deepseek-v4-pro")
         self.assertLess(usual, 100)
         self.assertEqual(200, self.ask(proxy).status)
@@ -270,13 +270,13 @@ class TestConcurrency(LimitsTestCase):
         proxy, threads = self.ann(concurrent=1), list[str]()
         limiter = proxy.server.services().limiter
         assert limiter is not None
-        settle = limiter._settle
+        settle = limiter.settle
 
         def watched(*arguments: Any) -> None:
             threads.append(threading.current_thread().name)
             settle(*arguments)
 
-        with mock.patch.object(limiter, "_settle", watched):
+        with mock.patch.object(limiter, "settle", watched):
             # So slow that the event loop waits for its pieces.
             self.fake.answer(Answer(content="x" * 400, piece=200, pause=0.03))
             self.assertEqual(200, self.ask(proxy, stream=True).status)

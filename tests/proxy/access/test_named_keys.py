@@ -100,21 +100,16 @@ class NamedKeysTest(AdminCase):
         self.assertEqual(["concurrent"], [each["limit"] for each in found["groups"][0]["limits"]])
         self.assertNotIn(ANN, str(found))
         lines = self.get(admin, "/metrics").body.decode().splitlines()
-        for line in (
-            'dcp_key_requests_total{key="ann",outcome="completed"} 1',
-            'dcp_limit{of="keys.ann",limit="usd_per_day"} 5',
-            'dcp_limit_used{of="groups.lab",limit="concurrent"} 0',
-        ):
-            self.assertIn(line, lines)
+        self.assertIn('dcp_key_requests_total{key="ann",outcome="completed"} 1', lines)
+        self.assertTrue(any(line.startswith('dcp_key_cost_total{key="ann",currency="USD"} ') for line in lines))
         [request] = self.get(admin, "/api/requests").value["requests"]
         self.assertEqual("ann", request["key"])
 
-    def test_limits_that_cannot_be_read_are_no_fault_of_the_page(self) -> None:
+    def test_limits_that_cannot_be_read_are_said_so(self) -> None:
         proxy = self.admin_proxy(keys={"ann": {"key": ANN, "usd_per_day": 5}})
         admin = self.admin(proxy)
         proxy.store.database.close()
         self.assertEqual(503, self.get(admin, "/api/keys").status)
-        self.assertEqual(200, self.get(admin, "/metrics").status)
 
     def test_no_key_of_a_client_opens_the_dashboard(self) -> None:
         admin = self.admin(self.admin_proxy(keys={"ann": {"key": ANN}}))

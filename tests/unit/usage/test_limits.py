@@ -127,6 +127,7 @@ class LimiterTest(DatabaseTestCase):
         super().setUp()
         self.now = NOW
         self.log = self.enterContext(mock.patch.object(limits, "_log"))
+        self.enterContext(mock.patch.object(limits, "_SECONDS_BETWEEN_RENEWALS", 0.0))
         # Run by the test itself.
         self.enterContext(mock.patch.object(limits.BackgroundTask, "wake"))
         self.store = BrokenStore(self.database)
