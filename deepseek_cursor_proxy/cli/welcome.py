@@ -125,7 +125,7 @@ def access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
         yield "Anyone who finds this address can use it with a DeepSeek key: set access_keys."
     yield from _owner_key_lines(config, access)
     if not config.served_keys and os.environ.get(HELD_KEY):
-        yield f"{HELD_KEY} is set but not used: without access_keys anyone who finds the address could spend it."
+        yield f"{HELD_KEY} is not used here, because each client sends its own key; with access_keys it would be."
 
 
 def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:

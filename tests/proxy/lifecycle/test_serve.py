@@ -157,7 +157,7 @@ ROUTE = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
 ONLY, PINNED, ANYBODY = "Only the keys named in", "The first key that DeepSeek", "Anyone who finds this address"
 SPENT, CLOSED = "[passthrough] is for the first key that DeepSeek accepts", "[passthrough] is closed: name the keys"
 NAMES, SHORT = "add other names to public_hosts", "short enough to guess"
-HELD, UNUSED = "DeepSeek is called with the key in DEEPSEEK_API_KEY", "DEEPSEEK_API_KEY is set but not used"
+HELD, UNUSED = "DeepSeek is called with the key in DEEPSEEK_API_KEY", "DEEPSEEK_API_KEY is not used here, because"
 OURS = "sk-a-key-that-nobody-guesses"
 
 

@@ -237,6 +237,8 @@ class TestBalance(UsageTestCase):
         terminal = mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True)
         with terminal, mock.patch("getpass.getpass", return_value="sk-typed "):
             self.assertEqual(0, self.run_command("balance")[0])
+        with terminal, mock.patch("getpass.getpass", return_value="y"):
+            self.assertIn("too short for a key", self.run_command("balance")[2])
 
     def test_without_a_key_or_with_an_odd_one_nothing_is_asked(self) -> None:
         with mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=False):

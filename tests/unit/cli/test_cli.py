@@ -545,6 +545,10 @@ class RefusalTest(CliTest):
             self.show("--config", self.models_file(target))
         self.show("--config", self.models_file("deepseek-v9"), "--model", "deepseek-v9")
 
+    def test_a_model_for_subagents_that_deepseek_does_not_have_is_refused_with_the_nearest(self) -> None:
+        self.assertIn('did you mean "deepseek-flash"?', self.refusal("--subagent-model", "deepsek-flash"))
+        self.assertEqual('"deepseek-flash"', self.show("--subagent-model", "deepseek-flash")["subagent_model"][0])
+
     def test_a_models_entry_may_name_any_model_of_another_host(self) -> None:
         for url in ("https://openrouter.ai/api/v1", "https://notdeepseek.com", "http://127.0.0.1:1"):
             self.show("--config", self.models_file("vendor/deepseek-v4"), "--base-url", url)

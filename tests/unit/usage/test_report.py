@@ -69,7 +69,7 @@ class TestReport(ReportTestCase):
         flash, pro = (prices.cost(name, tokens, NOON) for name in ("deepseek-flash", "deepseek-v4-pro"))
         assert flash is not None
         assert pro is not None
-        for asked in ("deepseek-v4-pro", "DeepSeek-V4-Pro-max", "deepseek-flash", "claude-haiku-4-5", "", "gpt"):
+        for asked in ("deepseek-v4-pro", "DeepSeek-V4-Pro-max", "deepseek-flash-max", "claude-haiku-4-5", "", "gpt"):
             self.add(1, requested_model=asked, model="deepseek-flash", tokens=tokens, cost=flash)
         self.add(1, requested_model="deepseek-v4-pro", model="deepseek-flash", tokens=tokens, cost=None)
         self.add(1, requested_model="deepseek-v4-pro", model="deepseek-flash", tokens=tokens, cost=cost(1.0, "CNY"))

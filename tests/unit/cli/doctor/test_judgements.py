@@ -105,6 +105,11 @@ class ListenersTest(unittest.TestCase):
         self.assertIn("(Permission denied)", self.check_port(80, denied).text)
         self.assertIn("--port 9000", self.check_port(65535, taken).remedy)
 
+    def test_the_port_that_is_suggested_is_free_and_not_that_of_the_dashboard(self) -> None:
+        taken = OSError(errno.EADDRINUSE, "in use")
+        with mock.patch("socket.create_server", side_effect=(taken, mock.DEFAULT)):
+            self.assertEqual(9003, listeners.free_port(ProxyConfig(port=9000, admin_port=9001)))
+
     def test_a_dashboard_with_a_key_of_the_settings_is_good(self) -> None:
         facts = AdminFacts(Path("admin.key"), "set", url="http://127.0.0.1:1", is_proven=True, status=401)
         rows = [
