@@ -60,14 +60,7 @@ def _limits(services: "Services", now: float) -> dict[str, list[dict[str, Any]]]
     for (counter, most), (spent, reserved) in zip(found, used, strict=True):
         is_money = counter.limit in BUDGETS
         unit = BILLION if is_money else 1
-        limits.setdefault(counter.holder, []).append(
-            {
-                "limit": counter.limit,
-                "used": (spent + reserved) / unit,
-                "reserved": reserved / unit,
-                "most": most / unit,
-                "is_money": is_money,
-                "resets_at": counter.resets or None,
-            }
-        )
+        kind = {"limit": counter.limit, "is_money": is_money, "resets_at": counter.resets or None}
+        figures = {"used": (spent + reserved) / unit, "reserved": reserved / unit, "most": most / unit}
+        limits.setdefault(counter.holder, []).append({**kind, **figures})
     return limits

@@ -21,6 +21,8 @@ from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate, Lim
 
 # Less than the longest answer of any model of DeepSeek's, and more than most answers.
 _UNKNOWN_ANSWER = 4096
+# More than any model writes; a client may ask another upstream for any number.
+_LONGEST_ANSWER = 10**6
 # Of JSON; the body of another upstream is not read.
 _BYTES_PER_TOKEN = 4
 _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -76,7 +78,7 @@ def _check_model(named: NamedKey, model: str) -> None:
 
 def _answer(max_tokens: object, model: str, services: Services) -> int:
     if type(max_tokens) is int and max_tokens > 0:
-        return max_tokens
+        return min(max_tokens, _LONGEST_ANSWER)
     return services.ledger.usual_answer(model) or _UNKNOWN_ANSWER
 
 

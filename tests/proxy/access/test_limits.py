@@ -183,6 +183,12 @@ class TestBudgets(LimitsTestCase):
         reply = self.ask(proxy, model=PASSED)
         self.assertEqual((403, "price_unknown"), (reply.status, reply.value["error"]["code"]))
 
+    def test_a_length_beyond_any_model_is_no_fault_of_the_proxy(self) -> None:
+        proxy = self.ann(usd_per_day=0.5, tokens_per_minute=10)
+        for model in (PASSED, "deepseek-v4-pro"):
+            self.assertNotEqual(500, self.ask(proxy, model=model, max_tokens=10**30).status)
+        self.assertEqual(1, len(self.other.seen))
+
     def test_several_choices_reserve_and_spend_as_many_answers(self) -> None:
         proxy = self.ann(usd_per_day=0.0015)
         self.assertEqual(200, self.ask(proxy, max_tokens=1000).status)
