@@ -149,7 +149,7 @@ class Services:
             shared_calls=SharedCalls(),
             prices=PriceList(config),
             budget_prices=PriceList(config, USD),
-            limiter=_limiter(config, reasoning_store, None),
+            limiter=_limiter(config, reasoning_store, None, shared),
             observers=_build_observers(config, request_log, ledger, sessions),
             request_log=request_log,
             sessions=sessions,
@@ -173,7 +173,7 @@ class Services:
             upstreams=Upstreams(config, self.reasoning_forms, client.call_limits, owner_key, self.upstreams),
             prices=PriceList(config),
             budget_prices=PriceList(config, USD),
-            limiter=_limiter(config, self.reasoning_store, self.limiter),
+            limiter=_limiter(config, self.reasoning_store, self.limiter, self.shared),
             observers=_build_observers(config, self.request_log, self.ledger, self.sessions),
         )
 
@@ -228,14 +228,21 @@ def _open_shared(config: ProxyConfig, secret: InstallationSecret, reasonings: Re
     return shared
 
 
-def _limiter(config: ProxyConfig, store: ReasoningStore, former: "Limiter | None") -> "Limiter | None":
+def _limiter(
+    config: ProxyConfig, store: ReasoningStore, former: "Limiter | None", shared: "SharedState | None"
+) -> "Limiter | None":
     if former is not None or not config.keys:
         return former
     # Only here: a proxy without named keys starts faster without.
     from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
     from deepseek_cursor_proxy.usage.limits import Limiter
 
-    return Limiter(SqliteLimits(store.database))
+    own = SqliteLimits(store.database)
+    if shared is None:
+        return Limiter(own)
+    from deepseek_cursor_proxy.storage.shared.limits import SharedLimits
+
+    return Limiter(SharedLimits(shared, own))
 
 
 def _owner_key(config: ProxyConfig, access: Access) -> str | None:

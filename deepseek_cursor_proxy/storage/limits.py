@@ -17,8 +17,6 @@ process has reserved is free again.
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from deepseek_cursor_proxy.storage.faults import Unusable
-
 # After this time without `renew` a reservation no longer counts.
 LEASE_SECONDS = 20.0
 # A request that is settled again within this time is recognised.
@@ -62,10 +60,6 @@ class Refusal(NamedTuple):
 
     hold: Hold
     used: int
-
-
-class BudgetUnknown(Unusable):
-    """Several proxies share the budget, and what they have spent cannot be asked."""
 
 
 class LimitStore(Protocol):

@@ -200,13 +200,13 @@ def _settle_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[in
     return totals
 
 
-def _renew_limits(call: Call, keys: list[bytes], words: list[bytes]) -> int:
+def _renew_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int]:
     limits, now, lease = _Limits(call, keys[0]), float(words[0]), int(words[1])
     for request in words[2:]:
         for counter in limits.counters(request):
             if (amount := limits.held(request, counter, now)) is not None:
                 limits.hold(request, counter, amount, now + lease)
-    return 1
+    return [1]
 
 
 def _used_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int]:

@@ -223,7 +223,7 @@ for at = 3, #ARGV do
     if amount then hold(ARGV[at], counter, amount, now + ARGV[2]) end
   end
 end
-return 1
+return {1}
 """
 )
 

@@ -86,20 +86,24 @@ class Backlog(Table[BacklogEntry]):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._has_rows = True
+        self._added = 0
 
     def __bool__(self) -> bool:
         return self._has_rows or bool(self._waiting)
 
     def add(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> None:
+        self._added += 1
         self._has_rows = True
         self.write(BacklogEntry(NAMES[script], key, _pack(arguments)))
+        # Again: `oldest` may have read the file just before.
+        self._has_rows = True
 
     def oldest(self) -> list[tuple[tuple[int, float], BacklogEntry]]:
         """The oldest entries, each with its number and time. Raises Unusable."""
-        self._has_rows = False
+        added = self._added
         entries = self.rows.oldest(_BATCH)
-        # Not set back to False here: a worker may have added an entry since.
-        self._has_rows = self._has_rows or bool(entries)
+        if not entries and added == self._added:
+            self._has_rows = False
         return entries
 
 

@@ -70,15 +70,6 @@ class SqliteLimits:
                 connection.execute("DELETE FROM limit_counters WHERE resets < ?", (now - _COUNTER_SECONDS,))
             return totals
 
-    def adopt(self, totals: Sequence[Spent]) -> None:
-        """Take over what counters have spent in all, as another engine counts it."""
-        with self._database.transaction() as connection:
-            connection.executemany(
-                "INSERT INTO limit_counters (holder, name, resets, spent) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (holder, name, resets) DO UPDATE SET spent = excluded.spent",
-                [(*counter, min(total, 2**63 - 1)) for counter, total in totals],
-            )
-
     def renew(self, request_ids: Sequence[str], now: float) -> None:
         with self._database.transaction() as connection:
             connection.executemany(

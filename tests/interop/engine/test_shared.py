@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.laws.test_protocols import CALLERS, Visible
-from tests.proxy.shared import test_several_proxies
+from tests.proxy.shared import test_several_proxies, test_shared_limits
 from tests.support.generated_conversations import APIS, Conversation
 from tests.unit.storage.shared import test_limits, test_reasonings, test_responses
 
@@ -75,6 +75,7 @@ TestReasoningsOnAServer = type(
 )
 TestResponsesOnAServer = type("TestResponsesOnAServer", (OnAServer, test_responses.TestSharedResponses), _RESPONSES)
 TestLimitsOnAServer = type("TestLimitsOnAServer", (OnAServer, test_limits.TestSharedLimits), _LIMITS)
+TestBudgetsOnAServer = type("TestBudgetsOnAServer", (OnAServer, test_shared_limits.TestSharedLimits), {})
 TestReasoningsOnACluster = type(
     "TestReasoningsOnACluster", (OnACluster, test_reasonings.TestSharedReasonings), _REASONINGS
 )

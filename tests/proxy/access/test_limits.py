@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest import mock
@@ -61,7 +61,7 @@ class LimitsTestCase(SocketTestCase):
         self.enterContext(mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": "sk-held-by-the-proxy"}))
         self.other, self.to_other = self.route()
 
-    def limited(self, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
+    def limited(self, store: ReasoningStore | None = None, /, **settings: Any) -> RunningProxy:
         """A proxy whose clock of limits stands still."""
         known = {"prices": PRICES, "passthrough": {PASSED: self.to_other}}
         proxy = self.proxy(store, **{**known, **settings})
@@ -82,6 +82,28 @@ class LimitsTestCase(SocketTestCase):
         assert services.limiter is not None
         [counter] = [each for each, _ in counters(services.config.keys[name], NOW) if each.limit == limit]
         return services.limiter.usage([counter])[0]
+
+    def assert_fifty_spend_a_budget_for_ten_once(self, proxies: Sequence[RunningProxy]) -> None:
+        """Fifty requests at once to proxies that share a budget of ten thousand tokens."""
+        go_on = threading.Event()
+
+        def respond(_: Any) -> Answer:
+            go_on.wait(PATIENCE)
+            return Answer(content="x" * 2000)
+
+        self.fake._responder = respond
+        replies: list[RawReply] = []
+
+        def ask(number: int) -> None:
+            replies.append(self.ask(proxies[number % len(proxies)], max_tokens=1000))
+            if sum(reply.status == 429 for reply in replies) == 40:
+                go_on.set()
+
+        run_at_once(ask, range(50))
+        self.assertEqual([10, 40], [sum(reply.status == status for reply in replies) for status in (200, 429)])
+        self.assertEqual(10, len(self.fake.seen))
+        tokens = sum(reply.value["usage"]["completion_tokens"] for reply in replies if reply.status == 200)
+        self.assertEqual(Used(tokens * BILLION // 10**6), self.used(proxies[0], "usd_per_day"))
 
     def calls(self) -> int:
         return len(self.fake.seen) + len(self.other.seen)
@@ -158,25 +180,7 @@ class TestBudgets(LimitsTestCase):
             self.limited(store, keys=keys),
             self.limited(ReasoningStore(self.folder / "store.sqlite3"), keys=keys),
         ]
-        go_on = threading.Event()
-
-        def respond(_: Any) -> Answer:
-            go_on.wait(PATIENCE)
-            return Answer(content="x" * 2000)
-
-        self.fake._responder = respond
-        replies: list[RawReply] = []
-
-        def ask(number: int) -> None:
-            replies.append(self.ask(proxies[number % 2], max_tokens=1000))
-            if sum(reply.status == 429 for reply in replies) == 40:
-                go_on.set()
-
-        run_at_once(ask, range(50))
-        self.assertEqual([10, 40], [sum(reply.status == status for reply in replies) for status in (200, 429)])
-        self.assertEqual(10, len(self.fake.seen))
-        tokens = sum(reply.value["usage"]["completion_tokens"] for reply in replies if reply.status == 200)
-        self.assertEqual(Used(tokens * BILLION // 10**6), self.used(proxies[0], "usd_per_day"))
+        self.assert_fifty_spend_a_budget_for_ten_once(proxies)
 
     def test_a_model_without_a_price_is_refused_to_a_key_with_a_budget(self) -> None:
         proxy = self.limited(keys={"ann": {"key": ANN, "usd_per_day": 5}}, prices={})

@@ -1,6 +1,7 @@
 import random
 
-from deepseek_cursor_proxy.storage.limits import BudgetUnknown, Counter, Hold, Spent
+from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.limits import Counter, Hold, Spent, Used
 from deepseek_cursor_proxy.storage.shared.limits import SharedLimits
 from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
 from tests.support.shared_engine import EngineTestCase
@@ -18,12 +19,10 @@ class TestSharedLimits(EngineTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.now = 1_000_000_000.0
-        self.monotonic = 0.0
 
-    def limits(self, name: str = "one", grace: float = 30.0) -> SharedLimits:
+    def limits(self, name: str = "one") -> SharedLimits:
         instance = self.instance(name)
-        own = SqliteLimits(instance.reasonings.database)
-        return SharedLimits(instance.state, own, grace, lambda: self.monotonic)
+        return SharedLimits(instance.state, SqliteLimits(instance.reasonings.database))
 
     def test_two_instances_return_what_one_file_returns_after_any_sequence_of_calls(self) -> None:
         alone = SqliteLimits(self.instance("alone").reasonings.database)
@@ -59,33 +58,31 @@ class TestSharedLimits(EngineTestCase):
         run_at_once(ask, range(50))
         self.assertEqual(10, len(admitted))
 
-    def test_without_the_engine_an_instance_goes_on_with_what_it_knows_for_a_while(self) -> None:
-        one, two = self.limits("one"), self.limits("two")
-        one.settle("1", [Spent(DAY, 60)], self.now)
-        two.settle("2", [Spent(DAY, 30)], self.now)
-        self.engine.stop()
-        refusal = two.reserve("3", [Hold(DAY, 11, 100)], self.now)
-        assert refusal is not None
-        self.assertEqual(90, refusal.used)
-        self.assertIsNone(two.reserve("4", [Hold(DAY, 10, 100)], self.now))
-        self.monotonic += 31
-        with self.assertRaises(BudgetUnknown):
-            two.reserve("5", [Hold(DAY, 1, 100)], self.now)
-        self.assertIsNone(two.reserve("6", [Hold(MINUTE, 1, 10), Hold(SLOT, 1, 2)], self.now))
-
-    def test_what_was_spent_without_the_engine_counts_once_when_it_is_back(self) -> None:
+    def test_without_the_engine_nothing_is_reserved_and_what_was_spent_counts_once(self) -> None:
         one, two = self.limits("one"), self.limits("two")
         self.assertIsNone(one.reserve("1", [Hold(DAY, 50, 100)], self.now))
         self.engine.stop()
-        self.assertEqual([40], one.settle("1", [Spent(DAY, 40)], self.now))
-        self.assertIsNone(one.settle("1", [Spent(DAY, 40)], self.now))
+        for call in (
+            lambda: one.reserve("2", [Hold(DAY, 1, 100)], self.now),
+            lambda: one.renew((), self.now),
+            lambda: one.usage([DAY], self.now),
+            lambda: one.settle("1", [Spent(DAY, 40)], self.now),
+            # Tried again, as the Limiter does.
+            lambda: one.settle("1", [Spent(DAY, 40)], self.now),
+        ):
+            with self.assertRaises(Unusable):
+                call()
         self.engine.start()
         self.wait_until_shared()
-        self.assertEqual(40, two.usage([DAY], self.now)[0].total)
-        self.assertIsNone(two.reserve("2", [Hold(DAY, 60, 100)], self.now))
+        self.assertEqual([Used(40)], two.usage([DAY], self.now))
+        self.assertIsNone(one.settle("1", [Spent(DAY, 40)], self.now))
+        self.assertEqual([Used(40)], two.usage([DAY], self.now))
 
-    def test_a_slot_that_is_taken_is_still_taken_without_the_engine(self) -> None:
-        one = self.limits("one")
-        self.assertIsNone(one.reserve("1", [Hold(SLOT, 1, 1)], self.now))
-        self.engine.stop()
-        self.assertIsNotNone(one.reserve("2", [Hold(SLOT, 1, 1)], self.now))
+    def test_an_instance_with_another_secret_counts_in_its_file(self) -> None:
+        self.limits("one").settle("1", [Spent(DAY, 40)], self.now)
+        instance = self.instance("other", secret=b"x" * 32)
+        alone = SharedLimits(instance.state, SqliteLimits(instance.reasonings.database))
+        self.assertIsNone(alone.reserve("2", [Hold(DAY, 10, 100)], self.now))
+        alone.renew(["2"], self.now)
+        self.assertEqual([5], alone.settle("2", [Spent(DAY, 5)], self.now))
+        self.assertEqual([Used(5)], alone.usage([DAY], self.now))

@@ -1,0 +1,50 @@
+"""The limits of named keys behind several proxies, which count on one engine."""
+
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.shared import state
+from deepseek_cursor_proxy.usage import limits
+from tests.fake_deepseek import Answer
+from tests.proxy.access.test_limits import ANN, NOW, LimitsTestCase
+from tests.support.harness import RunningProxy
+from tests.support.polling import wait_until
+from tests.support.shared_engine import SECRET, EngineTestCase
+
+BUDGET: Any = {"ann": {"key": ANN, "usd_per_day": 0.01, "requests_per_minute": 1000}}
+
+
+class TestSharedLimits(EngineTestCase, LimitsTestCase):
+    def proxies(self, count: int) -> list[RunningProxy]:
+        secret = self.place / "secret"
+        secret.write_text(SECRET.hex())
+        # Fifty at once on a small machine: the stand-in is slower than a server.
+        self.enterContext(mock.patch.object(state, "_READ_SECONDS", 5.0))
+        self.enterContext(mock.patch.object(state, "_WRITE_SECONDS", 5.0))
+        settings: Any = {"keys": BUDGET, "store": self.engine.url, "secret_file": secret}
+        paths = [self.place / f"{number}.sqlite3" for number in range(count)]
+        return [self.limited(ReasoningStore(path), **settings) for path in paths]
+
+    def test_three_proxies_spend_a_budget_once(self) -> None:
+        self.assert_fifty_spend_a_budget_for_ten_once(self.proxies(3))
+
+    def test_without_the_engine_a_key_with_a_budget_is_served_for_a_while_and_then_asked_to_wait(self) -> None:
+        one, two = self.proxies(2)
+        self.fake._responder = lambda _: Answer(content="x" * 8000)
+        self.assertEqual(200, self.ask(one, max_tokens=2000).status)
+        spent = self.used(two, "usd_per_day").spent
+        self.assertGreater(spent, 0)
+        self.engine.stop()
+        self.assertEqual(200, self.ask(one, max_tokens=1000).status)
+        limiter = one.server.services().limiter
+        assert limiter is not None
+        limiter._now = lambda: NOW + limits.GRACE_SECONDS + 1
+        reply = self.ask(one, max_tokens=1000)
+        self.assertEqual((503, True), (reply.status, "retry-after" in reply.headers))
+        self.assertIn("The key is fine", reply.value["error"]["message"])
+        self.engine.start()
+        wait_until(lambda: not one.server.services().shared.fault)  # type: ignore[union-attr]
+        limiter._renew()
+        wait_until(lambda: self.used(two, "usd_per_day").spent > spent)
+        self.assertEqual(200, self.ask(one, max_tokens=1000).status)
