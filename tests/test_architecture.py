@@ -52,8 +52,8 @@ DIRECTIONS = {
     "cli.demo": "reasoning server storage",
     "cli.setup": "deepseek storage usage.prices",
     "cli.doctor": "access admin cli.demo cli.setup deepseek net storage upstream usage",
-    "cli": "access admin cli.demo cli.doctor cli.service cli.setup cli.tunnel deepseek net observers server sessions "
-    + "storage tokens upstream usage usage.prices",
+    "cli": "access admin cli.demo cli.doctor cli.service cli.setup cli.tunnel deepseek net observers reasoning server "
+    + "sessions storage tokens upstream usage usage.prices",
     # Files of the top level that are not open to all.
     "access": "http1",
     "reasoning_store": "storage",

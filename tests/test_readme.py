@@ -31,7 +31,7 @@ PRINT_SETTINGS = 'python -c "from deepseek_cursor_proxy.config import loaded_con
 
 # Flags that are no settings.
 OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--new", "--version", "--help"}
-OTHER_FLAGS |= {"--today", "--week", "--month", "--since", "--by", "--csv"}
+OTHER_FLAGS |= {"--from-secret", "--today", "--week", "--month", "--since", "--by", "--csv"}
 OTHER_FLAGS |= {"--usd-per-day", "--usd-per-month", "--concurrent", "--group", "--expires"}
 OTHER_FLAGS |= {"--quick", "--json", "--against", "--upstream-port"}
 OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}

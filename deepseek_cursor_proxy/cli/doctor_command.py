@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.doctor import listeners, privacy, this_machine, tool_round, upstreams
+from deepseek_cursor_proxy.cli.doctor import engine, listeners, privacy, this_machine, tool_round, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import (
     Finding,
     Level,
@@ -109,7 +109,7 @@ def table(subject: Subject) -> list[Check]:
     config = subject.config
     disk = "check the disk; unmount a network drive that does not answer, or choose another place"
     local = "stop what holds the port and does not answer"
-    network = "check the network, and restart the tunnel"
+    network = "check the network, and restart what does not answer"
     # The simulated DeepSeek answers at once, a real one may think, three times.
     seconds, retry = (120.0, "try again in a moment") if subject.is_live else (20.0, _REPORT)
     # fmt: off
@@ -120,6 +120,7 @@ def table(subject: Subject) -> list[Check]:
         Check(listeners.PORT, listeners.check_port, 8.0, f"port {config.port}", local),
         Check(listeners.DASHBOARD, listeners.check_dashboard, 5.0, "admin.key", disk),
         Check(this_machine.STORE, this_machine.check_store, 10.0, str(config.reasoning_content_path), disk),
+        *([Check(engine.ENGINE, engine.check, 8.0, "the engine", network)] if config.store else ()),
         *(
             Check(
                 upstream.name(upstreams.UPSTREAM), partial(upstreams.check, upstream), 15.0, upstream.origin.host,

@@ -48,8 +48,8 @@ class _Rows:
                 found.append((id, seal))
         return found
 
-    def with_seal(self, key: bytes, seal: bytes, last: int = -1) -> bytes | None:
-        return next((id for id, own in self.find(key, last) if own == seal), None) if key and seal else None
+    def with_seal(self, key: bytes, seal: bytes) -> bytes | None:
+        return next((id for id, own in self.find(key) if own == seal), None) if key and seal else None
 
     def add(self, key: bytes, id: bytes) -> None:
         added = self.call("ZADD", self.base + b"k" + key, "NX", id, id)
@@ -63,10 +63,10 @@ class _Rows:
 
     def write(self, text: bytes, previous: bytes, extends: bytes, keys: list[bytes]) -> None:
         seal = text[:16]
-        id, alike = self.with_seal(extends, seal, 15), []
+        id, alike = self.with_seal(extends, seal), []
         if id is None:
             alike = self.find(keys[0], 15)
-            id = self.with_seal(keys[0], previous, 15)
+            id = self.with_seal(keys[0], previous)
             if id is None and alike and alike[0][1] == seal:
                 id = alike[0][0]
         if id is None:

@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 
 from deepseek_cursor_proxy.storage.entries import ReasoningEntry
 from deepseek_cursor_proxy.storage.shared.scripts import FIND_REASONINGS, RECORD_REASONINGS
-from deepseek_cursor_proxy.storage.shared.state import SEAL_BYTES, SharedState, prefix
+from deepseek_cursor_proxy.storage.shared.state import SEAL_BYTES, Sealer, SharedState, prefix
 
 # No reasoning is longer (`storage.reasonings`).
-_MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES = 16 * 1024 * 1024
 
 
 class SharedReasonings:
@@ -25,14 +25,8 @@ class SharedReasonings:
 
     def record(self, caller: bytes, entries: Sequence[ReasoningEntry]) -> bool:
         """Write entries of a caller. True if the engine has them, False if they wait for it in the backlog."""
-        seal = self._state.sealer(caller).seal_bytes
-        words: list[bytes] = []
-        for entry in entries:
-            previous = b"" if entry.previous is None else seal(entry.previous)[:SEAL_BYTES]
-            words += (seal(entry.text), previous, entry.extends or b"", entry.known_key or b"")
-            words += (b"%d" % len(entry.keys), b"%d" % len(entry.unless_known), *entry.keys, *entry.unless_known)
-        mark = os.urandom(8)
-        return self._state.write(RECORD_REASONINGS, prefix(caller), (mark, self._seconds, *words)) is not None
+        words = (os.urandom(8), self._seconds, *entry_words(entries, self._state.sealer(caller)))
+        return self._state.write(RECORD_REASONINGS, prefix(caller), words) is not None
 
     def find(self, caller: bytes, keys: Collection[bytes]) -> list[tuple[bytes, bytes]] | None:
         """Key and text of what the engine has under these keys, newest first for each; None if it does not answer."""
@@ -46,7 +40,17 @@ class SharedReasonings:
             assert isinstance(id, bytes)
             assert isinstance(sealed, bytes)
             if sealed:
-                texts[id] = sealer.open_bytes(sealed, _MOST_BYTES)
+                texts[id] = sealer.open_bytes(sealed, MOST_BYTES)
             if (text := texts[id]) is not None:
                 found.append((names[at], text))
         return found
+
+
+def entry_words(entries: Sequence[ReasoningEntry], sealer: Sealer) -> list[bytes]:
+    """Entries of one caller as RECORD_REASONINGS gets them."""
+    words: list[bytes] = []
+    for entry in entries:
+        previous = b"" if entry.previous is None else sealer.seal_bytes(entry.previous)[:SEAL_BYTES]
+        words += (sealer.seal_bytes(entry.text), previous, entry.extends or b"", entry.known_key or b"")
+        words += (b"%d" % len(entry.keys), b"%d" % len(entry.unless_known), *entry.keys, *entry.unless_known)
+    return words

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection
 
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.entries import ResponseChange, ResponseRow
+from deepseek_cursor_proxy.storage.resp.protocol import Reply
 from deepseek_cursor_proxy.storage.shared.scripts import (
     CHANGE_RESPONSE,
     FAIL_RESPONSE,
     FIND_RESPONSE,
     RENEW_RESPONSE,
 )
-from deepseek_cursor_proxy.storage.shared.state import SharedState, prefix
+from deepseek_cursor_proxy.storage.shared.state import Sealer, SharedState, prefix
 
 DELETED = "deleted"
 _LEASE_SECONDS = 20
@@ -48,35 +49,23 @@ class SharedResponses:
 
     def change(self, change: ResponseChange) -> bool | None:
         """Make a change. True if a row was replaced, deleted or inserted; None if it waits for the engine."""
-        row = change.row
-        words = [b"delete" if row is None else b"put" if change.may_insert else b"update", self._seconds]
-        if row is not None:
-            seal = self._state.sealer(change.caller).seal_bytes
-            lease = _LEASE_SECONDS if row.is_unfinished else 0
-            words += [b"%d" % lease, row.status.encode(), repr(row.created_at).encode(), seal(row.body)]
-            words += [seal(row.input), b"" if row.events is None else seal(row.events)]
-            if lease:
-                self._renewer.wake()
-        reply = self._state.write(CHANGE_RESPONSE, _key(change.caller, change.id), words)
+        words = change_words(change, self._seconds, self._state.sealer(change.caller))
+        if change.row is not None and change.row.is_unfinished:
+            self._renewer.wake()
+        reply = self._state.write(CHANGE_RESPONSE, response_key(change.caller, change.id), words)
         return None if reply is None else reply == 1
 
     def find(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None:
         """The row, with the status DELETED if it was deleted; None if the engine has none or does not answer."""
         if not id.isascii():
             return None
-        reply = self._state.read(FIND_RESPONSE, _key(caller, id), [b"1" if with_events else b"0"])
-        match reply:
-            case [bytes(status), bytes(created), bytes(body), bytes(items), bytes(events), int(has_lapsed)]:
-                sealer = self._state.sealer(caller)
-                parts = [sealer.open_bytes(part, _MOST_BYTES) if part else None for part in (body, items, events)]
-                row = ResponseRow(
-                    caller, id, status.decode(), float(created or 0), parts[0] or b"", parts[1] or b"", parts[2]
-                )
-                if has_lapsed and (caller, id) not in self._in_work():
-                    row = row._replace(status="failed", body=self._failed_body(row.body))
-                    self._state.read(FAIL_RESPONSE, _key(caller, id), [sealer.seal_bytes(row.body)])
-                return row if row.status == DELETED or row.body else None
-        return None
+        sealer = self._state.sealer(caller)
+        reply = self._state.read(FIND_RESPONSE, response_key(caller, id), [b"1" if with_events else b"0"])
+        row = read_row(reply, caller, id, sealer)
+        if row is not None and isinstance(reply, list) and reply[-1] == 1 and (caller, id) not in self._in_work():
+            row = row._replace(status="failed", body=self._failed_body(row.body))
+            self._state.read(FAIL_RESPONSE, response_key(caller, id), [sealer.seal_bytes(row.body)])
+        return row
 
     def close(self) -> None:
         self._renewer.close()
@@ -84,9 +73,31 @@ class SharedResponses:
     def _renew(self) -> float | None:
         self._renewer.pause(_SECONDS_BETWEEN_RENEWALS)
         for caller, id in self._in_work():
-            self._state.read(RENEW_RESPONSE, _key(caller, id), [b"%d" % _LEASE_SECONDS])
+            self._state.read(RENEW_RESPONSE, response_key(caller, id), [b"%d" % _LEASE_SECONDS])
         return 0.0 if self._in_work() else None
 
 
-def _key(caller: bytes, id: str) -> bytes:
+def response_key(caller: bytes, id: str) -> bytes:
     return prefix(caller) + b"s" + id.encode()
+
+
+def change_words(change: ResponseChange, seconds: bytes, sealer: Sealer) -> list[bytes]:
+    """A change as CHANGE_RESPONSE gets it."""
+    row = change.row
+    if row is None:
+        return [b"delete", seconds]
+    lease = _LEASE_SECONDS if row.is_unfinished else 0
+    words = [b"put" if change.may_insert else b"update", seconds, b"%d" % lease, row.status.encode()]
+    sealed = (sealer.seal_bytes(part) if part is not None else b"" for part in (row.body, row.input, row.events))
+    return [*words, repr(row.created_at).encode(), *sealed]
+
+
+def read_row(reply: Reply, caller: bytes, id: str, sealer: Sealer) -> ResponseRow | None:
+    """The row in a reply to FIND_RESPONSE; None if there is none, or it cannot be opened."""
+    match reply:
+        case [bytes(status), bytes(created), bytes(body), bytes(items), bytes(events), int()]:
+            parts = [sealer.open_bytes(part, _MOST_BYTES) if part else None for part in (body, items, events)]
+            opened = (parts[0] or b"", parts[1] or b"", parts[2])
+            row = ResponseRow(caller, id, status.decode(), float(created or 0), *opened)
+            return row if row.status == DELETED or row.body else None
+    return None

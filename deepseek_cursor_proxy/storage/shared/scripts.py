@@ -79,10 +79,10 @@ while at <= #ARGV do
     end
   end
   if is_wanted then
-    local id, alike = extends ~= '' and with_seal(rows(extends, 15), seal), {}
+    local id, alike = extends ~= '' and with_seal(rows(extends, -1), seal), {}
     if not id then
       alike = rows(keys[1], 15)
-      id = previous ~= '' and with_seal(alike, previous)
+      id = previous ~= '' and with_seal(rows(keys[1], -1), previous)
       if not id and alike[1] and alike[1][2] == seal then id = alike[1][1] end
     end
     if not id then

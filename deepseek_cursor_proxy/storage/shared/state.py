@@ -15,7 +15,7 @@ import hmac
 import logging
 import re
 import struct
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -54,6 +54,12 @@ _LATER = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
 def prefix(caller: bytes) -> bytes:
     """The beginning of all keys of a caller on the engine."""
     return b"dcp:{%s}:" % (urlsafe_b64encode(caller).rstrip(b"=") or b"-")
+
+
+def owner(key: bytes) -> bytes:
+    """The caller in a key that begins with its prefix."""
+    tag = key.partition(b"{")[2].partition(b"}")[0]
+    return urlsafe_b64decode(tag + b"=" * (-len(tag) % 4)) if tag != b"-" else b""
 
 
 class Sealer(Protocol):
@@ -130,7 +136,7 @@ class SharedState:
         self._is_durable = durability == "full"
         # By slot: the command that waits for a copy of a write there.
         self._waits: dict[int, tuple[bytes, ...]] = {}
-        self._check_value = hmac.digest(secret, b"check", "sha256").hex().encode()
+        self._secret = secret
         self.sealer = functools.lru_cache(256)(functools.partial(sealer, secret))
         self._catcher = Reopener(self._catch_up, name="engine-catch-up")
 
@@ -249,11 +255,7 @@ class SharedState:
 
     def _verify(self) -> None:
         """Compare the secret's check value, which the first instance writes. Raises EngineDown."""
-        check: Command = (b"SET", _CHECK_KEY, self._check_value, b"NX")
-        for reply in (replies := self.engine.run([check, (b"GET", _CHECK_KEY)], _WRITE_SECONDS)):
-            if isinstance(reply, ReplyError):
-                raise _Stalled(reply.text)
-        if replies[1] != self._check_value:
+        if not is_shared_with(self.engine, self._secret):
             self.refusal = "another installation secret is in use there"
             _log.error(
                 "%s is NOT shared: %s. Give every proxy the same secret (secret_file, or the variable "
@@ -270,17 +272,38 @@ class SharedState:
         """The command that waits for a copy of a write to this key; empty if its server makes none."""
         if (known := self._waits.get(slot_of(key))) is not None:
             return known
-        info = self.engine.run([KeyedCommand((b"INFO", b"everything"), key)], _WRITE_SECONDS)[0]
-        text = info.decode("utf-8", "replace") if isinstance(info, bytes) else str(info)
-        values = dict(re.findall(r"^(\w+):(\S+)", text, re.MULTILINE))
+        values = read_info(self.engine, key)
         replicas, time = b"%d" % min(1, int(values.get("connected_slaves", 0))), b"%d" % _WAIT_MILLISECONDS
-        version = tuple(map(int, re.findall(r"\d+", values.get("redis_version", "0"))[:2]))
-        if version >= (7, 2) and values.get("aof_enabled") == "1":
+        if version_of(values) >= (7, 2) and values.get("aof_enabled") == "1":
             command: tuple[bytes, ...] = (b"WAITAOF", b"1", replicas, time)
         else:
             command = (b"WAIT", replicas, time) if replicas != b"0" else ()
         self._waits[slot_of(key)] = command
         return command
+
+
+def read_info(engine: Engine, key: bytes = _CHECK_KEY) -> dict[str, str]:
+    """What the server of a key says of itself, by name. Raises EngineDown."""
+    [info] = engine.run([KeyedCommand((b"INFO", b"everything"), key)], _WRITE_SECONDS)
+    return (
+        dict(re.findall(r"^(\w+):(\S+)", info.decode("utf-8", "replace"), re.MULTILINE))
+        if isinstance(info, bytes)
+        else {}
+    )
+
+
+def version_of(info: dict[str, str]) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", info.get("redis_version", "0"))[:2]))
+
+
+def is_shared_with(engine: Engine, secret: bytes, *, may_write: bool = True) -> bool:
+    """Compare the check value on the engine, which the first instance writes. Raises EngineDown."""
+    value = hmac.digest(secret, b"check", "sha256").hex().encode()
+    write: list[Command] = [(b"SET", _CHECK_KEY, value, b"NX")] if may_write else []
+    for reply in (replies := engine.run([*write, (b"GET", _CHECK_KEY)], _WRITE_SECONDS)):
+        if isinstance(reply, ReplyError):
+            raise _Stalled(reply.text)
+    return replies[-1] in (value, None)
 
 
 class _Stalled(EngineDown):

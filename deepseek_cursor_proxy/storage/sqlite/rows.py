@@ -272,6 +272,19 @@ class ReasoningRows(Rows):
             self.write([])
         return super().prune(go_on)
 
+    def read_from(self, after: int, most: int) -> list[tuple[int, ReasoningEntry]]:
+        """The reasonings after a row, oldest first, each with its row; the first key is the one with the caller."""
+        with self.database.reader() as connection:
+            rows = connection.execute(
+                "SELECT id, text, group_concat(hex(key)), max(caller), max(iif(caller IS NULL, '', hex(key))) "
+                "FROM reasonings JOIN keys ON reasoning = id WHERE id > ? GROUP BY id ORDER BY id LIMIT ?",
+                (after, most),
+            ).fetchall()
+        return [
+            (id, ReasoningEntry(tuple(map(bytes.fromhex, _first(keys.split(","), first))), text, caller=caller or b""))
+            for id, text, keys, caller, first in rows
+        ]
+
     def stats(self) -> StoreStats:
         with self.database.reader() as connection:
             rows, size, oldest = connection.execute(
@@ -279,6 +292,10 @@ class ReasoningRows(Rows):
             ).fetchone()
             keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
         return StoreStats(rows, keys, size, oldest)
+
+
+def _first(keys: list[str], first: str) -> list[str]:
+    return sorted(keys, key=lambda key: key != first)
 
 
 def _find_row(connection: sqlite3.Connection, key: bytes, text: bytes) -> tuple[int, bytes, float] | None:
@@ -396,6 +413,13 @@ class ResponseRows(Rows):
                 (*row, row.size),
             )
         return is_there > 0 or may_insert
+
+    def read_from(self, after: int, most: int) -> list[tuple[int, ResponseRow]]:
+        """The responses after a row, oldest first, each with its row."""
+        with self.database.reader() as connection:
+            query = "SELECT number, caller, id, status, created_at, body, input, events FROM responses "
+            rows = connection.execute(f"{query} WHERE number > ? ORDER BY number LIMIT ?", (after, most))
+            return [(number, ResponseRow._make(row)) for number, *row in rows]
 
     def unfinished(self) -> list[tuple[int, bytes, str, bytes]]:
         """Number, caller, id and packed body of the responses that are not finished."""

@@ -69,13 +69,14 @@ _PROXIES = _only(
     "test_every_reasoning_is_restored_although_each_request_goes_to_another_proxy",
     "test_a_chain_of_responses_goes_on_at_another_proxy",
 )
+_BUDGETS = _only(test_shared_limits.TestSharedLimits, "test_three_proxies_spend_a_budget_once")
 
 TestReasoningsOnAServer = type(
     "TestReasoningsOnAServer", (OnAServer, test_reasonings.TestSharedReasonings), _REASONINGS
 )
 TestResponsesOnAServer = type("TestResponsesOnAServer", (OnAServer, test_responses.TestSharedResponses), _RESPONSES)
 TestLimitsOnAServer = type("TestLimitsOnAServer", (OnAServer, test_limits.TestSharedLimits), _LIMITS)
-TestBudgetsOnAServer = type("TestBudgetsOnAServer", (OnAServer, test_shared_limits.TestSharedLimits), {})
+TestBudgetsOnAServer = type("TestBudgetsOnAServer", (OnAServer, test_shared_limits.TestSharedLimits), _BUDGETS)
 TestReasoningsOnACluster = type(
     "TestReasoningsOnACluster", (OnACluster, test_reasonings.TestSharedReasonings), _REASONINGS
 )

@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.upstream import connect
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
 from tests.support.admin_client import AdminCase
 from tests.support.raw_upstream import HANG, RawUpstream, ScriptedReply, TunnelProxy
+from tests.support.resp_server import RespServer
 
 PORT = "DEEPSEEK_CURSOR_PROXY_PORT"
 SECRET = "sk-doctor-planted-0123456789"
@@ -286,6 +287,29 @@ class BrokenTest(DoctorCase):
     def wrong_key(self) -> None:
         self.use_upstream(self.enterContext(FakeDeepSeek(keys=("sk-another",))).url)
 
+    def use_engine(self) -> RespServer:
+        server = self.enterContext(RespServer())
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_STORE", server.url)
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_SECRET", "ab" * 32)
+        return server
+
+    def no_engine(self) -> None:
+        self.use_engine().stop()
+
+    def engine_of_others(self) -> None:
+        self.use_engine().run(b"SET", b"dcp:check", b"another")
+
+    def secret_of_one(self) -> None:
+        self.use_engine()
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_SECRET", "")
+
+    def engine_that_drops(self) -> None:
+        info = b"redis_version:7.0.0\r\nmaxmemory_policy:allkeys-lru\r\n"
+        self.enterContext(mock.patch.object(self.use_engine(), "_do_info", return_value=info))
+
+    def old_engine(self) -> None:
+        self.enterContext(mock.patch.object(self.use_engine(), "_do_info", return_value=b"redis_version:5.0.7\r\n"))
+
     def no_key_at_all(self) -> None:
         self.set_variable("DEEPSEEK_API_KEY", "two words")
 
@@ -440,6 +464,11 @@ class BrokenTest(DoctorCase):
 POSIX = os.name != "nt"
 T = BrokenTest
 BROKEN = [
+    Broken("engine absent", T.no_engine, "engine", "failed", "it does not answer: .*refused", "correct `store`"),
+    Broken("engine of others", T.engine_of_others, "engine", "failed", "another installation secret", "secret_file"),
+    Broken("secret of one", T.secret_of_one, "engine", "warning", "a secret that only this proxy has", "secret_file"),
+    Broken("engine that drops", T.engine_that_drops, "engine", "warning", "in use .allkeys-lru", "noeviction"),
+    Broken("old engine", T.old_engine, "engine", "failed", "is version 5.0.7", "6.2 is the oldest"),
     Broken(
         "wrong key", T.wrong_key, "key", "failed", "DEEPSEEK_API_KEY is not accepted", "platform.deepseek.com/api_keys"
     ),
@@ -691,6 +720,7 @@ class ReportTest(DoctorCase):
             f"base_url = '{self.fake.url}/{plant}'\nmodel = '{plant}'\n",
             f"reasoning_content_path = '{self.folder}/of-{plant}-files/x_{plant}.sqlite3'\n",
             f"trace_dir = '/proc/{plant}/x'\ntokenizer = '/{plant}-tokens.json'\n",
+            f"store = 'redis://{plant}:{plant}@127.0.0.1:1/0'\nsecret_file = '{self.folder}/{plant}'\n",
             f"tunnel = '{plant}'\nadmin_key = '{plant} {plant}'\n",
         ):
             self.write_settings(text)
