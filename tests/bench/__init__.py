@@ -14,21 +14,24 @@ import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
+from unittest import mock
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.server.resource_limits import raise_descriptors
 from tests.bench import load_upstream
 from tests.bench.apis import other_apis
-from tests.bench.chats import growing_chats, stored_turns
+from tests.bench.calls import counted_calls
+from tests.bench.chats import concurrent_chats, growing_chats, stored_turns
 from tests.bench.load_clients import Client, post
 from tests.bench.machine import CpuPinning, find_listeners
 from tests.bench.observation import observed_costs
+from tests.bench.others import OtherCommand
 from tests.bench.recording import recorded_costs
 from tests.bench.requests import first_events, question, small_requests, startup, throughput
 from tests.bench.rounds import Contest, Target, start_proxy
@@ -46,6 +49,7 @@ class Options:
     as_json: bool = False
     others: tuple[tuple[str, str], ...] = ()
     upstream_port: int = 0
+    commands: tuple[OtherCommand, ...] = ()
 
 
 def run(options: Options, out: TextIO | None = None) -> int:
@@ -57,6 +61,8 @@ def run(options: Options, out: TextIO | None = None) -> int:
         with (
             _exit_on_signals(),
             tempfile.TemporaryDirectory() as place,
+            # As for users: some machines forbid it by default.
+            mock.patch.dict(os.environ, {"PYTHONDONTWRITEBYTECODE": ""}),
             pinning,
             _contest(options, scale, pinning, Path(place)) as contest,
             closing(measure(contest, scale, Path(place))) as rows,
@@ -99,6 +105,8 @@ def measure(contest: Contest, scale: Scale, place: Path) -> Generator[Row, None,
     yield from other_apis(contest, scale)
     yield from stored_turns(contest, scale, place)
     yield from growing_chats(contest, scale, place / "store.sqlite3")
+    yield from concurrent_chats(contest, scale, place / "concurrent")
+    yield from counted_calls(contest, scale)
     yield from startup(contest, scale, place / "started")
 
 
@@ -107,9 +115,14 @@ def _contest(options: Options, scale: Scale, pinning: CpuPinning, place: Path) -
     flags = ("--reasoning-content-path", str(place / "store.sqlite3"))
     with running_deepseek(place / "deepseek", load_upstream.__name__, options.upstream_port) as upstream:
         others = tuple(_find_target(name, url, upstream, pinning) for name, url in options.others)
-        with start_proxy(pinning, upstream, place / "proxy", *flags) as ours:
+        with ExitStack() as stack:
+            others += tuple(
+                stack.enter_context(command.running(upstream, place / f"other-{number}", pinning))
+                for number, command in enumerate(options.commands)
+            )
+            ours = stack.enter_context(start_proxy(pinning, upstream, place / "proxy", *flags))
             direct = Target(DIRECT, upstream.url, (upstream,))
-            yield Contest(direct, ours, others, scale.patience, pinning)
+            yield Contest(direct, ours, others, scale.patience, pinning, commands=options.commands)
 
 
 def _find_target(name: str, url: str, upstream: Server, pinning: CpuPinning) -> Target:

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
-from tests.bench.__main__ import named_url, port_number
+from tests.bench.__main__ import parse_others
 from tests.bench.agent_clients import CLIENTS, AgentClient, Json, ToolCall, prose
 from tests.bench.machine import CpuPinning, find_listeners
+from tests.bench.others import OtherCommand
 from tests.bench.rounds import Target, start_proxy
-from tests.bench.table import OURS
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek, ReceivedRequest
 from tests.support.processes import Server
 
@@ -177,20 +177,33 @@ def _common_share(before: Sequence[bytes], after: Sequence[bytes]) -> float:
     return common / max(1, sum(map(len, before)))
 
 
-def run(others: Sequence[tuple[str, str]], upstream_port: int, turns: int, out: TextIO) -> int:
+@dataclass(frozen=True)
+class Options:
+    """Options of the command line."""
+
+    others: Sequence[tuple[str, str]] = ()
+    upstream_port: int = 0
+    commands: Sequence[OtherCommand] = ()
+    turns: int = TURNS
+
+
+def run(options: Options, out: TextIO) -> int:
     """Play all chats and print the table."""
+    turns = options.turns
     models: list[Model] = []
     with (
         ExitStack() as stack,
         tempfile.TemporaryDirectory() as place,
-        FakeDeepSeek(port=upstream_port, responder=lambda payload: models[-1].respond(payload)) as fake,
+        FakeDeepSeek(port=options.upstream_port, responder=lambda payload: models[-1].respond(payload)) as fake,
         CpuPinning() as pinning,
     ):
         fake.is_lenient = True
-        ours = stack.enter_context(start_proxy(pinning, Server(fake.url, os.getpid()), Path(place) / "proxy"))
-        targets = [Target(OURS, ours.url.removesuffix("/v1"), ours.servers)]
-        for name, url in others:
+        upstream = Server(fake.url, os.getpid())
+        targets = [stack.enter_context(start_proxy(pinning, upstream, Path(place) / "proxy"))]
+        for name, url in options.others:
             targets.append(Target(name, url, tuple(Server(url, pid) for pid in find_listeners(url))))
+        for number, command in enumerate(options.commands):
+            targets.append(stack.enter_context(command.running(upstream, Path(place) / f"other-{number}", pinning)))
         notes: list[str] = []
         print("| | " + " | ".join(target.name for target in targets) + " |", file=out)
         print("|---" * (len(targets) + 1) + "|", file=out, flush=True)
@@ -215,13 +228,9 @@ def run(others: Sequence[tuple[str, str]], upstream_port: int, turns: int, out: 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.bench.agents", description="Play agents' chats through proxies.")
-    parser.add_argument("--against", type=named_url, action="append", default=[], metavar="NAME=URL")
-    parser.add_argument("--upstream-port", type=port_number, default=0, metavar="N")
-    parser.add_argument("--turns", type=int, default=TURNS, metavar="N")
-    options = parser.parse_args(arguments)
-    if options.against and not options.upstream_port:
-        parser.error("--against needs --upstream-port N: the port at which the other proxy looks for DeepSeek")
-    return run(options.against, options.upstream_port, options.turns, sys.stdout)
+    parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help="of each chat (default: %(default)s)")
+    options = parse_others(parser, arguments)
+    return run(Options(options.against, options.upstream_port, options.command, options.turns), sys.stdout)
 
 
 if __name__ == "__main__":

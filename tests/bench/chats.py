@@ -8,7 +8,7 @@ cannot pass for a quick one.
 import random
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.bench.load_clients import Client, get, post
-from tests.bench.rounds import Contest, Target, added_times, intervals, medians
+from tests.bench.rounds import Contest, Target, added_times, intervals, means, medians
 from tests.bench.scale import Scale
 from tests.bench.table import OURS, Figure, Row, exponent, quantile
 from tests.support.processes import BenchmarkFailed
@@ -168,6 +168,29 @@ def _measure_first_seen(contest: Contest, scale: Scale, grown: _GrowthSamples, s
     return spent
 
 
+def concurrent_chats(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
+    """What a request of a long chat costs while others of its kind take turns with it, and while it comes alone."""
+    alone: list[float] = []
+    mixed: list[float] = []
+    with contest.proxy(home) as proxy, ExitStack() as stack:
+        chats = [Chat(seed) for seed in range(scale.concurrent)]
+        # A connection that is unused for long is closed.
+        clients = [stack.enter_context(closing(Client(proxy.url))) for _ in chats]
+        for _ in range(scale.concurrent_turns):
+            for chat, client in zip(chats, clients, strict=True):
+                chat.play(client)
+        for chat, client in zip(chats, clients, strict=True):
+            alone += _measure_requests(proxy, client, chat, 6)[1:]
+        for _ in range(5):
+            for chat, client in zip(chats, clients, strict=True):
+                mixed += _measure_requests(proxy, client, chat, 1)
+    name = f"{scale.concurrent} chats of {scale.concurrent_turns} tool turns"
+    yield Row(f"{name}, one after another: CPU per request (mean)", "ms", {OURS: Figure.mean(alone)})
+    yield Row("  in turns: CPU per request (mean)", "ms", {OURS: Figure.mean(mixed)})
+    ratio = sum(mixed) / len(mixed) / (sum(alone) / len(alone)) if mixed and alone else None
+    yield Row("  against one after another", "", {OURS: Figure.single(ratio)})
+
+
 def stored_turns(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
     """How much longer a tool call takes because it is stored, beside few rows and beside many."""
     path = place / "full.sqlite3"
@@ -184,10 +207,14 @@ def stored_turns(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
         full = replace(proxy, name="full store")
         with contest.clients(full) as clients:
             rounds = contest.run_rounds("storing turns", scale.stored_turn_count, ask, more=(full,))
+    spent = means(rounds.cpu, 1000)
     figures = medians(added_times(rounds.results))
     beside_many = figures.pop(full.name)
+    cpu_beside_many = spent.pop(full.name)
     yield Row("storing a tool-call turn, small store: added p50", "ms", figures)
+    yield Row("  CPU per turn (mean)", "ms", spent)
     yield Row(f"  beside {scale.rows:,} rows: added p50", "ms", {OURS: beside_many})
+    yield Row("  CPU per turn (mean)", "ms", {OURS: cpu_beside_many})
 
 
 def _fill(path: Path, rows: int) -> None:

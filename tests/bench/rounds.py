@@ -12,12 +12,15 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tests.bench.load_clients import Client
 from tests.bench.machine import CpuPinning
 from tests.bench.table import DIRECT, OURS, Figure
 from tests.support.processes import BenchmarkFailed, Server, running_proxy
+
+if TYPE_CHECKING:
+    from tests.bench.others import OtherCommand
 
 T = TypeVar("T")
 
@@ -88,6 +91,8 @@ class Contest:
     patience: float = 20.0
     pinning: CpuPinning = field(default_factory=CpuPinning)
     notes: list[str] = field(default_factory=list)
+    # Of those among the others that the benchmark has started.
+    commands: "tuple[OtherCommand, ...]" = ()
 
     @property
     def all(self) -> tuple[Target, ...]:

@@ -24,6 +24,11 @@ class Scale:
     turns_measured: int = 10
     chats: int = 1
     first_seen: int = 3
+    # Long chats at once, and their turns.
+    concurrent: int = 16
+    concurrent_turns: int = 200
+    # Requests of which the calls are counted, and the tool turns of a chat among them.
+    counted: int = 50
     # Turns stored, also beside so many rows.
     stored_turn_count: int = 500
     rows: int = 100_000
@@ -54,6 +59,8 @@ QUICK = Scale(
     turns=(10, 50, 200),
     turns_measured=5,
     first_seen=1,
+    concurrent_turns=50,
+    counted=20,
     stored_turn_count=100,
     rows=20_000,
     chain_length=200,

@@ -56,7 +56,7 @@ class TestAgents(unittest.TestCase):
 
     def test_the_table_has_a_row_for_each_agent(self) -> None:
         out = io.StringIO()
-        self.assertEqual(0, agents.run((), 0, 2, out))
+        self.assertEqual(0, agents.run(agents.Options(turns=2), out))
         lines = out.getvalue().splitlines()
         self.assertEqual(
             ["", *[kind.name for kind in CLIENTS]], [line.split("|")[1].strip() for line in [lines[0], *lines[2:7]]]

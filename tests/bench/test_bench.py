@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import sys
 import tempfile
 import threading
 import unittest
@@ -15,20 +16,32 @@ from typing import Any
 from unittest.mock import patch
 
 from tests import bench
-from tests.bench import Options, apis, chats, observation, requests
+from tests.bench import Options, apis, calls, chats, observation, requests
 from tests.bench import streams as benchmark_streams
 from tests.bench.chats import Chat
-from tests.bench.load_clients import Client
+from tests.bench.load_clients import Client, get
 from tests.bench.load_upstream import LoadUpstream
 from tests.bench.machine import CpuPinning
+from tests.bench.others import OtherCommand
 from tests.bench.rounds import Contest, Target, start_proxy
 from tests.bench.scale import QUICK, Scale
 from tests.bench.table import DIRECT, OURS, Figure, Row
 from tests.support.processes import BenchmarkFailed, Server
+from tests.support.systems import ROOT
 
 ONCE = dict.fromkeys(("paced_rounds", "crowd_rounds", "turns_measured", "chats", "first_seen", "starts"), 1)
 TWICE = dict.fromkeys(("streams", "stored_turn_count", "clients", "bursts"), 2)
-COUNTS = {"requests": 4, "paced_chunks": 3, "chunks": 5, "rows": 3, "chain_length": 4, "callers": 6}
+COUNTS = {
+    "concurrent": 2,
+    "concurrent_turns": 1,
+    "counted": 2,
+    "requests": 4,
+    "paced_chunks": 3,
+    "chunks": 5,
+    "rows": 3,
+    "chain_length": 4,
+    "callers": 6,
+}
 TINY = Scale(**ONCE, **TWICE, **COUNTS, crowds=(1, 2), crowd_seconds=0.1, turns=(1, 2), burst_seconds=0.01)
 
 
@@ -66,8 +79,9 @@ class TestMeasures(LabTest):
             "small request, keep-alive: answer p50",
             "added p50",
             "added p99",
-            "on a new connection each time: added p50",
-            "CPU per small request (mean)",
+            "CPU per request (mean)",
+            "small request on a new connection: added p50",
+            "CPU per request (mean)",
         )
         self.assertEqual(set(rows[0].figures), {DIRECT, OURS, "other"})
         self.assertEqual(set(rows[1].figures), {OURS, "other"})
@@ -90,8 +104,8 @@ class TestMeasures(LabTest):
     def test_first_events_many_clients_and_streams_yield_their_rows(self) -> None:
         paced = ("paced 200 chunks/s: chunk delay p50", "added p50", "CPU per chunk (mean)")
         for measure, *expected in (
-            (requests.first_events, "first stream event: added p50"),
-            (requests.throughput, "2 keep-alive clients: small requests"),
+            (requests.first_events, "first stream event: added p50", "CPU per stream of 8 chunks (mean)"),
+            (requests.throughput, "2 keep-alive clients: small requests", "CPU per request (mean)"),
             (benchmark_streams.paced_stream, *paced),
             (benchmark_streams.unpaced_stream, "unpaced stream of 5 chunks", "CPU per 10,000 chunks (mean)"),
         ):
@@ -129,6 +143,8 @@ class TestMemoryMeasures(LabTest):
         flags = ("--reasoning-content-path", str(self.store))
         self.proxy = self.enterContext(start_proxy(CpuPinning(), self.upstream, self.place / "proxy", *flags))
         self.contest = Contest(self.direct, self.proxy, (self.other,))
+        self.enterContext(patch.object(calls, "_SETTLING_SECONDS", 0.02))
+        self.enterContext(patch.object(requests, "_IDLE_SECONDS", 0.0))
 
     def test_growing_chats_yield_their_rows(self) -> None:
         self.assert_rows(
@@ -143,9 +159,42 @@ class TestMemoryMeasures(LabTest):
 
     def test_stored_turns_and_startup_yield_their_rows(self) -> None:
         names = ("storing a tool-call turn, small store: added p50", "beside 3 rows: added p50")
-        self.assert_rows(chats.stored_turns(self.contest, TINY, self.place), *names)
+        names_with_cpu = [part for name in names for part in (name, "CPU per turn (mean)")]
+        self.assert_rows(chats.stored_turns(self.contest, TINY, self.place), *names_with_cpu)
         startup = requests.startup(self.contest, TINY, self.place / "started")
-        self.assert_rows(startup, "start to first /v1/models answer", "idle memory")
+        names = (
+            "warm start to first /v1/models answer",
+            "CPU until then",
+            "idle memory",
+            "cold start: no bytecode yet",
+        )
+        self.assert_rows(startup, *names)
+
+    def test_chats_at_once_and_calls_yield_their_rows(self) -> None:
+        self.assert_rows(
+            chats.concurrent_chats(self.contest, TINY, self.place / "concurrent"),
+            "2 chats of 1 tool turns, one after another: CPU per request (mean)",
+            "in turns: CPU per request (mean)",
+            "against one after another",
+        )
+        units = ("small request", "chunk of a paced stream", "request of a chat with 2 tool turns")
+        names = [name for unit in units for name in (f"calls of Python functions per {unit}", "of builtin functions")]
+        rows = self.assert_rows(calls.counted_calls(self.contest, TINY), *names)
+        counts = [row.figures[OURS] for row in rows]
+        self.assertTrue(all(count is not None and 5 < count.value < 20_000 for count in counts), counts)
+
+    def test_another_proxy_is_started_by_its_command_and_ended(self) -> None:
+        text = f"{sys.executable} -m deepseek_cursor_proxy --port {{port}} --base-url {{upstream}}"
+        command = OtherCommand("other", text, str(ROOT))
+        with command.running(self.upstream, self.place / "other", CpuPinning()) as other:
+            with closing(Client(other.url)) as client:
+                client.ask(get(other.url, "/models"))
+        with self.assertRaises(OSError):
+            Client(other.url).ask(b"")
+        missing = OtherCommand("none", f"{sys.executable} -m no_such_module_here {{port}}{{upstream}}")
+        with self.assertRaisesRegex(BenchmarkFailed, "none did not start: .*no_such_module_here"):
+            with missing.running(self.upstream, self.place / "none", CpuPinning()):
+                self.fail("it did not start")
 
     def test_observation_yields_its_rows(self) -> None:
         self.assert_rows(

@@ -7,6 +7,7 @@ from unittest import mock
 
 from tests import bench
 from tests.bench import __main__ as bench_command
+from tests.bench.others import OtherCommand
 from tests.soak import __main__ as soak_command
 
 
@@ -36,6 +37,13 @@ class BenchCommandTest(unittest.TestCase):
         expected = (("a", "http://127.0.0.1:1"), ("b", "http://localhost:2/v1?x=y"))
         options = self.options("--upstream-port", "8001", *others)
         self.assertEqual(options, bench.Options(others=expected, upstream_port=8001))
+
+    def test_a_command_has_places_for_the_port_and_for_deepseek(self) -> None:
+        options = self.options("--command", "a b=run --port {port} --up {upstream}")
+        self.assertEqual((OtherCommand("a b", "run --port {port} --up {upstream}"),), options.commands)
+        self.assertIn("is not NAME=COMMAND", refusal(bench_command, "--command", "a=run --up {upstream}"))
+        twice = ("--command", "a=x {port} {upstream}") * 2
+        self.assertIn("two columns have the same name", refusal(bench_command, *twice))
 
     def test_against_refuses_a_bad_value_with_an_example(self) -> None:
         one = "http://127.0.0.1:1"
