@@ -100,7 +100,7 @@ class TurnKeys:
     # For recording only: the dialogue and round keys without the client's name for the chat.
     unnamed: tuple[bytes, ...] = ()
 
-    @functools.cached_property
+    @property
     def alias(self) -> bytes:
         # Not the exact key itself: a reasoning that the model produces exactly here must not share it.
         return digest(self.exact, b"linked")
@@ -120,7 +120,7 @@ class TurnKeys:
         unique_ids = [result_id for result_id in self._result_ids if is_unique_id(result_id)]
         return tuple([digest(self._namespace, b"result", text_bytes(result_id), self._own) for result_id in unique_ids])
 
-    @functools.cached_property
+    @property
     def dialogue(self) -> bytes:
         return digest(self._dialogue, b"talk key")
 
