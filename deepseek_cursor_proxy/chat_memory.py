@@ -114,7 +114,9 @@ class ChatMemory:
             is_longer = best is None or len(entry.items) > len(best.items)
             if is_longer and begins_with(items, entry.items) and entry.conditions == conditions:
                 best = entry
-        return Lookup(self, stage, items, conditions, best)
+        if best is None:
+            return Lookup(self, stage, items, conditions)
+        return Lookup(self, stage, items, conditions, best, len(best.items), best.result)
 
     def entries(self, stage: Stage[Item, Result]) -> list[Entry[Item, Result]]:
         with self._lock:
@@ -152,16 +154,10 @@ class Lookup(Generic[Item, Result]):
     stage: Stage[Item, Result]
     items: Sequence[Item]
     conditions: object
-    entry: Entry[Item, Result] | None
-
-    @property
-    def count(self) -> int:
-        return len(self.entry.items) if self.entry is not None else 0
-
-    @property
-    def result(self) -> Result | None:
-        """The result for these items; None if none are known."""
-        return self.entry.result if self.entry is not None else None
+    entry: Entry[Item, Result] | None = None
+    # How many items are known, and the result for these; None if none are.
+    count: int = 0
+    result: Result | None = None
 
     def store(self, result: Result, result_size: int = 0) -> None:
         """Remember the result for all items; `result_size` is what `item_size` does not count."""
@@ -197,4 +193,4 @@ def _machine_bytes() -> int:
 # For callers without a chat: tests, and requests that are made once.
 NO_MEMORY = ChatMemory(0)
 # For all lists that are too short or too long to be remembered.
-_NO_LOOKUP: Lookup[Any, Any] = Lookup(NO_MEMORY, Stage("none", lambda item: 0), (), None, None)
+_NO_LOOKUP: Lookup[Any, Any] = Lookup(NO_MEMORY, Stage("none", lambda item: 0), (), None)

@@ -33,7 +33,7 @@ class ChatMemoryTest(unittest.TestCase):
     def test_a_list_continues_the_longest_known_beginning(self) -> None:
         for count in (9, 12, 10):
             # Not by way of a shorter one, which it would replace.
-            chat_memory.Lookup(self.memory, STAGE, self.items[:count], None, None).store(f"first {count}")
+            chat_memory.Lookup(self.memory, STAGE, self.items[:count], None).store(f"first {count}")
         self.assertEqual((12, "first 12"), self.known(self.items))
         self.assertEqual((10, "first 10"), self.known(self.items[:11]))
         self.assertEqual((0, None), self.known(self.items[1:]))
