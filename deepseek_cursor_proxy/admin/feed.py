@@ -22,6 +22,7 @@ from typing import Any
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import requests, stats
 from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.admin.state import gauges
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.lull import Lull
@@ -149,7 +150,7 @@ class Feeds:
             feed.close()
             raise Overloaded("Too many dashboards are open.", retry_after=5)
         # Only now, when nothing that ends can be missed.
-        if running := log.running():
+        if running := gauges(self._context).running:
             feed.push(b"".join([_event("running", requests.running(each)) for each in running]))
         return feed
 
@@ -235,7 +236,7 @@ class Feeds:
             yield _event("ended", {"number": record.number})
             yield _event("request", requests.row(record))
         if "running" in due:
-            in_flight = log.running()
+            in_flight = gauges(self._context).running
             for number in last.keys() - {request.facts.number for request in in_flight}:
                 del last[number]
             yield from _running_events(in_flight, last)

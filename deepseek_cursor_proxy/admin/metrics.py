@@ -13,10 +13,9 @@ from deepseek_cursor_proxy.admin.prometheus import (
     render,
     wants_openmetrics,
 )
-from deepseek_cursor_proxy.admin.state import measure_process, store_size
+from deepseek_cursor_proxy.admin.state import Gauges, ProcessUse, gauges, store_size
 from deepseek_cursor_proxy.admin.statistics import OTHER
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -33,30 +32,33 @@ def reply(context: AdminContext, accept: str) -> HttpReply:
             statistics.reroutes.add(0, upstream.name)
         # Rendered under the lock, so that all numbers are of one moment.
         body = render(statistics.metrics(), openmetrics=openmetrics)
-    body += render([*_current(context, services), *_process(context)], openmetrics=openmetrics)
+    now = gauges(context)
+    body += render([*_current(context, now), *_process(context, now.use)], openmetrics=openmetrics)
     kind = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
     headers = (("Content-Type", kind), ("Cache-Control", "no-store"), ("Vary", "Accept"))
     return HttpReply(200, body + OPENMETRICS_END if openmetrics else body, headers)
 
 
-def _current(context: AdminContext, services: Services) -> Iterator[Metric]:
-    streams = services.request_log.count_streams()
+def _current(context: AdminContext, now: Gauges) -> Iterator[Metric]:
+    services = context.services()
+    streams = sum(request.facts.stream for request in now.running)
     yield _metric("dcp_streams_in_flight", "Streamed answers that are running.", streams)
-    limits = services.upstream.call_limits.snapshot()
-    calls = sum(limit.running_calls for limit in limits.values())
+    calls = sum(limit.running_calls for limit in now.calls.values())
     yield _metric("dcp_upstream_calls", "Calls to upstreams that are running.", calls)
     up = Metric("dcp_upstream_up", "gauge", "1 if the upstream is asked, 0 while others are asked first.", "upstream")
-    for upstream in services.upstreams.all:
-        up.add(int(upstream.state == "closed"), upstream.name)
+    for upstream, state in now.upstreams.items():
+        up.add(int(state == "closed"), upstream)
     yield up
     waiting = Metric("dcp_upstream_waiting", "gauge", "Calls that wait for a slot, by model.", "model")
     names = _limit_names(context)
-    for model, limit in limits.items():
+    for model, limit in now.calls.items():
         # Clients of some hosts may name any model.
         name = safe_text(model, _NAME_LENGTH)
         waiting.add(limit.queued_calls, name if name in names else OTHER)
     yield waiting
-    yield _metric("dcp_connections", "Connections of clients.", len(context.server.connections))
+    yield _metric("dcp_connections", "Connections of clients.", now.connections)
+    workers = 1 if context.workers is None else context.workers.alive
+    yield _metric("dcp_workers", "Processes that serve clients.", workers)
     database = services.reasoning_store.database
     size = store_size(context, database)
     rows = Metric("dcp_store_rows", "gauge", "Rows in the store, counted at most every minute.", "table")
@@ -64,7 +66,7 @@ def _current(context: AdminContext, services: Services) -> Iterator[Metric]:
         rows.add(number, table)
     yield rows
     yield _metric("dcp_store_bytes", "Size of the store's file.", size.bytes)
-    yield _metric("dcp_store_faults_total", "Times that the store could not be used.", database.fault_count, "counter")
+    yield _metric("dcp_store_faults_total", "Times that the store could not be used.", now.fault_count, "counter")
     if services.shared is not None:
         help = "1 if this proxy shares its state on the engine, 0 while it goes on alone."
         yield _metric("dcp_engine_up", help, int(not services.shared.fault))
@@ -80,8 +82,7 @@ def _limit_names(context: AdminContext) -> set[str]:
         return {*MODELS, services.config.upstream_model, *of_tables, *of_routes, *statistics.models}
 
 
-def _process(context: AdminContext) -> Iterator[Metric]:
-    use = measure_process()
+def _process(context: AdminContext, use: ProcessUse) -> Iterator[Metric]:
     help = "CPU time of the proxy, user and system."
     yield _metric("process_cpu_seconds_total", help, use.cpu_seconds, "counter")
     for name, help, value in (

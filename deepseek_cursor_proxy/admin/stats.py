@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import requests, usage
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.state import measure_process, store_size
+from deepseek_cursor_proxy.admin.state import Gauges, ProcessUse, gauges, store_size
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded
@@ -20,21 +20,19 @@ from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 from deepseek_cursor_proxy.usage.report import Percentiles
 
 _HOUR = 3600.0
 
 
 def stats(context: AdminContext) -> dict[str, Any]:
-    in_flight = context.services().request_log.running()
-    return {**summary(context), "in_flight": [requests.running(request) for request in in_flight]}
+    now = gauges(context)
+    return {**summary(context, now), "in_flight": [requests.running(request) for request in now.running]}
 
 
-def summary(context: AdminContext) -> dict[str, Any]:
+def summary(context: AdminContext, current: Gauges | None = None) -> dict[str, Any]:
     """All but the requests in flight, as the feed repeats it."""
-    services, now = context.services(), time.time()
-    limits = services.upstream.call_limits.snapshot()
+    services, now, current = context.services(), time.time(), current or gauges(context)
     return {
         "version": __version__,
         "started_at": round(context.started_at, 3),
@@ -42,27 +40,27 @@ def summary(context: AdminContext) -> dict[str, Any]:
         "uptime_seconds": round(now - context.started_at, 1),
         "base_url": context.base_url,
         "public_url": context.public_url,
-        "upstreams": [_upstream(each, limits) for each in services.upstreams.all],
+        "upstreams": [_upstream(each, current) for each in services.upstreams.all],
         # Calls that wait for a slot, of every model that has some.
-        "waiting": {safe_text(name): limit.queued_calls for name, limit in limits.items() if limit.queued_calls},
-        "connections": len(context.server.connections),
+        "waiting": {safe_text(name): limit.queued_calls for name, limit in current.calls.items() if limit.queued_calls},
+        "connections": current.connections,
         "last_minutes": _last_minutes(context),
         **_last_hour(services.request_log.ended(limit=sys.maxsize), now),
         "today": _today(context),
-        "store": _store(context, services),
+        "store": _store(context, current),
         "cache": _cache(services),
-        "process": _process(),
+        "process": _process(context, current.use),
         "tracing": context.config.trace_dir is not None,
         "currency": services.config.currency,
     }
 
 
-def _upstream(upstream: Upstream, limits: Mapping[str, CallLimit]) -> dict[str, Any]:
-    own = [limit for name, limit in limits.items() if upstream.is_own_limit(name)]
+def _upstream(upstream: Upstream, current: Gauges) -> dict[str, Any]:
+    own = [limit for name, limit in current.calls.items() if upstream.is_own_limit(name)]
     return {
         "name": upstream.name,
         "host": urlsplit(upstream.base_url).hostname,
-        "state": upstream.state,
+        "state": current.upstreams[upstream.name],
         "calls": sum(limit.running_calls for limit in own),
         "waiting": sum(limit.queued_calls for limit in own),
     }
@@ -107,15 +105,15 @@ def _tokens_per_second(records: Sequence[RequestRecord]) -> float | None:
     return round(tokens / seconds, 2) if seconds > 0 else None
 
 
-def _store(context: AdminContext, services: Services) -> dict[str, Any]:
-    database = services.reasoning_store.database
-    size, fault = store_size(context, database), database.fault
+def _store(context: AdminContext, current: Gauges) -> dict[str, Any]:
+    database = context.services().reasoning_store.database
+    size = store_size(context, database)
     return {
         "path": database.path,
         "rows": size.rows,
         "bytes": size.bytes,
-        "state": str(fault) if fault is not None else "usable",
-        "faults": database.fault_count,
+        "state": current.fault or "usable",
+        "faults": current.fault_count,
     }
 
 
@@ -135,9 +133,9 @@ def _cache(services: Services) -> dict[str, Any] | None:
     }
 
 
-def _process() -> dict[str, Any]:
-    use = measure_process()
+def _process(context: AdminContext, use: ProcessUse) -> dict[str, Any]:
     return {
+        "workers": 1 if context.workers is None else context.workers.alive,
         "pid": os.getpid(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "cpu_seconds": round(use.cpu_seconds, 3),

@@ -82,6 +82,8 @@ def _serve(
         server.config, server.reasoning_store = config, store
         admin = _open_admin(server, loaded, config_path, stack) if config.admin_port else None
         workers = _make_workers(server) if config.workers > 1 else None
+        if admin is not None:
+            admin.context.workers = workers
         tunnel = _make_tunnel(server, admin, workers) if config.tunnel_program else None
         if tunnel is not None:
             signals.kill_hooks.append(tunnel.kill)

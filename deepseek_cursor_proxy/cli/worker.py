@@ -61,6 +61,14 @@ def _serving(
                 server.reconfigure(config)
                 serve.log_to_stderr(verbose=config.verbose)
 
-        handlers.update(share(server.services(), channel), reload=reconfigure, tunnel=server.set_tunnel_url)
+        def measure() -> object:
+            # Only here: most proxies are not looked at.
+            from deepseek_cursor_proxy.admin import state
+
+            return state.measure(server)
+
+        handlers.update(
+            share(server.services(), channel), reload=reconfigure, tunnel=server.set_tunnel_url, measure=measure
+        )
         stack.enter_context(serve.run_server(server))
         return stack.pop_all()

@@ -13,7 +13,7 @@ import secrets
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -166,9 +166,10 @@ class RequestLog:
             running = list(self._running.values())
         return [_with_safe_facts(progress()) for progress in running]
 
-    def count_streams(self) -> int:
-        """How many streamed answers are running."""
-        return sum(request.facts.stream for request in self.running())
+    def show_running(self, running: Sequence[events.Progress]) -> None:
+        """Have these in flight, which run in other processes."""
+        with self._lock:
+            self._running = {each.facts.number: partial(events.Progress, *each) for each in running}
 
     def ended(self, before: int | None = None, limit: int = 50) -> list[RequestRecord]:
         """The last requests that ended, newest first; those that ended before request number `before`."""

@@ -3,16 +3,19 @@
 import json
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.admin.state import measure
 from deepseek_cursor_proxy.net.channel import Channel
 from deepseek_cursor_proxy.server.shared_state import relay, share
 from deepseek_cursor_proxy.server.worker_processes import WorkerProcess
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call
-from tests.proxy.responses.test_background import BackgroundTestCase, dechunked
-from tests.support.harness import RawReply, RunningProxy, request_bytes
+from tests.proxy.responses.test_background import STALLED, BackgroundTestCase, dechunked
+from tests.support.admin_client import ADMIN_KEY, AdminCase, FeedReader, fetch
+from tests.support.harness import RawReply, RunningProxy, read_until, request_bytes
 from tests.support.polling import wait_until
 from tests.support.responses_client import check_stream, events
 
@@ -24,9 +27,9 @@ class SharedStateTest(BackgroundTestCase):
     def share(self, **settings: Any) -> tuple[RunningProxy, RunningProxy]:
         """Two proxies that are worker processes of one supervisor."""
         settings = {"workers": 2, **settings}
-        supervisor = self.proxy(self.store(), **settings)
-        self.workers = relay(supervisor.server, "")
-        self.services = supervisor.server.services()
+        self.supervisor = self.proxy(self.store(), **settings, admin_port=0, admin_key=ADMIN_KEY)
+        self.workers = relay(self.supervisor.server, "")
+        self.services = self.supervisor.server.services()
         one, two = (self.worker(slot, settings) for slot in (1, 2))
         return one, two
 
@@ -39,7 +42,7 @@ class SharedStateTest(BackgroundTestCase):
         ours, theirs = socket.socketpair()
         handlers: dict[str, Callable[..., Any]] = {}
         there = Channel(theirs, handlers, lambda: None)
-        handlers.update(share(proxy.server.services(), there))
+        handlers.update(share(proxy.server.services(), there), measure=partial(measure, proxy.server))
         worker = WorkerProcess(slot, mock.Mock(), Channel(ours, self.workers.handlers(slot), lambda: None))
         worker.is_ready = True
         self.workers._workers[slot] = worker
@@ -127,6 +130,37 @@ class SharedStateTest(BackgroundTestCase):
         self.assertEqual([4], [len(node["messages"]) for node in nodes])
         self.assertEqual(200, self.ask(two, "DELETE", f"/s/{session}").status)
         self.assertEqual([], self.ask(one, "GET", "/sessions").value["sessions"])
+
+    def test_the_admin_listener_shows_all_processes(self) -> None:
+        one, two = self.share()
+        admin = AdminCase.admin(self, self.supervisor)  # type: ignore[arg-type]
+        admin.context.workers = self.workers
+        # As `serve` does by opening the listener first: it counts from the start.
+        admin.context.statistics()
+
+        def get(path: str) -> RawReply:
+            return fetch(admin.url, path, {"Authorization": f"Bearer {ADMIN_KEY}"})
+
+        self.fake.answer(HELLO, STALLED, STALLED)
+        self.chat(two)
+        for proxy in (one, two):
+            body = {"model": "deepseek-v4-pro", "messages": [QUESTION], "stream": True}
+            read_until(self.connect(proxy, body), b"A thought.")
+        stats = get("/api/stats").value
+        self.assertEqual([2, 2, 2], [stats["process"]["workers"], stats["connections"], stats["upstreams"][0]["calls"]])
+        self.assertEqual([1, 4], sorted(request["number"] for request in stats["in_flight"]))
+        feed = FeedReader(admin.url)
+        self.addCleanup(feed.close)
+        self.assertEqual({1, 4}, {feed.next("running")[1]["number"] for _ in range(2)})
+        wait_until(lambda: b'outcome="completed"} 1\n' in get("/metrics").body)
+        metrics = get("/metrics").body
+        for line in (b"dcp_streams_in_flight 2\n", b"dcp_upstream_calls 2\n", b"dcp_workers 2\n"):
+            self.assertIn(line, metrics)
+        self.assertEqual({"status": "ready", "workers": 2}, get("/readyz").value)
+        self.fake.release.set()
+        self.assertEqual({1, 4}, {feed.next("request")[1]["number"] for _ in range(2)})
+        self.workers._workers.clear()
+        self.assertEqual((503, 0), (get("/readyz").status, get("/readyz").value["workers"]))
 
     def test_requests_of_all_processes_have_distinct_numbers_and_are_counted_once(self) -> None:
         one, two = self.share()

@@ -18,7 +18,6 @@ from tests.proxy.lifecycle.test_stop_and_reload import CHAT, RunningTest
 from tests.support.histories import TOOLS
 from tests.support.polling import wait_until
 from tests.support.program import ENDLESS_GRACE, PATIENCE, Process, address
-from tests.support.width import width
 
 QUESTION = {"role": "user", "content": "What is in a?"}
 CALL = Answer(reasoning="I must read it.", calls=(Call("call_1", "read_file", "{}"),))
@@ -103,7 +102,6 @@ class WorkersTest(RunningTest):
 
         wait_until(is_refused)
 
-    @unittest.skipUnless(width(False, True), "all that is special about it is `kill_hooks`, which a tunnel has, too")
     def test_a_second_signal_ends_all_at_once(self) -> None:
         fake = self.pausing_fake("Never.")
         process, welcome = self.work("--base-url", fake.url, *ENDLESS_GRACE)

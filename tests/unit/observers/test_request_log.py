@@ -58,7 +58,7 @@ class TestRequestLog(unittest.TestCase):
         log.begin(Received(1, REQUEST, {}, 10, "key", lambda: so_far[0]))
         self.assertEqual(("queued", 0.1, 0), _state(log.running()[0]))
         so_far[0] = Progress(facts(stream=True), 0.2, is_sent=True)
-        self.assertEqual(("sent", 1), (log.running()[0].phase, log.count_streams()))
+        self.assertEqual(("sent", 1), (log.running()[0].phase, sum(each.facts.stream for each in log.running())))
         so_far[0] = Progress(facts(), 0.4, True, 400, 0.3)
         running = log.find_running(1)
         assert running is not None
