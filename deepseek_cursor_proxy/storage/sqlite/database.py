@@ -144,9 +144,12 @@ class Database:
 
     # Transactions …
 
-    def transaction(self, *, is_retry: bool = False) -> "_Transaction":
-        """The connection in a transaction, with `is_retry` despite a known fault. Raises Unusable for a fault."""
-        return _Transaction(self, is_retry)
+    def transaction(self, *, is_retry: bool = False, wait: float | None = None) -> "_Transaction":
+        """The connection in a transaction, with `is_retry` despite a known fault. Raises Unusable for a fault.
+
+        It waits for another process as long as any call may, or for `wait` seconds.
+        """
+        return _Transaction(self, is_retry, wait)
 
     def _abort(self, connection: StoreConnection, error: BaseException) -> None:
         """Roll back and raise the fault behind an error, if there is one."""
@@ -205,12 +208,12 @@ class Database:
         """Why the file cannot be read or written at the moment; None if it can."""
         return self._read_fault or self._write_fault
 
-    def _usable_connection(self, connection: StoreConnection | None) -> StoreConnection:
+    def _usable_connection(self, connection: StoreConnection | None, wait: float | None = None) -> StoreConnection:
         if self._read_fault is not None or connection is None:
             raise (self._read_fault or _NOT_OPEN).copy()
         has_waited = time.monotonic() - self._waited_at < _SECONDS_BETWEEN_WAITS
         may_wait = self.is_shared or (self._write_fault is None and not has_waited)
-        self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
+        self._set_busy_timeout(connection, wait if wait is not None else _BUSY_SECONDS if may_wait else 0.0)
         return connection
 
     def _raise_fault(self, error: BaseException, connection: StoreConnection, *, is_writing: bool) -> None:
@@ -412,9 +415,10 @@ _NOT_OPEN = Lost("it is not open", "open it")
 class _Transaction:
     """One transaction of a Database, whose lock its thread holds. A generator would take twice the time."""
 
-    def __init__(self, database: Database, is_retry: bool) -> None:
+    def __init__(self, database: Database, is_retry: bool, wait: float | None) -> None:
         self._database = database
         self._is_retry = is_retry
+        self._wait = wait
 
     def __enter__(self) -> sqlite3.Connection:
         database = self._database
@@ -422,7 +426,7 @@ class _Transaction:
         try:
             if database._write_fault is not None and not self._is_retry:
                 raise database._write_fault.copy()
-            self._connection = connection = database._usable_connection(database._writer)
+            self._connection = connection = database._usable_connection(database._writer, self._wait)
             try:
                 database._check_unmoved()
                 connection.execute("BEGIN IMMEDIATE")

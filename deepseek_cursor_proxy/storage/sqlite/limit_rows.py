@@ -6,21 +6,17 @@ already. Old rows are deleted now and then by a call that writes.
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
-from deepseek_cursor_proxy.storage.limits import (
-    LEASE_SECONDS,
-    SETTLED_SECONDS,
-    Counter,
-    Hold,
-    Refusal,
-    Spent,
-    Used,
-)
+from deepseek_cursor_proxy.storage.limits import LEASE_SECONDS, SETTLED_SECONDS, Counter, Hold, Refusal, Spent, Used
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 
 # A request may be settled long after the period in which it was admitted.
 _COUNTER_SECONDS = 3600.0
 _SECONDS_BETWEEN_PRUNINGS = 60.0
+# Processes that share the file lock it for a millisecond; without this wait a busy moment would look like a fault, and
+# each process would go by what it knows alone.
+_LOCK_SECONDS = 2.0
 
 _OF_COUNTER = "holder = ? AND name = ? AND resets = ?"
 _SPENT = f"SELECT coalesce((SELECT spent FROM limit_counters WHERE {_OF_COUNTER}), 0)"
@@ -44,8 +40,12 @@ class SqliteLimits:
         self._database = database
         self._pruned_at = float("-inf")
 
+    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        # Also while the stores know of a fault: it may be a lock that is over by now.
+        return self._database.transaction(is_retry=True, wait=_LOCK_SECONDS)
+
     def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             if connection.execute(_IS_HELD, (request_id, now)).fetchone() is not None:
                 return None
             for hold in holds:
@@ -57,7 +57,7 @@ class SqliteLimits:
             return None
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             added = connection.execute("INSERT OR IGNORE INTO settled_requests VALUES (?, ?)", (request_id, now))
             if not added.rowcount:
                 return None
@@ -71,7 +71,7 @@ class SqliteLimits:
             return totals
 
     def renew(self, request_ids: Sequence[str], now: float) -> None:
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             connection.executemany(
                 "UPDATE limit_holds SET lapses_at = ? WHERE request = ? AND lapses_at > ?",
                 [(now + LEASE_SECONDS, request_id, now) for request_id in request_ids],

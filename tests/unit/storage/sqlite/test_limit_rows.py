@@ -1,7 +1,12 @@
+import sqlite3
 import subprocess
 import sys
+import threading
+from unittest import mock
 
+from deepseek_cursor_proxy.storage.faults import Locked
 from deepseek_cursor_proxy.storage.limits import LEASE_SECONDS, SETTLED_SECONDS, Counter, Hold, Refusal, Spent, Used
+from deepseek_cursor_proxy.storage.sqlite import database
 from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
 from tests.support.databases import DatabaseTestCase
 from tests.support.threads import run_at_once
@@ -97,6 +102,19 @@ class TestSqliteLimits(DatabaseTestCase):
         run_at_once(reserve, range(50))
         self.assertEqual((10, 50), (results.count(None), len(results)))
         self.assertEqual([Used(0, 100)], self.used(DAY))
+
+    def test_a_lock_of_another_process_is_waited_for_and_is_no_fault(self) -> None:
+        with mock.patch.object(database, "_BUSY_SECONDS", 0.0):
+            locker = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self.addCleanup(locker.close)
+            locker.execute("BEGIN IMMEDIATE")
+            # The other stores know of the lock.
+            with self.assertRaises(Locked), self.database.transaction():
+                pass
+            timer = threading.Timer(0.05, locker.execute, ("COMMIT",))
+            timer.start()
+            self.assertIsNone(self.reserve("1", Hold(DAY, 10, 100)))
+            timer.join()
 
     def test_two_processes_never_pass_a_limit(self) -> None:
         command = [sys.executable, "-c", _RESERVE_AND_SETTLE, str(self.path), str(self.now)]
