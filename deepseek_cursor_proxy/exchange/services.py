@@ -237,12 +237,11 @@ def _limiter(
     from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
     from deepseek_cursor_proxy.usage.limits import Limiter
 
-    own = SqliteLimits(store.database)
     if shared is None:
-        return Limiter(own)
+        return Limiter(SqliteLimits(store.database))
     from deepseek_cursor_proxy.storage.shared.limits import SharedLimits
 
-    return Limiter(SharedLimits(shared, own))
+    return Limiter(SharedLimits(shared))
 
 
 def _owner_key(config: ProxyConfig, access: Access) -> str | None:

@@ -126,19 +126,11 @@ def _find_response(call: Call, keys: list[bytes], words: list[bytes]) -> list[An
     return [*(value or b"" for value in row), int(has_lapsed)]
 
 
-def _fail_response(call: Call, keys: list[bytes], words: list[bytes]) -> int:
-    lease = call("HGET", keys[0], "u")
-    if lease is False or int(lease) >= int(call("TIME")[0]):
-        return 0
-    call("HSET", keys[0], "status", "failed", "b", words[0])
-    call("HDEL", keys[0], "u")
-    return 1
-
-
 def _renew_response(call: Call, keys: list[bytes], words: list[bytes]) -> int:
-    if not call("HEXISTS", keys[0], "u"):
+    lease, now = int(call("HGET", keys[0], "u") or 0), int(call("TIME")[0])
+    if lease < now:
         return 0
-    call("HSET", keys[0], "u", int(call("TIME")[0]) + int(words[0]))
+    call("HSET", keys[0], "u", now + int(words[0]))
     return 1
 
 
@@ -218,7 +210,6 @@ register_twin(scripts.FIND_REASONINGS, _find_reasonings)
 register_twin(scripts.RECORD_REASONINGS, _record_reasonings)
 register_twin(scripts.CHANGE_RESPONSE, _change_response)
 register_twin(scripts.FIND_RESPONSE, _find_response)
-register_twin(scripts.FAIL_RESPONSE, _fail_response)
 register_twin(scripts.RENEW_RESPONSE, _renew_response)
 register_twin(scripts.RESERVE_LIMITS, _reserve_limits)
 register_twin(scripts.SETTLE_LIMITS, _settle_limits)

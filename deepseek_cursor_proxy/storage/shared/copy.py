@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from deepseek_cursor_proxy.storage.entries import ReasoningEntry, ResponseChange, ResponseRow
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -28,14 +28,7 @@ _BATCH = 100
 _SECONDS_KEPT = b"%d" % (30 * 24 * 3600)
 
 
-class Side(Protocol):
-    def reasonings(self) -> Iterator[ReasoningEntry]: ...
-    def responses(self) -> Iterator[ResponseRow]: ...
-    def add_reasonings(self, entries: Sequence[ReasoningEntry]) -> None: ...
-    def add_response(self, row: ResponseRow) -> None: ...
-
-
-def copy(source: Side, target: Side, report: Callable[[str], None]) -> str:
+def copy(source: "Side", target: "Side", report: Callable[[str], None]) -> str:
     """Copy everything. Returns a line that says how much. Raises EngineDown or Unusable."""
     copied = orphans = 0
     for batch in _batches(source.reasonings()):
@@ -128,6 +121,9 @@ class EngineSide:
 
     def _run(self, commands: Sequence[tuple[bytes, ...]]) -> list[Reply]:
         return _checked(self._engine.run(commands, _SECONDS))
+
+
+Side = FileSide | EngineSide
 
 
 def _checked(replies: list[Reply]) -> list[Reply]:

@@ -2,8 +2,8 @@
 
 Every call is one script. All counters have one hash tag, because a request reserves of its key and of its group in one
 step. What was spent also goes to the backlog if the engine does not answer, so that it counts although this process
-may be killed meanwhile; settling it again changes nothing. An instance that shares nothing, because it has another
-secret, counts in its file. The clocks of all instances must agree within a few seconds.
+may be killed meanwhile; settling it again changes nothing. An instance with another secret cannot count, as without the
+engine: it would spend each budget once more. The clocks of all instances must agree within a few seconds.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from deepseek_cursor_proxy.storage.limits import (
     SETTLED_SECONDS,
     Counter,
     Hold,
-    LimitStore,
     Refusal,
     Spent,
     Used,
@@ -25,6 +24,8 @@ from deepseek_cursor_proxy.storage.shared.state import SharedState
 
 _KEY = b"dcp:{limits}:"
 _LEASE = b"%d" % LEASE_SECONDS
+# A busy moment must not look like an outage, in which this process counts alone for a while.
+_SECONDS = 0.25
 # A request may be settled long after the period in which it was admitted.
 _COUNTER_SECONDS = 3600
 
@@ -32,13 +33,10 @@ _COUNTER_SECONDS = 3600
 class SharedLimits:
     """Called by workers and the thread that renews."""
 
-    def __init__(self, state: SharedState, alone: LimitStore) -> None:
+    def __init__(self, state: SharedState) -> None:
         self._state = state
-        self._alone = alone
 
     def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
-        if self._state.refusal:
-            return self._alone.reserve(request_id, holds, now)
         words = [request_id.encode(), repr(now).encode(), _LEASE]
         for hold in holds:
             words += [_name(hold.counter), b"%d" % hold.amount, b"%d" % hold.most]
@@ -46,8 +44,6 @@ class SharedLimits:
         return Refusal(holds[at - 1], used) if at else None
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
-        if self._state.refusal:
-            return self._alone.settle(request_id, spent, now)
         words = [request_id.encode(), b"%d" % SETTLED_SECONDS]
         for counter, amount in spent:
             seconds = max(0.0, counter.resets - now) + _COUNTER_SECONDS
@@ -58,19 +54,14 @@ class SharedLimits:
         return [total for total in reply if isinstance(total, int)] if isinstance(reply, list) else None
 
     def renew(self, request_ids: Sequence[str], now: float) -> None:
-        if self._state.refusal:
-            self._alone.renew(request_ids, now)
-            return
         self._numbers(RENEW_LIMITS, [repr(now).encode(), _LEASE, *(each.encode() for each in request_ids)])
 
     def usage(self, counters: Sequence[Counter], now: float) -> Sequence[Used]:
-        if self._state.refusal:
-            return self._alone.usage(counters, now)
         numbers = self._numbers(USED_LIMITS, [repr(now).encode(), *map(_name, counters)])
         return [Used(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
 
     def _numbers(self, script: Script, words: Sequence[bytes]) -> list[int]:
-        reply = self._state.read(script, _KEY, words)
+        reply = self._state.read(script, _KEY, words, _SECONDS)
         if not isinstance(reply, list):
             raise self._fault()
         return [number for number in reply if isinstance(number, int)]

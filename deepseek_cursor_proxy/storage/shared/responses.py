@@ -1,8 +1,8 @@
 """SharedResponses: stored responses and background jobs on the engine, sealed; a deleted one leaves its name.
 
 A job is leased by the proxy that runs it, which renews the lease every few seconds. An unfinished response whose lease
-has lapsed belongs to a proxy that was killed or cut off; the next proxy that reads it marks it failed. If the first one
-finishes it all the same, that counts.
+has lapsed belongs to a proxy that was killed or cut off, and is failed for all others. If that one finishes it all the
+same, that counts.
 """
 
 from collections.abc import Callable, Collection
@@ -12,7 +12,6 @@ from deepseek_cursor_proxy.storage.entries import ResponseChange, ResponseRow
 from deepseek_cursor_proxy.storage.resp.protocol import Reply
 from deepseek_cursor_proxy.storage.shared.scripts import (
     CHANGE_RESPONSE,
-    FAIL_RESPONSE,
     FIND_RESPONSE,
     RENEW_RESPONSE,
 )
@@ -59,12 +58,10 @@ class SharedResponses:
         """The row, with the status DELETED if it was deleted; None if the engine has none or does not answer."""
         if not id.isascii():
             return None
-        sealer = self._state.sealer(caller)
         reply = self._state.read(FIND_RESPONSE, response_key(caller, id), [b"1" if with_events else b"0"])
-        row = read_row(reply, caller, id, sealer)
+        row = read_row(reply, caller, id, self._state.sealer(caller))
         if row is not None and isinstance(reply, list) and reply[-1] == 1 and (caller, id) not in self._in_work():
             row = row._replace(status="failed", body=self._failed_body(row.body))
-            self._state.read(FAIL_RESPONSE, response_key(caller, id), [sealer.seal_bytes(row.body)])
         return row
 
     def close(self) -> None:

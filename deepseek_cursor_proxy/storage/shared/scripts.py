@@ -130,19 +130,11 @@ local has_lapsed = row[6] and tonumber(row[6]) < tonumber(redis.call('TIME')[1])
 return {row[1], row[2] or '', row[3] or '', row[4] or '', row[5] or '', has_lapsed and 1 or 0}
 """)
 
-# ARGV: sealed body. Marks a response as failed if its lease has lapsed.
-FAIL_RESPONSE = Script("""
-local lease = redis.call('HGET', KEYS[1], 'u')
-if not lease or tonumber(lease) >= tonumber(redis.call('TIME')[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'status', 'failed', 'b', ARGV[1])
-redis.call('HDEL', KEYS[1], 'u')
-return 1
-""")
-
-# ARGV: seconds of the lease.
+# ARGV: seconds of the lease. One that has lapsed stays so: other proxies have shown the response as failed.
 RENEW_RESPONSE = Script("""
-if redis.call('HEXISTS', KEYS[1], 'u') == 0 then return 0 end
-redis.call('HSET', KEYS[1], 'u', redis.call('TIME')[1] + ARGV[1])
+local lease, now = tonumber(redis.call('HGET', KEYS[1], 'u') or 0), redis.call('TIME')[1]
+if lease < tonumber(now) then return 0 end
+redis.call('HSET', KEYS[1], 'u', now + ARGV[1])
 return 1
 """)
 

@@ -158,11 +158,11 @@ class SharedState:
             return self.refusal or self.stalled
         return "it does not answer"
 
-    def read(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> Reply:
+    def read(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float = 0.0) -> Reply:
         """The reply of a script; None if the engine does not answer in time."""
         for _ in range(2 if self._is_verified else 0):
             try:
-                reply = self.engine.run_script(script, key, arguments, _READ_SECONDS)
+                reply = self.engine.run_script(script, key, arguments, seconds or _READ_SECONDS)
             except EngineDown:
                 continue
             return None if isinstance(reply, ReplyError) else reply

@@ -30,6 +30,7 @@ class TestSharedLimits(EngineTestCase, LimitsTestCase):
         self.assert_fifty_spend_a_budget_for_ten_once(self.proxies(3))
 
     def test_without_the_engine_a_key_with_a_budget_is_served_for_a_while_and_then_asked_to_wait(self) -> None:
+        self.enterContext(mock.patch.object(limits, "_SECONDS_BETWEEN_RENEWALS", 0.02))
         one, two = self.proxies(2)
         self.fake._responder = lambda _: Answer(content="x" * 8000)
         self.assertEqual(200, self.ask(one, max_tokens=2000).status)
@@ -44,7 +45,9 @@ class TestSharedLimits(EngineTestCase, LimitsTestCase):
         self.assertEqual((503, True), (reply.status, "retry-after" in reply.headers))
         self.assertIn("The key is fine", reply.value["error"]["message"])
         self.engine.start()
-        wait_until(lambda: not one.server.services().shared.fault)  # type: ignore[union-attr]
-        limiter._renew()
-        wait_until(lambda: self.used(two, "usd_per_day").spent > spent)
+        shared = one.server.services().shared
+        assert shared is not None
+        wait_until(lambda: not shared.fault and not shared.backlog)
+        wait_until(lambda: limiter._outage_since is None)
+        self.assertGreater(self.used(two, "usd_per_day").spent, spent)
         self.assertEqual(200, self.ask(one, max_tokens=1000).status)

@@ -21,8 +21,7 @@ class TestSharedLimits(EngineTestCase):
         self.now = 1_000_000_000.0
 
     def limits(self, name: str = "one") -> SharedLimits:
-        instance = self.instance(name)
-        return SharedLimits(instance.state, SqliteLimits(instance.reasonings.database))
+        return SharedLimits(self.instance(name).state)
 
     def test_two_instances_return_what_one_file_returns_after_any_sequence_of_calls(self) -> None:
         alone = SqliteLimits(self.instance("alone").reasonings.database)
@@ -78,11 +77,10 @@ class TestSharedLimits(EngineTestCase):
         self.assertIsNone(one.settle("1", [Spent(DAY, 40)], self.now))
         self.assertEqual([Used(40)], two.usage([DAY], self.now))
 
-    def test_an_instance_with_another_secret_counts_in_its_file(self) -> None:
+    def test_an_instance_with_another_secret_cannot_count(self) -> None:
         self.limits("one").settle("1", [Spent(DAY, 40)], self.now)
-        instance = self.instance("other", secret=b"x" * 32)
-        alone = SharedLimits(instance.state, SqliteLimits(instance.reasonings.database))
-        self.assertIsNone(alone.reserve("2", [Hold(DAY, 10, 100)], self.now))
-        alone.renew(["2"], self.now)
-        self.assertEqual([5], alone.settle("2", [Spent(DAY, 5)], self.now))
-        self.assertEqual([Used(5)], alone.usage([DAY], self.now))
+        other = SharedLimits(self.instance("other", secret=b"x" * 32).state)
+        with self.assertRaisesRegex(Unusable, "another installation secret"):
+            other.reserve("2", [Hold(DAY, 10, 100)], self.now)
+        with self.assertRaises(Unusable):
+            other.settle("2", [Spent(DAY, 10)], self.now)
