@@ -138,6 +138,11 @@ class SshTunnelTest(ServeTest):
             self.assertEqual(200, reply.status)
             return reply.read().decode()
 
+    def refused(self) -> str:
+        return self.refusal(
+            "--admin-port", "0", *self.flags, progress="Opening a tunnel with ssh to home", **self.tools
+        )
+
     def ssh_processes(self) -> list[int]:
         listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
         return [int(line.split()[0]) for line in listed.splitlines() if f"-R {self.port}:127.0.0.1" in line]
@@ -159,23 +164,23 @@ class SshTunnelTest(ServeTest):
 
     def test_a_wrong_key_is_one_line_with_the_remedy(self) -> None:
         self.use_key("other")
-        line = self.refusal("--admin-port", "0", *self.flags, **self.tools)
+        line = self.refused()
         self.assertEqual("ssh: home does not let you in: run `ssh-copy-id home`, or load your key with `ssh-add`", line)
 
     def test_an_unknown_host_key_is_one_line_with_the_remedy(self) -> None:
         (self.place / "known").write_text("")
-        line = self.refusal("--admin-port", "0", *self.flags, **self.tools)
+        line = self.refused()
         self.assertEqual("ssh: the host key of home is unknown or new: run `ssh home` once", line)
 
     def test_a_port_that_is_taken_on_the_host_is_one_line_with_the_remedy(self) -> None:
         with socket.create_server(("::1", self.port), family=socket.AF_INET6):
-            line = self.refusal("--admin-port", "0", *self.flags, **self.tools)
+            line = self.refused()
         self.assertIn(f"home does not open port {self.port}", line)
 
     def test_a_host_that_cannot_be_reached_is_one_line_with_the_remedy(self) -> None:
         self.sshd_port = free_port()
         self.use_key("key")
-        line = self.refusal("--admin-port", "0", *self.flags, **self.tools)
+        line = self.refused()
         self.assertEqual("ssh: home cannot be reached (Connection refused): try `ssh -v home`", line)
 
 

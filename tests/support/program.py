@@ -130,10 +130,10 @@ class ServeTest(unittest.TestCase):
         return process, process.read_until("Stop with Ctrl-C.\n")
 
     def refusal(self, *arguments: str, progress: str = "", **environment: str) -> str:
-        """The one line with which a proxy does not start, after a line of its progress if there is any."""
+        """The one line with which a proxy does not start, after lines of its progress if there are any."""
         process = self.launch(*arguments, **environment)
         self.assertEqual(process.wait(), 2, process.errors)
-        self.assertRegex(process.rest(), rf"\A{progress}.*\n\Z" if progress else r"\A\Z")
+        self.assertRegex(process.rest(), rf"\A{progress}.*\n" if progress else r"\A\Z")
         self.assertRegex(process.errors, r"\Adeepseek-cursor-proxy: [^\n]+\n\Z")
         return process.errors.removeprefix("deepseek-cursor-proxy: ").rstrip("\n")
 
