@@ -118,6 +118,18 @@ class ChatMemory:
             return Lookup(self, stage, items, conditions)
         return Lookup(self, stage, items, conditions, best, len(best.items), best.result)
 
+    def find_alike(
+        self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object
+    ) -> "tuple[Entry[Item, Result] | None, int]":
+        """The entry whose items begin like a list for longest, and how many are the same; it may end otherwise."""
+        best, most = None, 0
+        for entry in self.entries(stage):
+            pairs = enumerate(map(operator.is_, entry.items, items))
+            common = next((at for at, is_same in pairs if not is_same), min(len(entry.items), len(items)))
+            if common > most and entry.conditions == conditions:
+                best, most = entry, common
+        return best, most
+
     def entries(self, stage: Stage[Item, Result]) -> list[Entry[Item, Result]]:
         with self._lock:
             return [entry for entry in self._entries if entry.stage is stage]

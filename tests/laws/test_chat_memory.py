@@ -59,6 +59,15 @@ def continued(path: str, body: dict[str, Any], reply: dict[str, Any], call_id: s
     return {**body, "messages": [*body["messages"], answer, result]}
 
 
+def marked(body: dict[str, Any]) -> dict[str, Any]:
+    """The body with a mark on its last block, as Claude Code sends it; in the next request another block has it."""
+    *before, last = body["messages"]
+    if isinstance(last["content"], str):
+        return body
+    content = [*last["content"][:-1], {**last["content"][-1], "cache_control": {"type": "ephemeral"}}]
+    return {**body, "messages": [*before, {**last, "content": content}]}
+
+
 class TestChatMemory(SocketTestCase):
     def play(self, path: str, memory: ChatMemory) -> list[bytes]:
         """A chat of tool turns, each asked for plainly and as a stream: what DeepSeek and the client got."""
@@ -73,7 +82,8 @@ class TestChatMemory(SocketTestCase):
                     for is_stream in (True, False):
                         fake.answer(answer)
                         headers = {"Authorization": "Bearer sk-test"}
-                        connection.request("POST", path, json.dumps({**body, "stream": is_stream}), headers)
+                        sent = marked(body) if path == MESSAGES else body
+                        connection.request("POST", path, json.dumps({**sent, "stream": is_stream}), headers)
                         reply = connection.getresponse().read()
                         seen += VOLATILE.sub(b"*", fake.seen[-1].body), VOLATILE.sub(b"*", reply)
                     body = continued(path, body, json.loads(reply), call.id)

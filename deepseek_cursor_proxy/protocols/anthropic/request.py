@@ -183,10 +183,12 @@ def _in_order(results: list[Message], positions: Mapping[str | None, int]) -> li
 
 
 def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
-    """A message with the thinking that its signatures of ours hold, and its texts as one.
+    """A message without `cache_control`, with the thinking that its signatures of ours hold, and its texts as one.
 
     With blocks of tools that DeepSeek ran itself, all of them stay in their places.
     """
+    if any("cache_control" in block for block in _blocks(message)):
+        message = {**message, "content": [_without_mark(block) for block in message["content"]]}
     blocks = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(blocks, list):
         return message
@@ -207,6 +209,12 @@ def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
         if at == first or at not in opened
     ]
     return {**message, "content": _join_texts(kept)}
+
+
+def _without_mark(block: Any) -> Any:
+    return (
+        {name: value for name, value in block.items() if name != "cache_control"} if isinstance(block, dict) else block
+    )
 
 
 def _thinking(text: str) -> Json:
