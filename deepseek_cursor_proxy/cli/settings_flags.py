@@ -45,6 +45,7 @@ def accept_settings(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if action.dest not in ("help", "config"):
             action.help = argparse.SUPPRESS
+    # Beyond argparse's own two, groups have settings only; an empty one would still print its title.
     parser._action_groups[2:] = []
     parser.usage = None
     parser.epilog = "The settings of the proxy are flags here, too: `help serve` lists them."

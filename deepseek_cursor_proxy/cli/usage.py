@@ -145,10 +145,9 @@ def _notes(report: UsageReport) -> list[str]:
     if switched := report.switched.requests:
         now, then = (format_amount(each, report.currency) for each in report.switched[1:])
         saved = format_amount(report.switched.asked_cost - report.switched.cost, report.currency)
-        notes.append(
-            f"Another model than the one asked for answered {switched:,} requests, such as those of sub-agents, for "
-            f"{now} in place of {then}: {saved} saved."
-        )
+        number = "1 request" if switched == 1 else f"{switched:,} requests"
+        which = f"{number}, such as those of sub-agents, went to another model than asked for"
+        notes.append(f"{which}: {now} instead of {then}, {saved} saved.")
     if count := sums.unknown_costs:
         requests, are = ("1 request has", "is") if count == 1 else (f"{count:,} requests have", "are")
         notes.append(

@@ -83,13 +83,13 @@ class TestUsage(UsageTestCase):
         switched = json.loads(self.output("usage", "--json"))["switched"]
         self.assertEqual(1, switched["requests"])
         self.assertGreater(switched["saved"], 0)
-        self.assertRegex(self.output("usage"), r"answered 1 requests, .* for \$[\d.]+ in place of \$[\d.]+: .* saved\.")
+        self.assertRegex(self.output("usage"), r"\n1 request, .* asked for: \$[\d.]+ instead of \$[\d.]+, .* saved\.\n")
 
     def test_without_the_setting_a_subagent_gets_what_it_asks_for(self) -> None:
         body = chat_body("a", model="deepseek-v4-pro")
         self.round_trip(self.with_file(), request_bytes(body, headers=["X-Claude-Code-Agent-Id: a1"]))
         self.assertEqual("deepseek-v4-pro", self.fake.accepted[-1]["model"])
-        self.assertNotIn("in place of", self.output("usage"))
+        self.assertNotIn("instead of", self.output("usage"))
 
     def test_no_name_is_a_formula_for_a_spreadsheet_and_numbers_stay_numbers(self) -> None:
         names = ("=1+1", "+1", "-1", "@SUM(1)", "＝1", "\t=1", "\r=1", " =1", '=HYPERLINK("http://x","y")', "a=1", "-x")
