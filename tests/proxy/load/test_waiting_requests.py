@@ -83,10 +83,10 @@ class TestWaitingRequests(hostile.HostileTestCase):
         self.upstream(self.hold_back)
         with self.waiting(request_bytes(STREAM), max_upstream_calls=1, queue_timeout=MUCH_PATIENCE) as (proxy, socks):
             limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
-            self.assertEqual((1, self.count - 1), (limit.running_calls, limit.queued_calls))
+            wait_until(lambda: (limit.running_calls, limit.queued_calls) == (1, self.count - 1))
             self.fake.release.set()
             self.assert_answered(socks)
-            self.assertEqual((0, 0), (limit.running_calls, limit.queued_calls))
+            wait_until(lambda: (limit.running_calls, limit.queued_calls) == (0, 0))
 
     def test_calls_that_pause_before_a_retry(self) -> None:
         busy = Failure(503, headers=(("Retry-After", "1"),))
