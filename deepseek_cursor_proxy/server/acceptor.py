@@ -27,6 +27,9 @@ _ACCEPTS_AT_ONCE = 64
 # How long, and from how many rejected clients at a time, we go on reading.
 _LINGER_SECONDS = 1.0
 _MOST_LINGERING = 128
+# A listener that several processes share: each leaves the next client to the others for so long. Without it one process
+# accepts a whole burst: of 16 clients that keep their connections one had all; so they are shared evenly.
+_TURN_SECONDS = 0.001
 # How long no client is accepted when not even the reserve is left.
 _PAUSE_SECONDS = 0.05
 _SECONDS_BETWEEN_WARNINGS = 30.0
@@ -42,6 +45,8 @@ class Acceptor:
         self._loop = loop
         self._on_accept = on_accept
         self._rejection = rejection
+        # Whether other processes accept clients from the same listener.
+        self.is_shared = False
         self._is_stopping = threading.Event()
         # Protects `_is_running`; notified when `run` is over.
         self._changed = threading.Condition()
@@ -85,7 +90,7 @@ class Acceptor:
                 self.drop(next(iter(self._lingering_clients)))
 
     def _accept(self, events: int) -> None:
-        for _ in range(_ACCEPTS_AT_ONCE):
+        for _ in range(1 if self.is_shared else _ACCEPTS_AT_ONCE):
             try:
                 sock, address = self._listener.accept()
             except BlockingIOError:
@@ -104,6 +109,13 @@ class Acceptor:
                 # A bug costs one client, not all that come after it.
                 _log.error("unexpected %s while letting a client in", type(error).__name__)
                 sock.close()
+        if self.is_shared:
+            self._pause(_TURN_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        self.until = Deadline.after(seconds)
+        self._loop.selector.unregister(self._listener)
+        self._loop.add_timed(self)
 
     # Rejecting …
 
@@ -122,9 +134,7 @@ class Acceptor:
                         sock.recv(65536)
         self._reserve = _descriptor()
         if self._reserve is None:
-            self.until = Deadline.after(_PAUSE_SECONDS)
-            self._loop.selector.unregister(self._listener)
-            self._loop.add_timed(self)
+            self._pause(_PAUSE_SECONDS)
 
     def on_due(self) -> None:
         """Accept clients again."""

@@ -90,6 +90,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         super().__init__(address, handler, bind_and_activate=listener is None)
         if listener is not None:
+            self._acceptor.is_shared = True
             self.socket.close()
             self.socket, self.server_address = listener, listener.getsockname()
             self._note_address()

@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import os
+import queue
 import socket
 import threading
 import time
@@ -71,6 +72,23 @@ class TestAcceptor(unittest.TestCase):
     def assert_admitted(self, listener: Listener) -> None:
         self.connect(listener)
         self.assertTrue(self.has_admitted.wait(PATIENCE))
+
+    def test_a_process_that_shares_its_listener_leaves_the_next_client_to_the_others(self) -> None:
+        self.enterContext(mock.patch.object(acceptors, "_TURN_SECONDS", 3600.0))
+        listener = socket.create_server(("127.0.0.1", 0), backlog=10)
+        self.addCleanup(listener.close)
+        for _ in range(5):
+            self.enterContext(socket.create_connection(listener.getsockname(), PATIENCE))
+        loop, admitted = EventLoop(), queue.Queue[socket.socket]()
+        self.addCleanup(loop.close)
+        acceptor = Acceptor(loop, lambda sock, _: admitted.put(self.enterContext(sock)), REJECTION)
+        acceptor.is_shared = True
+        in_background(self, acceptor.run, listener)
+        self.addCleanup(acceptor.stop)
+        admitted.get(timeout=PATIENCE)
+        for _ in range(4):
+            self.enterContext(listener.accept()[0])
+        self.assertTrue(admitted.empty())
 
     def test_a_client_that_connects_is_admitted(self) -> None:
         self.assert_admitted(self.open())
