@@ -40,6 +40,8 @@ class Lull:
 
     handle: WaitHandle | None = None
     then_blocks: bool = True
+    # Whether it waits until the source can be written to, in place of input.
+    for_writing: bool = False
 
 
 BLOCKING = Lull()
@@ -57,9 +59,9 @@ class SingleWait:
     def interrupt(self, error: Exception) -> None:
         self._error = error
 
-    def steps(self) -> Steps[None]:
+    def steps(self, *, for_writing: bool = False) -> Steps[None]:
         """Wait; what follows may block. Raises the error that interrupts it."""
-        yield Lull(self)
+        yield Lull(self, for_writing=for_writing)
         self.raise_interruption()
 
     def raise_interruption(self) -> None:

@@ -109,8 +109,9 @@ def _wait_for(lull: Lull, peer: Peer | None) -> None:
     """Wait as a Lull says; if the peer leaves or the proxy ends its answer, what waits raises that."""
     if (handle := lull.handle) is not None:
         seconds = handle.until - time.monotonic()
+        wait = wait_writable if lull.for_writing else wait_readable
         try:
-            pause(seconds, peer) if handle.source is None else wait_readable(handle.source, seconds, peer)
+            pause(seconds, peer) if handle.source is None else wait(handle.source, seconds, peer)
         except (ClientGone, ProxyError) as error:
             handle.interrupt(error)
 

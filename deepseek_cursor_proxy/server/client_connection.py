@@ -125,10 +125,10 @@ class ClientConnection:
 
     def wait(self, seconds: float) -> bool:
         """Wait until the connection can go on; False if the time is over first."""
-        handle = self.handle
-        if handle is None:
-            return can_write(self.sock, seconds) if self.pause is Wait.WRITABLE else self._waiter.wait(seconds)
-        if (source := handle.source) is None:
+        handle, pause = self.handle, self.pause
+        if handle is None or not isinstance(pause, Lull):
+            return can_write(self.sock, seconds) if pause is Wait.WRITABLE else self._waiter.wait(seconds)
+        if (source := handle.source) is None or pause.for_writing:
             return False
         if source is not self._source:
             self._source = source

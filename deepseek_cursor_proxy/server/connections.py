@@ -178,7 +178,8 @@ class _ParkedConnection:
             self._loop.selector.register(connection.fileno(), events, self._on_client)
             self._client = connection.fileno()
         if source is not None:
-            self._loop.selector.register(source.fileno(), READ, self._on_source)
+            awaited = WRITE if isinstance(connection.pause, Lull) and connection.pause.for_writing else READ
+            self._loop.selector.register(source.fileno(), awaited, self._on_source)
             self._source = source.fileno()
 
     def _unwatch(self) -> None:

@@ -1,9 +1,9 @@
 """Workers: the threads that run what may block, started when they are needed and ended when they are idle.
 
 The usual number keeps the interpreter busy; with more, Python's threads spend their time handing it to each other. More
-are started only if no worker takes a task for a while though some wait: then all of them are blocked, by connections
-that are being opened, by answers with several choices or by the disk. There is at most one task per connection, so the
-limit of connections bounds the workers.
+are started only if no worker takes a task for a while though some wait: then all of them are blocked, by answers with
+several choices, by followed background responses or by the disk. There is at most one task per connection, so the limit
+of connections bounds the workers.
 """
 
 import math

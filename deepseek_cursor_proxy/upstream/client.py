@@ -1,7 +1,7 @@
 """Sends one call to DeepSeek or a passthrough upstream: a body out, an UpstreamResponse back, network failures as
 ProxyErrors. A pooled connection that turns out to be closed is replaced once.
 
-A call is a urllib request, opened by an opener that has exactly one handler, ours, which uses the connection pool. So
+A call is a urllib request, opened by an opener that has exactly one handler, ours, which uses a pooled connection. So
 urllib does nothing on its own: it follows no redirect (the key must not travel), hands the request to no proxy of the
 environment, and raises no error page as an exception. `call_limit` bounds the calls at once, `connect` opens
 connections, `response` reads what comes back.
@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, Upstream
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
 from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Destination, Origin
@@ -71,9 +72,11 @@ class UpstreamClient:
 
     def _open(self, request: "_PooledRequest") -> Steps[UpstreamResponse]:
         """Send the request and read the head of the response."""
-        destination = request.destination
+        destination, is_new = request.destination, False
         while True:
             try:
+                request.connection = None
+                request.connection = yield from self._pool.take(destination.origin, is_new=is_new)
                 answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
                 yield from answer.read_head()
                 self.reached_at = time.monotonic()
@@ -87,12 +90,12 @@ class UpstreamClient:
                 if connection is None or not connection.is_reused or not isinstance(error, ConnectionError):
                     raise _to_proxy_error(error, destination.origin, destination.setting) from None
                 # It died while it was idle, which is no failure of DeepSeek.
-                request.needs_new = True
+                is_new = True
 
     def probe(self, destination: Destination) -> None:
         """Open a connection and close it again, without a request; raises a ProxyError if that fails."""
         try:
-            self._connect(destination.origin, None).close()
+            finish(self._connect(destination.origin)).close()
         except (OSError, ValueError) as error:
             raise _to_proxy_error(error, destination.origin, destination.setting) from None
 
@@ -118,9 +121,8 @@ class _PooledRequest(urllib.request.Request):
         self.destination = destination
         self.body = body
         self.peer = peer
-        # The one it was sent on, and whether it may not be a pooled one.
+        # The one to send it on.
         self.connection: Connection | None = None
-        self.needs_new = False
 
 
 class _PoolHandler(urllib.request.BaseHandler):
@@ -135,10 +137,9 @@ class _PoolHandler(urllib.request.BaseHandler):
         own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
         headers = [*own, *_HEADERS, *request.unredirected_hdrs.items()]
         data = heads.request_head(request.destination.method, request.selector, headers) + request.body
-        destination, peer, request.connection = request.destination, request.peer, None
-        request.connection = self._pool.take(destination.origin, peer, is_new=request.needs_new)
-        request.connection.send(data, self._config.write_timeout, peer)
-        return UpstreamResponse(request.connection, self._pool, self._config, peer, destination)
+        assert request.connection is not None
+        request.connection.send(data, self._config.write_timeout, request.peer)
+        return UpstreamResponse(request.connection, self._pool, self._config, request.peer, request.destination)
 
     https_open = http_open
 

@@ -1,7 +1,7 @@
 """Opens connections: resolve the name, connect, pass through an HTTPS proxy if there is one, shake hands (TLS).
 
-All steps together have one deadline, `connect_timeout`, and every wait watches the client as well: if it leaves before
-the call has begun, the call costs nothing. Certificates are always verified. Failures of the network are raised as they
+All steps together have one deadline, `connect_timeout`, and every wait is a Lull, which ends if the client leaves: a
+call that has not begun costs nothing. Certificates are always verified. Failures of the network are raised as they
 are, for `client` to translate; those of a proxy name the proxy.
 """
 
@@ -12,9 +12,8 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import OutboundProxy
@@ -26,9 +25,9 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
 )
 from deepseek_cursor_proxy.http1 import heads
-from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.http1.lull import SingleWait, Steps
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import finish, wait_readable, wait_writable
+from deepseek_cursor_proxy.net.wait import wait_writable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.upstream.connections import Connection, Origin
 
@@ -44,21 +43,6 @@ class ConnectTimeout(TimeoutError):
     """There was no connection in time, so nothing has been sent yet."""
 
 
-class ConnectAttempt(NamedTuple):
-    """One attempt to connect: when it ends, and the client it is for."""
-
-    deadline: Deadline
-    peer: Peer | None
-
-    @property
-    def left(self) -> float:
-        return self.deadline.left
-
-    def share(self, addresses: int) -> "ConnectAttempt":
-        """The attempt with the first of that many addresses, which leaves time for the others."""
-        return self._replace(deadline=Deadline.after(min(_ADDRESS_SECONDS, self.left / addresses)))
-
-
 class Connector:
     """Opens connections. Called by workers; they share the resolver only."""
 
@@ -69,48 +53,50 @@ class Connector:
         self._tls_context = functools.cache(_tls_context)
         self._resolver = Resolver()
 
-    def open(self, origin: Origin, peer: Peer | None) -> Connection:
-        """A connection that a request can be sent on; OSError or a ProxyError otherwise, ClientGone if `peer` left."""
-        attempt = ConnectAttempt(Deadline.after(self._timeout), peer)
+    def open(self, origin: Origin) -> Steps[Connection]:
+        """A connection that a request can be sent on; OSError or a ProxyError otherwise."""
+        deadline = Deadline.after(self._timeout)
         try:
-            return self._try(origin, attempt)
+            return (yield from self._try(origin, deadline))
         except (TimeoutError, UpstreamTimeout):
-            later = attempt.deadline.allow_for_stop(self._timeout)
-            if later == attempt.deadline:
+            later = deadline.allow_for_stop(self._timeout)
+            if later == deadline:
                 raise
             # This process was stopped during the attempt, and nothing has been sent.
-            return self._try(origin, ConnectAttempt(later, peer))
+            return (yield from self._try(origin, later))
 
-    def _try(self, origin: Origin, attempt: ConnectAttempt) -> Connection:
+    def _try(self, origin: Origin, deadline: Deadline) -> Steps[Connection]:
         if origin.scheme != "https":
-            return Connection(origin, self._connect(origin.host, origin.port, attempt))
+            return Connection(origin, (yield from self._connect(origin.host, origin.port, deadline)))
         try:
             proxy = https_proxy.for_host(origin.host, origin.port, self._environment)
         except StartupError as error:
             raise UpstreamFailed(f"{error}.") from None
         if proxy is None:
-            sock = self._connect(origin.host, origin.port, attempt)
+            sock = yield from self._connect(origin.host, origin.port, deadline)
         else:
             with _errors_of(proxy, origin):
-                sock = self._connect(proxy.host, proxy.port, attempt)
-                _open_tunnel(Connection(origin, sock), proxy, attempt)
+                sock = yield from self._connect(proxy.host, proxy.port, deadline)
+                yield from _open_tunnel(Connection(origin, sock), proxy, deadline)
         context = self._tls_context()
         try:
-            return Connection(origin, _shake_hands(context, sock, origin.host, attempt))
+            return Connection(origin, (yield from _shake_hands(context, sock, origin.host, deadline)))
         except ssl.SSLCertVerificationError:
             # Counted only now: the certificates of a directory are loaded when one is looked up.
             if context.cert_store_stats()["x509_ca"] == 0:
                 raise UpstreamFailed(_no_authorities(origin.host)) from None
             raise
 
-    def _connect(self, host: str, port: int, attempt: ConnectAttempt) -> socket.socket:
-        addresses = self._resolver.resolve(host, port, attempt)
+    def _connect(self, host: str, port: int, deadline: Deadline) -> Steps[socket.socket]:
+        addresses = yield from self._resolver.resolve(host, port, deadline)
         for left in range(len(addresses), 1, -1):
+            # This address leaves time for the others.
+            share = Deadline.after(min(_ADDRESS_SECONDS, deadline.left / left))
             try:
-                return _connect(addresses[-left], attempt.share(left))
+                return (yield from _connect(addresses[-left], share))
             except OSError:
                 continue
-        return _connect(addresses[-1], attempt)
+        return (yield from _connect(addresses[-1], deadline))
 
 
 def is_permanent(error: OSError) -> bool:
@@ -140,7 +126,7 @@ def _no_authorities(host: str) -> str:
     return f"Python has no certificate authority to check {host} with, so nothing was sent to it. {remedy}"
 
 
-def _connect(address: Address, attempt: ConnectAttempt) -> socket.socket:
+def _connect(address: Address, deadline: Deadline) -> Steps[socket.socket]:
     family, kind, protocol, _, where = address
     sock = socket.socket(family, kind, protocol)
     try:
@@ -148,8 +134,10 @@ def _connect(address: Address, attempt: ConnectAttempt) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         code = sock.connect_ex(where)
         if code in _UNDER_WAY:
-            if not wait_writable(sock, attempt.left, attempt.peer):
-                raise ConnectTimeout
+            while not wait_writable(sock, 0.0, None):
+                if deadline.is_over:
+                    raise ConnectTimeout
+                yield from SingleWait(deadline, sock).steps(for_writing=True)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, _error_text(code))
@@ -165,7 +153,7 @@ def _error_text(code: int) -> str:
     return texts[code].rstrip(".") if code in texts else os.strerror(code)
 
 
-def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attempt: ConnectAttempt) -> ssl.SSLSocket:
+def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, deadline: Deadline) -> Steps[ssl.SSLSocket]:
     try:
         tls_sock = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except BaseException:
@@ -173,22 +161,20 @@ def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, attemp
         raise
     try:
         while True:
-            wait: Callable[[socket.socket, float, Peer | None], bool]
             try:
                 tls_sock.do_handshake()
                 return tls_sock
-            except ssl.SSLWantReadError:
-                wait = wait_readable
-            except ssl.SSLWantWriteError:
-                wait = wait_writable
-            if not wait(tls_sock, attempt.left, attempt.peer):
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                for_writing = isinstance(error, ssl.SSLWantWriteError)
+            if deadline.is_over:
                 raise ConnectTimeout
+            yield from SingleWait(deadline, tls_sock).steps(for_writing=for_writing)
     except BaseException:
         tls_sock.close()
         raise
 
 
-def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: ConnectAttempt) -> None:
+def _open_tunnel(connection: Connection, proxy: OutboundProxy, deadline: Deadline) -> Steps[None]:
     """Have the proxy connect us (CONNECT); every byte after its answer belongs to TLS."""
     origin = connection.origin
     try:
@@ -196,9 +182,9 @@ def _open_tunnel(connection: Connection, proxy: OutboundProxy, attempt: ConnectA
         headers = [("Host", target)]
         if proxy.authorization is not None:
             headers.append(("Proxy-Authorization", proxy.authorization))
-        connection.send(heads.request_head("CONNECT", target, headers), attempt.left, attempt.peer)
-        receive = functools.partial(connection.receive_steps, attempt.deadline, attempt.peer)
-        response = finish(heads.read_response_head(receive), attempt.peer)
+        connection.send(heads.request_head("CONNECT", target, headers), deadline.left)
+        receive = functools.partial(connection.receive_steps, deadline, None)
+        response = yield from heads.read_response_head(receive)
         if not 200 <= response.head.status < 300:
             raise _refusal(response.head.status, proxy, origin)
         if response.rest:
@@ -255,14 +241,14 @@ class Resolver:
     """Called by workers; the lock protects `_running` and the waiters of its lookups.
 
     The system's resolver cannot be interrupted and may take minutes, so each name has one thread that calls it, however
-    many calls need the name. These wait for a Wakeup, which one wait watches together with the client.
+    many calls need the name. These wait for a Wakeup.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[tuple[str, int], _Lookup] = {}
 
-    def resolve(self, host: str, port: int, attempt: ConnectAttempt) -> list[Address]:
+    def resolve(self, host: str, port: int, deadline: Deadline) -> Steps[list[Address]]:
         """The addresses of a host, in the order to try them."""
         try:
             return _resolve(host, port, socket.AI_NUMERICHOST)
@@ -271,12 +257,13 @@ class Resolver:
         with closing(Wakeup()) as wakeup:
             lookup = self._join(host, port, wakeup)
             try:
-                if not wait_readable(wakeup, attempt.left, attempt.peer):
-                    raise ConnectTimeout
+                yield from SingleWait(deadline, wakeup).steps()
             finally:
                 self._leave(lookup, wakeup)
         if lookup.error is not None:
             raise socket.gaierror(*lookup.error)
+        if not lookup.addresses:
+            raise ConnectTimeout
         return lookup.addresses
 
     def _join(self, host: str, port: int, wakeup: Wakeup) -> _Lookup:

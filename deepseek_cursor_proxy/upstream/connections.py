@@ -179,7 +179,7 @@ class Connection:
         return self._early is not None or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0)
 
 
-Connect = Callable[[Origin, Peer | None], Connection]
+Connect = Callable[[Origin], Steps[Connection]]
 
 
 class ConnectionPool:
@@ -192,15 +192,15 @@ class ConnectionPool:
         self._idle: list[Connection] = []
         self._is_closed = False
 
-    def take(self, origin: Origin, peer: Peer | None = None, *, is_new: bool = False) -> Connection:
-        """A live connection to the origin, pooled or new; raises ClientGone if `peer` leaves."""
+    def take(self, origin: Origin, *, is_new: bool = False) -> Steps[Connection]:
+        """A live connection to the origin, pooled or new."""
         while not is_new and (idle := self._take_idle(origin)):
             if not idle.is_stale:
                 idle.is_reused = True
                 return idle
             idle.close()
         started = time.monotonic()
-        connection = self._connect(origin, peer)
+        connection = yield from self._connect(origin)
         connection.connect_seconds = time.monotonic() - started
         return connection
 

@@ -162,7 +162,7 @@ def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
     answers: list[KeyAnswer] = []
     started = time.monotonic()
     try:
-        Connector(config, subject.environment).open(upstream.origin, None).close()
+        finish(Connector(config, subject.environment).open(upstream.origin)).close()
     except (OSError, ValueError, ProxyError) as error:
         failure = explain(error, upstream)
     seconds = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Requests that wait, many at once: for DeepSeek, for a slot, for a retry, for their own body. None holds a thread."""
+"""Requests that wait, many at once: for a connection, DeepSeek, a slot, a retry or their body. None holds a thread."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ FEW = workers._FEW + 1
 
 
 class TestWaitingRequests(hostile.HostileTestCase):
-    count = width(50, 200)
+    count = width(40, 200)
 
     def setUp(self) -> None:
         super().setUp()
@@ -44,7 +44,7 @@ class TestWaitingRequests(hostile.HostileTestCase):
     @contextmanager
     def waiting(self, data: bytes, **settings: Any) -> Iterator[tuple[RunningProxy, list[socket.socket]]]:
         """A proxy and clients that have sent this, when all of them wait."""
-        proxy = self.proxy(upstream_base_url=self.fake.url, **settings)
+        proxy = self.proxy(**{"upstream_base_url": self.fake.url, **settings})
         socks = self.open_crowd(proxy, self.count, data)
         wait_until(lambda: self.lulls(proxy) >= self.count - FEW and self.threads() <= MOST_THREADS, MUCH_PATIENCE)
         self.assert_serves(proxy)
@@ -104,6 +104,17 @@ class TestWaitingRequests(hostile.HostileTestCase):
                     sock.sendall(data[start:][:10])
             self.assert_answered(socks)
 
+    def unopened(self) -> str:
+        """The URL of a server that accepts connections and never shakes hands."""
+        listener = self.enterContext(socket.create_server(("127.0.0.1", 0), backlog=self.count))
+        return f"https://127.0.0.1:{listener.getsockname()[1]}"
+
+    def test_connections_to_deepseek_that_are_being_opened(self) -> None:
+        with self.waiting(request_bytes(STREAM), upstream_base_url=self.unopened()) as (proxy, socks):
+            for sock in socks:
+                sock.close()
+            wait_until(lambda: len(proxy.server.connections) == 0)
+
     def test_a_stop_ends_every_kind_of_wait_in_words(self) -> None:
         self.count = 8
         self.upstream(self.hold_back)
@@ -111,6 +122,7 @@ class TestWaitingRequests(hostile.HostileTestCase):
             (request_bytes(PLAIN), {}),
             (request_bytes(STREAM), {"max_upstream_calls": 1, "queue_timeout": MUCH_PATIENCE}),
             (request_bytes(STREAM)[:-20], {}),
+            (request_bytes(STREAM), {"upstream_base_url": self.unopened()}),
         ]
         for few in (-1, workers._FEW):
             for data, settings in kinds:
@@ -126,7 +138,7 @@ class TestWaitingRequests(hostile.HostileTestCase):
         self.upstream(lambda: Answer(content="x", stall_after=2))
         count, calls, most = width((120, 20, 100), (1000, 400, 900))
         proxy = self.proxy(
-            upstream_base_url=self.fake.url, max_upstream_calls=calls, max_connections=most, queue_timeout=1.0
+            upstream_base_url=self.fake.url, max_upstream_calls=calls, max_connections=most, queue_timeout=0.3
         )
         socks = self.open_crowd(proxy, count, request_bytes(STREAM))
         for _ in range(calls):

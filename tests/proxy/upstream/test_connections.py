@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.upstream import connect, connections
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
-from deepseek_cursor_proxy.upstream.connect import ConnectAttempt, Connector, ConnectTimeout, Resolver
+from deepseek_cursor_proxy.upstream.connect import Address, Connector, ConnectTimeout, Resolver
 from deepseek_cursor_proxy.upstream.connections import Connection, Destination, Origin
 from tests.support.harness import SocketTestCase
 from tests.support.polling import wait_until
@@ -37,8 +37,10 @@ def answering(_: bytes) -> ScriptedReply:
     return ANSWER
 
 
-def attempt(seconds: float = PATIENCE, peer: Peer | None = None) -> ConnectAttempt:
-    return ConnectAttempt(Deadline.after(seconds), peer)
+def resolve(
+    resolver: Resolver, host: str, port: int, seconds: float = PATIENCE, peer: Peer | None = None
+) -> list[Address]:
+    return finish(resolver.resolve(host, port, Deadline.after(seconds)), peer)
 
 
 def closed_address() -> tuple[str, int]:
@@ -160,7 +162,7 @@ class TestTls(ConnectingTestCase):
             return wait_either(*arguments)
 
         with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(connections, "wait_either", count):
-            connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port), None)
+            connection = finish(Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port)))
             self.addCleanup(connection.close)
             with self.assertRaises(TimeoutError):
                 connection.send(b"x" * 30_000_000, 0.1)
@@ -217,7 +219,8 @@ class TestAddresses(ConnectingTestCase):
         return Origin("http", host, upstream.port)
 
     def open(self, origin: Origin, peer: Peer | None = None, timeout: float = PATIENCE) -> Connection:
-        return self.enterContext(closing(Connector(ProxyConfig(connect_timeout=timeout), {}).open(origin, peer)))
+        steps = Connector(ProxyConfig(connect_timeout=timeout), {}).open(origin)
+        return self.enterContext(closing(finish(steps, peer)))
 
     def resolving(self, *addresses: tuple[str, int]) -> Any:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
@@ -267,16 +270,15 @@ class TestAddresses(ConnectingTestCase):
         results: list[Any] = []
         with mock.patch.object(connect, "_resolve", resolved):
             threads = [
-                threading.Thread(target=lambda: results.append(resolver.resolve("slow.test", 1, attempt())))
-                for _ in range(5)
+                threading.Thread(target=lambda: results.append(resolve(resolver, "slow.test", 1))) for _ in range(5)
             ]
             for thread in threads:
                 thread.start()
             wait_until(lambda: sum(len(each.waiters) for each in resolver._running.values()) == 5)
             with self.assertRaises(ConnectTimeout):
-                resolver.resolve("slow.test", 1, attempt(0.01))
+                resolve(resolver, "slow.test", 1, 0.01)
             with self.assertRaises(ClientGone):
-                resolver.resolve("slow.test", 1, attempt(PATIENCE, self.leaving(lambda: None)))
+                resolve(resolver, "slow.test", 1, peer=self.leaving(lambda: None))
             answer.set()
             for thread in threads:
                 thread.join()
@@ -284,21 +286,21 @@ class TestAddresses(ConnectingTestCase):
 
     def test_an_address_is_resolved_without_a_thread(self) -> None:
         with mock.patch("threading.Thread", side_effect=AssertionError("a thread")):
-            self.assertEqual(("127.0.0.1", 80), Resolver().resolve("127.0.0.1", 80, attempt())[0][4])
-            self.assertEqual(("::1", 80), Resolver().resolve("::1", 80, attempt())[0][4][:2])
+            self.assertEqual(("127.0.0.1", 80), resolve(Resolver(), "127.0.0.1", 80)[0][4])
+            self.assertEqual(("::1", 80), resolve(Resolver(), "::1", 80)[0][4][:2])
 
     def test_a_name_that_cannot_exist_is_a_failure_with_a_reason(self) -> None:
         for name in ("no-such-host.invalid", "a" * 64 + ".test", "a..b"):
             with self.subTest(name), self.assertRaises(socket.gaierror):
-                Resolver().resolve(name, 80, attempt())
+                resolve(Resolver(), name, 80)
 
     def test_no_thread_for_a_lookup_is_a_failure_like_any_other(self) -> None:
         resolver = Resolver()
         with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
             with self.assertRaises(OSError):
-                resolver.resolve("localhost", 80, attempt())
+                resolve(resolver, "localhost", 80)
         self.assertEqual({}, resolver._running)
-        resolver.resolve("localhost", 80, attempt())
+        resolve(resolver, "localhost", 80)
 
 
 class TestProxies(ConnectingTestCase):

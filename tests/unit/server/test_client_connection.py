@@ -12,15 +12,17 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import NotFound
-from deepseek_cursor_proxy.http1.lull import Lull, Steps
+from deepseek_cursor_proxy.http1.lull import Lull, SingleWait, Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.wait import pause
+from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import can_write, pause
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
 from deepseek_cursor_proxy.server.connections import Connections
 from deepseek_cursor_proxy.server.event_loop import EventLoop
 from tests.support.harness import PATIENCE, read_reply, read_to_the_end
 from tests.support.polling import wait_until
 from tests.support.threads import in_background
+from tests.unit.net.test_wait import socket_pair
 
 # More than the system buffers between the two.
 LARGE = 30_000_000
@@ -117,6 +119,25 @@ class TestClientConnection(unittest.TestCase):
         status, headers, body = read_reply(client)
         self.assertEqual((404, "close"), (status, headers["connection"]))
         self.assertEqual("no such path", json.loads(body)["error"]["message"])
+
+    def test_an_app_that_cannot_write_goes_on_when_it_can_and_holds_no_worker(self) -> None:
+        ours, theirs = socket_pair(self)
+        ours.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(65536))
+
+        def app(request: HttpRequest) -> Steps[HttpReply]:
+            yield from SingleWait(Deadline.after(PATIENCE), ours).steps(for_writing=True)
+            return HttpReply(200, b"written")
+
+        connection, client = self.serve(app)
+        client.sendall(get())
+        wait_until(lambda: isinstance(connection.pause, Lull) and self.connections.parked)
+        self.assertTrue(connection.pause.for_writing)  # type: ignore[union-attr]
+        while theirs.recv(10**7) and not can_write(ours, 0):
+            pass
+        self.assertEqual(b"written", read_reply(client).body)
 
     def test_an_incomplete_head_is_a_400_and_a_late_one_a_408(self) -> None:
         for status, seconds in ((400, PATIENCE), (408, 0.05)):
