@@ -119,7 +119,6 @@ class ReasoningStore(Table[ReasoningEntry]):
     def share(self, shared: "SharedReasonings") -> None:
         """Record on the engine too, before `record` returns, and look there for what others recorded."""
         self._shared = shared
-        self._writes_at_once = True
 
     def finder(self, caller: bytes) -> Callable[[Collection[bytes]], dict[bytes, list[str]]]:
         """`find` for the reasonings of a caller."""
@@ -136,7 +135,7 @@ class ReasoningStore(Table[ReasoningEntry]):
     ) -> bool:
         """Store reasonings, each under all its keys, in one transaction. True if the file has them now.
 
-        On an engine they are by then, too, unless it cannot be used.
+        If they are shared, True if the engine has them; the file gets them a moment later.
 
         An alias adds a key to a stored reasoning; see reasoning.restore.KeyAlias. It has the reasoning, because another
         chat may have recorded a different one under the same known key. `previous` has, by first key, what this answer
@@ -159,18 +158,17 @@ class ReasoningStore(Table[ReasoningEntry]):
             links.append(ReasoningEntry((key,), encode_text(reasoning), known, None, None, unless, caller))
         if not (new := turns + links):
             return False
-        if self._shared is not None:
-            self._shared.record(caller, new)
-        if can_wait and not self._writes_at_once:
+        is_kept = self._shared is not None and self._shared.record(caller, new)
+        if (can_wait or is_kept) and not self._writes_at_once:
             self.write_later(turns + self._new_links(turns, links) if links else turns)
-            return False
+            return is_kept
         # Before an alias of it.
         self.flush()
         return self._waiting.put(new) is not None
 
     def _new_links(self, turns: Sequence[ReasoningEntry], links: Sequence[ReasoningEntry]) -> list[ReasoningEntry]:
         """The links that the file would add. Decided now: an entry that waits is found, whatever the file knows."""
-        known_keys = {*self.find([key for entry in links for key in (*entry.keys, *entry.unless_known)])}
+        known_keys = {*self._find_here([key for entry in links for key in (*entry.keys, *entry.unless_known)])}
         known_keys.update(key for entry in turns for key in entry.keys)
         return [
             entry
@@ -184,13 +182,18 @@ class ReasoningStore(Table[ReasoningEntry]):
         if not keys:
             return {}
         shared = self._shared.find(caller, keys) if self._shared is not None else None
+        found = self._find_here(keys)
+        return found if shared is None else self._merge_shared(found, shared, caller)
+
+    def _find_here(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
+        """What this process and its file have."""
         found: dict[bytes, list[str]] = {}
         # Waiting entries first: one that is just being written is found twice rather than not at all.
         for key, waiting in self._waiting.find(keys).items():
             _add_texts(found, [(key, each.text) for each in waiting])
         with self._faults.guard("look up"):
             _add_texts(found, self.rows.find(list(keys)))
-        return found if shared is None else self._merge_shared(found, shared, caller)
+        return found
 
     def _merge_shared(
         self, own: dict[bytes, list[str]], shared: Sequence[tuple[bytes, bytes]], caller: bytes

@@ -1,8 +1,10 @@
 import contextlib
 import random
+from unittest import mock
 
 from deepseek_cursor_proxy.storage.entries import ReasoningEntry
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.polling import wait_until
 from tests.support.shared_engine import EngineTestCase, key
 from tests.support.width import width
 
@@ -46,6 +48,17 @@ class TestSharedReasonings(EngineTestCase):
         one, two = self.instance("one"), self.instance("two")
         one.record("plain", 1, can_wait=True)
         self.assertEqual({1: ["plain"]}, two.find(1))
+
+    def test_the_file_gets_a_moment_later_what_the_engine_has(self) -> None:
+        one = self.instance()
+        with mock.patch.object(one.reasonings._waiting, "put", side_effect=AssertionError("waited for the file")):
+            self.assertTrue(one.record("thought", 1))
+        self.engine.stop()
+        self.assertEqual({1: ["thought"]}, one.find(1))
+        wait_until(lambda: one.reasonings.rows.find([key(1)]))
+        # What the engine has not got is in the file at once.
+        one.record("alone", 2)
+        self.assertEqual(1, len(one.reasonings.rows.find([key(2)])))
 
     def test_that_a_reasoning_is_missing_is_no_fact_while_another_proxy_may_have_it(self) -> None:
         """It was recorded as sent without, which hid the reasoning when the engine had it at last."""
