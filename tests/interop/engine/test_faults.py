@@ -35,6 +35,8 @@ OUTAGE_SECONDS = width(2.0, 5.0)
 # may do so again for the turn it records. The rest is for a busy machine.
 MOST_SECONDS = 2.0
 LONGEST_CHAT = 14
+# What the proxies print.
+BACK, GONE, WRITTEN, COMPLETED = "is available again", "is not available", "has what waited for it", " completed "
 
 
 class Proxy:
@@ -108,7 +110,6 @@ class FaultCase(unittest.TestCase):
         self.chats: list[Chat] = []
         self.problems: list[str] = []
         self.slowest = 0.0
-        self.turns = 0
 
     def respond(self, payload: dict[str, Any]) -> Answer:
         """A call for every question and an answer for every result; thoughts of all sizes, none like another."""
@@ -131,24 +132,24 @@ class FaultCase(unittest.TestCase):
         for thread in threads:
             thread.start()
         try:
-            self.wait_for_turns(2 * chats)
+            self.wait_for_turns(5)
             yield
         finally:
             stop.set()
             for thread in threads:
                 thread.join()
 
-    def wait_for_turns(self, count: int) -> None:
-        """Wait until so many turns more were answered, or something is wrong."""
-        before = self.turns
-        wait_until(lambda: self.turns >= before + count or self.problems)
+    def wait_for_turns(self, count: int = 20) -> None:
+        """Wait until every proxy has answered so many turns more, or something is wrong."""
+        goals = [(proxy, proxy.log.count(COMPLETED) + count) for proxy in self.proxies]
+        wait_until(lambda: all(proxy.log.count(COMPLETED) >= goal for proxy, goal in goals) or self.problems)
 
     def _chat(self, number: int, stop: threading.Event) -> None:
         chat = self._new_chat()
         for turn in itertools.count():
             if stop.is_set():
                 return
-            proxy = self.proxies[(number + (turn if number % 2 else 0)) % len(self.proxies)]
+            proxy = self.proxies[(number // 2 + (turn if number % 2 else 0)) % len(self.proxies)]
             started = time.monotonic()
             try:
                 is_answered = chat.go_on(proxy.url)
@@ -156,7 +157,6 @@ class FaultCase(unittest.TestCase):
                 self.problems.append(f"{type(error).__name__}: {error}")
                 return
             if is_answered:
-                self.turns += 1
                 self.slowest = max(self.slowest, time.monotonic() - started)
             else:
                 stop.wait(0.01)
@@ -191,9 +191,6 @@ class FaultCase(unittest.TestCase):
             self.assertTrue(eventually(lambda proxy=proxy: text in proxy.log), f"{text}: {proxy.log}")
 
 
-BACK, GONE, WRITTEN = "is available again", "is not available", "has what waited for it"
-
-
 class TestOneServer(FaultCase):
     def setUp(self) -> None:
         super().setUp()
@@ -207,10 +204,10 @@ class TestOneServer(FaultCase):
             if is_down:
                 self.wait_for_log(GONE)
             threading.Event().wait(OUTAGE_SECONDS)
-            self.wait_for_turns(20)
+            self.wait_for_turns()
             end()
             self.wait_for_log(WRITTEN)
-            self.wait_for_turns(20)
+            self.wait_for_turns()
         self.check()
 
     def test_a_suspended_engine(self) -> None:
@@ -225,7 +222,7 @@ class TestOneServer(FaultCase):
         self.start_proxies(self.url)
         with self.load():
             self.server.run("FLUSHALL")
-            self.wait_for_turns(40)
+            self.wait_for_turns()
         self.assertEqual([], self.problems)
         self.assertLess(self.slowest, MOST_SECONDS)
 
@@ -249,10 +246,11 @@ class TestOneServer(FaultCase):
         self.server.kill()
         self.start_proxies(self.url)
         with self.load():
-            self.wait_for_turns(20)
+            self.wait_for_log(GONE)
+            self.wait_for_turns()
             self.server.start()
             self.wait_for_log(WRITTEN)
-            self.wait_for_turns(20)
+            self.wait_for_turns()
         self.check()
 
     def test_a_proxy_that_is_killed_in_the_middle_of_answers(self) -> None:
@@ -260,14 +258,14 @@ class TestOneServer(FaultCase):
         self.start_proxies(self.url, 3, "--missing-reasoning-strategy", "reject")
         for _ in range(width(1, 4)):
             with self.load():
-                self.wait_for_turns(30)
+                self.wait_for_turns()
                 victim = self.proxies[0]
                 victim.kill()
                 self.proxies = self.proxies[1:]
-                self.wait_for_turns(30)
+                self.wait_for_turns()
                 victim.start()
                 self.proxies = [*self.proxies, victim]
-                self.wait_for_turns(30)
+                self.wait_for_turns()
         self.check()
 
 
@@ -280,7 +278,7 @@ class TestFailover(FaultCase):
             kill()
             self.wait_for_log(GONE)
             self.wait_for_log(WRITTEN)
-            self.wait_for_turns(20)
+            self.wait_for_turns()
         self.check()
 
     def test_sentinels_replace_a_master(self) -> None:
