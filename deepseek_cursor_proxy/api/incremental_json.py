@@ -113,11 +113,8 @@ def decode(body: bytes, memory: ChatMemory, min_bytes: int = _MIN_BYTES) -> dict
         size = 2 * (prefix.last.end + len(prefix.tail.raw))
         size += _BYTES_PER_MESSAGE * len(prefix.messages) + _BYTES_PER_VALUE * (prefix.last.values + prefix.tail.values)
         # The new prefix contains these but, perhaps, for their last message, which Claude Code marks.
-        replaced = [
-            entry
-            for entry, common in zip(known, commons, strict=True)
-            if len(common.messages) >= max(1, len(entry.result.messages) - 1)
-        ]
+        pairs = zip(known, commons, strict=True)
+        replaced = [entry for entry, part in pairs if len(part.messages) >= max(1, len(entry.result.messages) - 1)]
         memory.put(Entry(_DECODE, (), None, prefix, size), replaced)
     return value
 

@@ -360,11 +360,10 @@ class _RestoredTurns(NamedTuple):
 
     def count_settled(self, history: History, stored: StoredTexts) -> int:
         """The messages that need not be looked at again; 0 if their texts were read anew."""
-        if not self.settled:
-            return 0
         # Either all texts of settled turns are the same objects, or none is: see _find_sent.
-        last = self.settled - 1
-        return self.settled if stored.get(history.sent_keys[last] or b"") is self.turns[last].sent else 0
+        last = self.turns.get(self.settled - 1)
+        is_same = last is not None and stored.get(history.sent_keys[self.settled - 1] or b"") is last.sent
+        return self.settled if is_same else 0
 
 
 _NOTHING_RESTORED = _RestoredTurns()

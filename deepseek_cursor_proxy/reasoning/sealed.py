@@ -118,9 +118,8 @@ def unseal_each(
     unsealed to the same JSON, it is the same object as before: the stages that follow know the chat by its objects.
     """
     known, count = memory.find_alike(_UNSEAL, values, opener.owner)
-    former = known.result if known is not None else []
+    former, size = (known.result, known.size) if known is not None else ([], 0)
     result = former[:count]
-    size = known.size if known is not None else 0
     for at, value in enumerate(values[count:], count):
         unsealed = unseal(value)
         size += json_size(value) + (json_size(unsealed) if unsealed is not value else 0)

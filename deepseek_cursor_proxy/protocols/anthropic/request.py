@@ -188,7 +188,7 @@ def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
     With blocks of tools that DeepSeek ran itself, all of them stay in their places.
     """
     if any("cache_control" in block for block in _blocks(message)):
-        message = {**message, "content": [_without_mark(block) for block in message["content"]]}
+        message = {**message, "content": list(map(_unmark, message["content"]))}
     blocks = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(blocks, list):
         return message
@@ -211,10 +211,10 @@ def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
     return {**message, "content": _join_texts(kept)}
 
 
-def _without_mark(block: Any) -> Any:
-    return (
-        {name: value for name, value in block.items() if name != "cache_control"} if isinstance(block, dict) else block
-    )
+def _unmark(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    return {name: value for name, value in block.items() if name != "cache_control"}
 
 
 def _thinking(text: str) -> Json:
