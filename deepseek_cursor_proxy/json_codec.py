@@ -220,7 +220,7 @@ def _check_value_count(body: bytes) -> None:
 
 def count_value_starts(body: bytes) -> int:
     """An upper bound for the number of values: each begins after one of these bytes."""
-    return body.count(b",") + body.count(b"[") + body.count(b"{")
+    return len(body) - len(body.translate(None, b",[{"))
 
 
 def check_depth(value: Any) -> None:

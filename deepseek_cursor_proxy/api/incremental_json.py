@@ -133,7 +133,8 @@ class _Parser:
         # A known tail is cut off behind its bracket.
         rest = body[known.last.end : len(body) - len(known.tail.raw) + 1 if self._has_known_tail else len(body)]
         tail_values = known.tail.values if self._has_known_tail else 0
-        if known.last.values + count_value_starts(rest) + tail_values > MAX_JSON_VALUES:
+        left = MAX_JSON_VALUES - known.last.values - tail_values
+        if len(rest) > left and count_value_starts(rest) > left:
             # Some of these characters may be inside strings: decode_json_object counts exactly.
             raise ValueError
         self._text = rest.decode()
