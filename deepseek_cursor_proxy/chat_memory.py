@@ -86,7 +86,7 @@ class Entry(Generic[Item, Result]):
 
 
 class ChatMemory:
-    """Called by any thread. The lock protects `_entries` and `_size`; entries and their results never change."""
+    """Called by any thread. The lock protects all fields; entries and their results never change."""
 
     def __init__(self, max_bytes: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """By default as large as the machine allows."""
@@ -97,6 +97,8 @@ class ChatMemory:
         self._lock = threading.Lock()
         # When each was last used; the least recent first.
         self._entries: dict[Entry[Any, Any], float] = {}
+        # The same entries, for lookups.
+        self._by_stage: dict[Stage[Any, Any], dict[Entry[Any, Any], None]] = {}
         self._size = 0
 
     @property
@@ -132,7 +134,7 @@ class ChatMemory:
 
     def entries(self, stage: Stage[Item, Result]) -> list[Entry[Item, Result]]:
         with self._lock:
-            return [entry for entry in self._entries if entry.stage is stage]
+            return list(self._by_stage.get(stage, ()))
 
     def put(self, entry: Entry[Any, Any], replaced: Collection[Entry[Any, Any]] = ()) -> None:
         """Add an entry in place of those that it continues; not if it is too large or has no room beside busy ones."""
@@ -150,10 +152,11 @@ class ChatMemory:
                     return
                 self._remove(oldest)
             self._entries[entry] = now
+            self._by_stage.setdefault(entry.stage, {})[entry] = None
             self._size += entry.size
 
     def _remove(self, entry: Entry[Any, Any]) -> None:
-        del self._entries[entry]
+        del self._entries[entry], self._by_stage[entry.stage][entry]
         self._size -= entry.size
 
 
