@@ -135,8 +135,8 @@ def _is_cursor_body(body: Mapping[str, Any]) -> bool:
         return True
     if body.get("input") is not None and body.get("messages") is None:
         return True
-    tools = map(as_object, as_list(body.get("tools")))
-    return any(tool.get("type") == "custom" and tool.get("name") == "ApplyPatch" for tool in tools)
+    tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict) and tool.get("type") == "custom"]
+    return any(tool.get("name") == "ApplyPatch" for tool in tools)
 
 
 def _is_cursor_azure(request: HttpRequest) -> bool:
