@@ -76,14 +76,14 @@ class ChatTracker:
 
 def order_tools(tools: Tools, last_sent: Sequence[str] | None, mode: str) -> Tools:
     """The functions in the order to send; `last_sent` are the names as this chat last sent them."""
-    names = [tool_name(tool) for tool in tools]
-    if mode == "client" or len(names) < 2 or len(set(names)) < len(names):
+    by_name = {tool_name(tool): tool for tool in tools}
+    if mode == "client" or len(tools) < 2 or len(by_name) < len(tools):
         # Two tools of one name differ by their positions alone.
         return tools
-    if mode == "sticky" and last_sent is not None and names == list(last_sent):
+    if mode == "sticky" and last_sent is not None and [*by_name] == [*last_sent]:
         return tools
-    positions = {name: at for at, name in enumerate(last_sent or ())} if mode == "sticky" else {}
-    return tuple(sorted(tools, key=lambda tool: (positions.get(tool_name(tool), len(positions)), tool_name(tool))))
+    kept = [name for name in dict.fromkeys(last_sent or ()) if name in by_name] if mode == "sticky" else []
+    return tuple([by_name[name] for name in (*kept, *sorted(by_name.keys() - set(kept)))])
 
 
 def order_server_tools(tools: Tools, mode: str) -> Tools:
