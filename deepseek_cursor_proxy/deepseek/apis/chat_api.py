@@ -28,7 +28,8 @@ _MAX_INDEX = 128
 MAX_BYTES_OF_TOOLS = 8 * 1024 * 1024
 
 _ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.byte_size)
-_tools: Memo[bytes, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: len(key) + len(text))
+ToolsKey = tuple[bytes, ...]
+_tools: Memo[ToolsKey, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: sum(map(len, key)) + len(text))
 
 
 def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
@@ -87,10 +88,11 @@ def encode_each(
     return result.copy()
 
 
-def tools_key(request: ChatRequest) -> bytes:
+def tools_key(request: ChatRequest) -> ToolsKey:
     """A key that two requests share if, and only if, their tools are sent with the same bytes."""
-    names = encode_json(list(request.sent_names.items()))
-    return b"".join([*map(value_key, request.tools), names, *map(value_key, request.server_tools)])
+    # Not joined: each part has its hash already, and is nearly always the same object as in the last request.
+    names = encode_json(list(request.sent_names.items())) if request.sent_names else b""
+    return (*map(value_key, request.tools), names, *map(value_key, request.server_tools))
 
 
 def frame(request: ChatRequest, messages: object, tools: object, host: Host = DEEPSEEK) -> dict[str, Any]:

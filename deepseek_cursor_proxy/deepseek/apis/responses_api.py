@@ -44,7 +44,9 @@ _PARAMS = {
     "user_id": "user",
 }
 # The objects of a value take about five times the bytes of its key.
-_known_tools: Memo[bytes, list[dict[str, Any]]] = Memo(chat_api.MAX_BYTES_OF_TOOLS, lambda key, tools: 6 * len(key))
+_known_tools: Memo[chat_api.ToolsKey, list[dict[str, Any]]] = Memo(
+    chat_api.MAX_BYTES_OF_TOOLS, lambda key, tools: 6 * sum(map(len, key))
+)
 
 
 _ENCODE: Stage[Message, list[bytes]] = Stage("encode items", lambda message: message.byte_size)
