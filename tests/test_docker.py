@@ -7,6 +7,7 @@ import sys
 import unittest
 from pathlib import Path
 
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from tests.support.harness import running_proxy
 
@@ -14,6 +15,8 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".github" / "docker"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
+TEAM = (FOLDER / "compose.team.yaml").read_text(encoding="utf-8")
+NGINX = (FOLDER / "nginx.team.conf").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / ".github/docs/operations.md").read_text(encoding="utf-8")
 
 STEPS = re.findall(r"^([A-Z]+) (.+)$", DOCKERFILE, re.MULTILINE)
@@ -25,11 +28,11 @@ DEBIAN_USERS = {"root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "m
 DEBIAN_USERS |= {"www-data", "backup", "list", "irc", "_apt", "nobody"}
 
 
-def compose(path: str) -> list[str]:
-    """The value of a key of compose.yaml, or the items of its list; `path` are the keys that lead to it."""
+def compose(path: str, file: str = COMPOSE) -> list[str]:
+    """The value of a key of a compose file, or the items of its list; `path` are the keys that lead to it."""
     found: list[str] = []
     keys: list[tuple[int, str]] = []
-    for line in COMPOSE.splitlines():
+    for line in file.splitlines():
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -120,3 +123,49 @@ class ComposeTest(unittest.TestCase):
         for name in ("Dockerfile", "compose.yaml"):
             self.assertIn(f"(../docker/{name})", OPERATIONS)
         self.assertIn(f"-v deepseek-cursor-proxy:{DATA} ", OPERATIONS)
+
+
+class TeamComposeTest(unittest.TestCase):
+    def test_only_the_balancer_can_be_reached_and_it_knows_both_proxies(self) -> None:
+        port = re.findall(r"listen (\d+);", NGINX)[0]
+        self.assertEqual([f"127.0.0.1:{port}:{port}"], compose("services/balancer/ports", TEAM))
+        self.assertEqual(1, TEAM.count("ports:"))
+        names = re.findall(r"server (\w+):(\d+) ", NGINX)
+        self.assertEqual([("proxy1", STEP["EXPOSE"]), ("proxy2", STEP["EXPOSE"])], names)
+        self.assertEqual(["proxy1", "proxy2"], compose("services/balancer/depends_on", TEAM))
+        [mounted] = compose("services/balancer/volumes", TEAM)
+        self.assertTrue((FOLDER / mounted.partition(":")[0]).is_file())
+
+    def test_the_proxies_share_the_settings_and_the_engine_but_not_the_file(self) -> None:
+        variable = {each.field: each.environment for each in SETTINGS}
+        path = variable["reasoning_content_path"]
+        files = [compose(f"services/{name}/environment/{path}", TEAM) for name in ("proxy1", "proxy2")]
+        self.assertEqual([[f"{DATA}/proxy1.sqlite3"], [f"{DATA}/proxy2.sqlite3"]], files)
+        self.assertEqual([f"data:{DATA}"], compose("services/proxy1/volumes", TEAM))
+        self.assertIn(compose("services/proxy2/<<", TEAM)[0].replace("*", "&"), compose("services/proxy1", TEAM))
+        engine = compose(f"services/proxy1/environment/{variable['store']}", TEAM)
+        self.assertEqual(["valkey://engine:6379/0"], engine)
+        self.assertIn("--maxmemory-policy noeviction", compose("services/engine/command", TEAM)[0])
+        # Answers get less time to finish than the container has to stop.
+        [grace] = compose(f"services/proxy1/environment/{variable['shutdown_grace']}", TEAM)
+        self.assertLess(int(grace.strip('"')), int(compose("services/proxy1/stop_grace_period", TEAM)[0].rstrip("s")))
+
+    def test_nothing_but_the_volume_can_be_written_and_no_file_has_a_secret(self) -> None:
+        self.assertEqual(["true"], compose("services/proxy1/read_only", TEAM))
+        self.assertEqual(["ALL"], compose("services/proxy1/cap_drop", TEAM))
+        self.assertIn("\n      DEEPSEEK_API_KEY:\n      DEEPSEEK_CURSOR_PROXY_SECRET:\n", TEAM)
+        self.assertNotRegex(TEAM, r"sk-|sha256:|(?i:key|token|password|secret): +[^\s.]")
+
+    def test_nginx_sends_streams_on_and_closes_its_connections_first(self) -> None:
+        self.assertIn("proxy_buffering off;", NGINX)
+        [kept] = re.findall(r"keepalive_timeout (\d+)s;", NGINX)
+        self.assertLess(int(kept), ProxyConfig().idle_timeout)
+        [largest] = re.findall(r"client_max_body_size (\d+)m;", NGINX)
+        self.assertGreaterEqual(int(largest) * 1024**2, ProxyConfig().max_request_body_bytes)
+        [patience] = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
+        self.assertGreater(int(patience), ProxyConfig().queue_patience)
+
+    def test_the_page_names_these_files(self) -> None:
+        page = (ROOT / ".github/docs/team.md").read_text(encoding="utf-8")
+        for name in ("compose.team.yaml", "nginx.team.conf"):
+            self.assertIn(f"(../docker/{name})", page)

@@ -38,7 +38,7 @@ OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}
 OTHER_FLAGS |= {"--live", "--report"}
 OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url", "--show", "--flash-subagents"}
 # Flags of other programs, as the pages name them.
-FOREIGN_FLAGS = {"--strict", "--user", "--now", "--provider", "--operator", "--read-only", "--tmpfs"}
+FOREIGN_FLAGS = {"--strict", "--user", "--now", "--provider", "--operator", "--read-only", "--tmpfs", "--rm"}
 
 
 def block(language: str, start: str) -> str:
