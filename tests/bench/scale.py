@@ -24,9 +24,9 @@ class Scale:
     turns_measured: int = 10
     chats: int = 1
     first_seen: int = 3
-    # Long chats at once, and their turns.
+    # Long chats at once, and their turns: none of the requests measured is the hundredth of its chat, which costs more.
     concurrent: int = 16
-    concurrent_turns: int = 200
+    concurrent_turns: int = 210
     # Requests of which the calls are counted, and the tool turns of a chat among them.
     counted: int = 50
     # Turns stored, also beside so many rows.
