@@ -9,6 +9,8 @@ from deepseek_cursor_proxy.storage.shared.state import SEAL_BYTES, Sealer, Share
 
 # No reasoning is longer (`storage.reasonings`).
 MOST_BYTES = 16 * 1024 * 1024
+# So few that the engine answers in time: some 10 ms for texts of 4 kB. A long chat that is new here takes several.
+_KEYS_PER_CALL = 200
 
 
 class SharedReasonings:
@@ -30,19 +32,22 @@ class SharedReasonings:
 
     def find(self, caller: bytes, keys: Collection[bytes]) -> list[tuple[bytes, bytes]] | None:
         """Key and text of what the engine has under these keys, newest first for each; None if it does not answer."""
-        reply = self._state.read(FIND_REASONINGS, prefix(caller), (self._seconds, *keys))
-        if not isinstance(reply, list):
-            return None
-        names, found, texts = list(keys), [], {}
-        sealer = self._state.sealer(caller)
-        for at, id, sealed in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
-            assert isinstance(at, int)
-            assert isinstance(id, bytes)
-            assert isinstance(sealed, bytes)
-            if sealed:
-                texts[id] = sealer.open_bytes(sealed, MOST_BYTES)
-            if (text := texts[id]) is not None:
-                found.append((names[at], text))
+        names, sealer = list(keys), self._state.sealer(caller)
+        found: list[tuple[bytes, bytes]] = []
+        for start in range(0, len(names), _KEYS_PER_CALL):
+            part = names[start : start + _KEYS_PER_CALL]
+            reply = self._state.read(FIND_REASONINGS, prefix(caller), (self._seconds, *part))
+            if not isinstance(reply, list):
+                return None
+            texts: dict[bytes, bytes | None] = {}
+            for at, id, sealed in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
+                assert isinstance(at, int)
+                assert isinstance(id, bytes)
+                assert isinstance(sealed, bytes)
+                if sealed:
+                    texts[id] = sealer.open_bytes(sealed, MOST_BYTES)
+                if (text := texts[id]) is not None:
+                    found.append((part[at], text))
         return found
 
 

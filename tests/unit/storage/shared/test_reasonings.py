@@ -4,6 +4,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage.entries import ReasoningEntry
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.shared.scripts import FIND_REASONINGS
 from tests.support.polling import wait_until
 from tests.support.shared_engine import EngineTestCase, key
 from tests.support.width import width
@@ -77,6 +78,14 @@ class TestSharedReasonings(EngineTestCase):
         one.reasonings.rows.write([ReasoningEntry((key(1),), b" ")], is_retry=False)
         one.find(1)
         self.assertEqual([], one.shared.find(b"c" * 32, [key(1)]))
+
+    def test_a_long_chat_is_looked_up_in_parts_that_the_engine_answers_in_time(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        numbers = range(1, 450)
+        one.reasonings.record([([key(number)], f"text {number}") for number in numbers], caller=b"c" * 32)
+        self.assertEqual({number: [f"text {number}"] for number in numbers}, two.find(*numbers))
+        longest = max(len(words) for words in self.engine.commands if words[1:2] == (FIND_REASONINGS.sha,))
+        self.assertLess(longest, 220)
 
     def test_callers_find_their_own_alone(self) -> None:
         one, two = self.instance("one"), self.instance("two")
