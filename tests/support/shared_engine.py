@@ -11,7 +11,6 @@ from unittest import mock
 import tests.support.shared_scripts  # noqa: F401  (registers the twins of the scripts)
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.shared import state
 from deepseek_cursor_proxy.storage.shared.reasonings import SharedReasonings
 from deepseek_cursor_proxy.storage.shared.state import SharedState
 from tests.support.polling import wait_until
@@ -23,11 +22,13 @@ SECRET = bytes(range(32))
 class EngineTestCase(unittest.TestCase):
     """`engine` can be stopped, started, paused and resumed."""
 
+    # A busy machine is no outage, unless a test is about deadlines.
+    has_deadlines = False
+
     def setUp(self) -> None:
         super().setUp()
-        # A busy machine is no outage; tests of the deadlines set their own.
-        for name in ("_READ_SECONDS", "_WRITE_SECONDS"):
-            self.enterContext(mock.patch.object(state, name, 5.0))
+        for name in () if self.has_deadlines else ("state._READ_SECONDS", "state._WRITE_SECONDS", "limits._SECONDS"):
+            self.enterContext(mock.patch(f"deepseek_cursor_proxy.storage.shared.{name}", 5.0))
         self.engine = self.start_engine()
         self.place = Path(self.enterContext(TemporaryDirectory()))
         self.instances: list[Instance] = []

@@ -4,7 +4,6 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.shared import state
 from deepseek_cursor_proxy.usage import limits
 from tests.fake_deepseek import Answer
 from tests.proxy.access.test_limits import ANN, NOW, LimitsTestCase
@@ -19,9 +18,6 @@ class TestSharedLimits(EngineTestCase, LimitsTestCase):
     def proxies(self, count: int) -> list[RunningProxy]:
         secret = self.place / "secret"
         secret.write_text(SECRET.hex())
-        # Fifty at once on a small machine: the stand-in is slower than a server.
-        self.enterContext(mock.patch.object(state, "_READ_SECONDS", 5.0))
-        self.enterContext(mock.patch.object(state, "_WRITE_SECONDS", 5.0))
         settings: Any = {"keys": BUDGET, "store": self.engine.url, "secret_file": secret}
         paths = [self.place / f"{number}.sqlite3" for number in range(count)]
         return [self.limited(ReasoningStore(path), **settings) for path in paths]

@@ -26,7 +26,7 @@ class TestSharedLimits(EngineTestCase):
     def test_two_instances_return_what_one_file_returns_after_any_sequence_of_calls(self) -> None:
         alone = SqliteLimits(self.instance("alone").reasonings.database)
         both = [self.limits("one"), self.limits("two")]
-        for seed in range(width(200, 3000)):
+        for seed in range(width(120, 2000)):
             rng = random.Random(seed)
             limits, id = rng.choice(both), f"request {rng.randrange(40)}"
             some = rng.sample(COUNTERS, rng.randint(0, 3))

@@ -26,7 +26,7 @@ def generated_entry(rng: random.Random, keys: int, texts: int) -> ReasoningEntry
 class TestSharedReasonings(EngineTestCase):
     def test_engine_and_file_return_the_same_after_any_sequence_of_entries(self) -> None:
         one = self.instance()
-        for seed in range(width(6, 500)):
+        for seed in range(width(3, 100)):
             rng, caller = random.Random(seed), key(seed)[::-1]
             keys, texts = rng.choice((3, 8, 20)), rng.choice((2, 4, 30))
             every = [key(number) for number in range(keys)]

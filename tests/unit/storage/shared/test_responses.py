@@ -29,7 +29,7 @@ class TestSharedResponses(EngineTestCase):
     def test_two_proxies_return_what_one_file_returns_after_any_sequence_of_changes(self) -> None:
         alone = self.store("alone", is_shared=False)
         both = [self.store("one"), self.store("two")]
-        for seed in range(width(60, 1500)):
+        for seed in range(width(40, 1000)):
             rng = random.Random(seed)
             caller, number, store = rng.choice(CALLERS), rng.randrange(4), rng.choice(both)
             response = stored(number, rng.choice(STATUSES[2:]), count=seed)
