@@ -205,13 +205,14 @@ class ReasoningStore(Table[ReasoningEntry]):
         assert self._shared is not None
         on_engine: dict[bytes, list[str]] = {}
         _add_texts(on_engine, shared)
+        # An empty one, too: there it was recorded with its turn, and is no guess.
         if entries := _entries_beyond(on_engine, own, caller):
             self.write_later(entries)
         if self._shared.is_behind:
             newer, older = own, on_engine
         else:
             newer, older = on_engine, own
-            if entries := _entries_beyond(own, on_engine, caller):
+            if entries := [entry for entry in _entries_beyond(own, on_engine, caller) if entry.text.strip()]:
                 self._shared.record(caller, entries)
         return {key: list(dict.fromkeys((*newer.get(key, ()), *older.get(key, ())))) for key in {**newer, **older}}
 
@@ -259,6 +260,6 @@ def _entries_beyond(
     """The reasonings under the keys that the other does not know, the newest last."""
     keys_of: dict[str, list[bytes]] = {}
     for key in known.keys() - other.keys():
-        for text in filter(str.strip, known[key]):
+        for text in known[key]:
             keys_of.setdefault(text, []).append(key)
     return [ReasoningEntry(tuple(keys), encode_text(text), caller=caller) for text, keys in reversed(keys_of.items())]

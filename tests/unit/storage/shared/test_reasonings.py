@@ -136,9 +136,11 @@ class TestSharedReasonings(EngineTestCase):
     def test_what_was_found_once_is_found_without_the_engine(self) -> None:
         one, two = self.instance("one"), self.instance("two")
         one.record("made by one", 1)
-        two.find(1)
+        # A turn with calls and without reasoning, which is a fact like any other.
+        one.record("", 2)
+        two.find(1, 2)
         self.engine.stop()
-        self.assertEqual({1: ["made by one"]}, two.find(1))
+        self.assertEqual({1: ["made by one"], 2: [""]}, two.find(1, 2))
 
 
 def _by_key(rows: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
