@@ -69,6 +69,7 @@ class ViewsTest(BrowserCase):
         expect(losses).to_contain_text(f"Request {OPENED}: message 14 changed (user content)")
         expect(page.get_by_role("img", name="Reasoning of 37 turns: 31 from the store")).to_be_visible()
         expect(page.get_by_role("img", name="Input of each request: cached 1.78M")).to_be_visible()
+        self.picture(page, "chat")
         losses.get_by_role("link", name=f"Request {OPENED}").click()
         expect(page.get_by_role("region", name="Request", exact=True)).to_contain_text("Claude Code")
 
