@@ -5,6 +5,7 @@ its setup. It ends as a single proxy does, at SIGTERM, or when its supervisor is
 """
 
 import contextlib
+import mmap
 import queue
 import signal
 import socket
@@ -21,7 +22,7 @@ from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, Deep
 from deepseek_cursor_proxy.server.shared_state import share
 
 
-def main(channel: int, listener: int) -> int:
+def main(channel: int, listener: int, counts: int) -> int:
     """Serve on these descriptors; the exit code."""
     # The setup, then None when it has to stop. A handler of signals may put into it, because it is reentrant.
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -35,7 +36,11 @@ def main(channel: int, listener: int) -> int:
     ):
         try:
             if (setup := inbox.get()) is not None:
-                with _serving(socket.socket(fileno=listener), link, handlers, *setup):
+                config, slot, values = setup
+                server = DeepSeekProxyServer(("", 0), DeepSeekProxyHandler, socket.socket(fileno=listener))
+                server.take_turns(memoryview(mmap.mmap(counts, 0)).cast("I"), slot)
+                vars(server).update(values, config=config)
+                with _serving(server, link, handlers):
                     link.post("ready")
                     inbox.get()
         except StartupError as error:
@@ -44,17 +49,14 @@ def main(channel: int, listener: int) -> int:
     return 0
 
 
-def _serving(
-    listener: socket.socket, channel: Channel, handlers: dict[str, Any], config: ProxyConfig, values: dict[str, Any]
-) -> contextlib.ExitStack:
-    """A context in which a server with these attributes runs."""
+def _serving(server: DeepSeekProxyServer, channel: Channel, handlers: dict[str, Any]) -> contextlib.ExitStack:
+    """A context in which the server runs."""
+    config = server.config
     serve.log_to_stderr(verbose=config.verbose)
     serve.raise_limits_for(config)
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(open_store(config, must_open=False))
-        server = DeepSeekProxyServer((config.host, config.port), DeepSeekProxyHandler, listener)
+        server.reasoning_store = stack.enter_context(open_store(config, must_open=False))
         stack.callback(server.server_close)
-        vars(server).update(values, config=config, reasoning_store=store)
 
         def reconfigure(config: ProxyConfig) -> None:
             if config != server.config:

@@ -27,8 +27,8 @@ _ACCEPTS_AT_ONCE = 64
 # How long, and from how many rejected clients at a time, we go on reading.
 _LINGER_SECONDS = 1.0
 _MOST_LINGERING = 128
-# A listener that several processes share: each leaves the next client to the others for so long. Without it one process
-# accepts a whole burst: of 16 clients that keep their connections one had all; so they are shared evenly.
+# A listener that several processes share: so long a client is left to those that have fewer. Without it one of two had
+# all of 16 clients that keep their connections, whether they came at once or one by one.
 _TURN_SECONDS = 0.001
 # How long no client is accepted when not even the reserve is left.
 _PAUSE_SECONDS = 0.05
@@ -45,8 +45,9 @@ class Acceptor:
         self._loop = loop
         self._on_accept = on_accept
         self._rejection = rejection
-        # Whether other processes accept clients from the same listener.
-        self.is_shared = False
+        # False while another process, with the same listener, has fewer clients; and whether we left it the next one.
+        self.is_our_turn: Callable[[], bool] = lambda: True
+        self._has_waited = False
         self._is_stopping = threading.Event()
         # Protects `_is_running`; notified when `run` is over.
         self._changed = threading.Condition()
@@ -90,7 +91,12 @@ class Acceptor:
                 self.drop(next(iter(self._lingering_clients)))
 
     def _accept(self, events: int) -> None:
-        for _ in range(1 if self.is_shared else _ACCEPTS_AT_ONCE):
+        for _ in range(_ACCEPTS_AT_ONCE):
+            if not (self._has_waited or self.is_our_turn()):
+                self._has_waited = True
+                self._pause(_TURN_SECONDS)
+                return
+            self._has_waited = False
             try:
                 sock, address = self._listener.accept()
             except BlockingIOError:
@@ -109,8 +115,6 @@ class Acceptor:
                 # A bug costs one client, not all that come after it.
                 _log.error("unexpected %s while letting a client in", type(error).__name__)
                 sock.close()
-        if self.is_shared:
-            self._pause(_TURN_SECONDS)
 
     def _pause(self, seconds: float) -> None:
         self.until = Deadline.after(seconds)
@@ -140,6 +144,8 @@ class Acceptor:
         """Accept clients again."""
         self._loop.timed.discard(self)
         self._loop.selector.register(self._listener, READ, self._accept)
+        # Those that are still there.
+        self._accept(READ)
 
     def _warn(self, error: OSError) -> None:
         now = time.monotonic()

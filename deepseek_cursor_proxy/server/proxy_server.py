@@ -90,7 +90,6 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         super().__init__(address, handler, bind_and_activate=listener is None)
         if listener is not None:
-            self._acceptor.is_shared = True
             self.socket.close()
             self.socket, self.server_address = listener, listener.getsockname()
             self._note_address()
@@ -159,6 +158,15 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until shutdown(), which takes effect at once: the interval of the base class has no meaning here."""
         self._acceptor.run(self.socket)
+
+    def take_turns(self, counts: "memoryview[int]", slot: int) -> None:
+        """Leave clients to processes with fewer; `counts` is memory that all share, with the number of each slot."""
+
+        def is_our_turn() -> bool:
+            counts[slot] = own = len(self.connections)
+            return own <= min(counts)
+
+        self._acceptor.is_our_turn = is_our_turn
 
     def shutdown(self) -> None:
         self._acceptor.stop()

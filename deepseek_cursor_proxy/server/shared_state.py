@@ -122,7 +122,7 @@ def relay(server: DeepSeekProxyServer, module: str) -> WorkerProcesses:
         first = slot + starts[slot] * _NUMBERS_PER_START * count
         starts[slot] += 1
         role = ProcessRole(is_first=False, run=services.request_log.run, first_number=first, step=count)
-        return server.config, {"role": role, "probe": server.probe, "dashboard_url": server.dashboard_url}
+        return server.config, slot - 1, {"role": role, "probe": server.probe, "dashboard_url": server.dashboard_url}
 
     def catch_up(channel: Channel) -> None:
         channel.post("reload", server.config)

@@ -1,9 +1,9 @@
 """WorkerProcesses: starts the processes that serve clients, replaces those that die, and passes messages between them.
 
 The supervisor has bound the listener; every worker process inherits it and accepts clients from it, so a client that
-connects while one of them dies is served by another. A worker process that never became ready is started again after
-a pause that grows; if no other one serves either, the supervisor gives up. A worker process whose supervisor has died
-reads the end of its channel, and stops.
+connects while one of them dies is served by another. One that dies soon after its start again and again is replaced
+after a pause that grows; if no other one serves either, the supervisor gives up. A worker process whose supervisor has
+died reads the end of its channel, and stops.
 """
 
 import logging
@@ -12,9 +12,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +26,19 @@ from deepseek_cursor_proxy.net.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 
-# The first pause before a worker process that did not become ready is started again, and the longest.
+# A worker process that dies sooner has failed; the first is replaced at once, the next after these pauses.
+_SHORT_LIFE_SECONDS = 5.0
 _FIRST_DELAY_SECONDS = 0.5
 _LONGEST_DELAY_SECONDS = 30.0
-# Starts in a row that failed while no worker process served, after which the supervisor gives up.
+# Failures of a slot in a row, the last of them while no other served, after which the supervisor gives up.
 _MOST_FAILURES = 5
 # What a worker process needs after `shutdown_grace` to end and to close its files; then it is killed.
 _END_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 # With our path: the modules of a zip file are found again.
-_PROGRAM = "import sys; sys.path[:] = {}; from {} import main; sys.exit(main({}, {}))"
+_PROGRAM = "import sys; sys.path[:] = {}; from {} import main; sys.exit(main({}, {}, {}))"
+# The clients of a slot without a process: more than any other has.
+_NO_PROCESS = b"\xff\xff\xff\xff"
 
 
 @dataclass
@@ -58,10 +63,11 @@ class WorkerProcesses:
     on_death: Callable[[int], object]
 
     def __init__(self, module: str, count: int, listener: socket.socket) -> None:
-        """`module` has a `main` that takes the descriptors of the channel and the listener."""
+        """`module` has a `main` that takes the descriptors of the channel, the listener and the counts of clients."""
         self._module = module
         self._count = count
         self._listener = listener
+        self._files = ExitStack()
         self._changed = threading.Condition()
         self._workers: dict[int, WorkerProcess] = {}
         self._threads: list[threading.Thread] = []
@@ -75,6 +81,9 @@ class WorkerProcesses:
 
     def start(self, is_over: Callable[[], bool]) -> None:
         """Start all and wait until they serve, or until `is_over`. Raises StartupError if one ends before that."""
+        # How many clients each process has: four bytes, which it writes and the others read.
+        self._counts = self._files.enter_context(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
+        self._counts.write(_NO_PROCESS * self._count)
         for slot in range(1, self._count + 1):
             self._threads.append(threading.Thread(target=self._run, args=(slot,), name=f"worker-{slot}"))
             self._threads[-1].start()
@@ -107,6 +116,7 @@ class WorkerProcesses:
         self.kill()
         for thread in self._threads:
             thread.join()
+        self._files.close()
 
     def kill(self) -> None:
         """End all at once. For a signal handler, too: takes no lock."""
@@ -125,28 +135,31 @@ class WorkerProcesses:
     def _run(self, slot: int) -> None:
         failures = 0
         while not self._is_stopping.is_set():
-            worker = self._start(slot)
+            worker, started_at = self._start(slot), time.monotonic()
             if self._is_stopping.is_set():
                 worker.process.terminate()
             code = worker.process.wait()
             worker.channel.close()
+            os.pwrite(self._counts.fileno(), _NO_PROCESS, len(_NO_PROCESS) * (slot - 1))
             with self._changed:
                 del self._workers[slot]
             if self._is_stopping.is_set():
                 return
-            failures = 0 if worker.is_ready else failures + 1
+            has_failed = not worker.is_ready or time.monotonic() - started_at < _SHORT_LIFE_SECONDS
+            failures = failures + 1 if has_failed else 0
             self.on_death(slot)
-            if failures and (not self._has_started or (failures >= _MOST_FAILURES and not self.alive)):
+            has_never_served = not (worker.is_ready or self._has_started)
+            if has_never_served or (failures >= _MOST_FAILURES and not self.alive):
                 self._give_up()
                 return
             why = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             _log.error("worker process %d (%d) %s; another one takes its place", slot, worker.process.pid, why)
-            if failures:
-                self._is_stopping.wait(min(_FIRST_DELAY_SECONDS * 2 ** (failures - 1), _LONGEST_DELAY_SECONDS))
+            if failures > 1:
+                self._is_stopping.wait(min(_FIRST_DELAY_SECONDS * 2 ** (failures - 2), _LONGEST_DELAY_SECONDS))
 
     def _start(self, slot: int) -> WorkerProcess:
         ours, theirs = socket.socketpair()
-        descriptors = theirs.fileno(), self._listener.fileno()
+        descriptors = theirs.fileno(), self._listener.fileno(), self._counts.fileno()
         program = _PROGRAM.format(sys.path, self._module, *descriptors)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [sys.executable, *flags, "-c", program, f"worker {slot}"]

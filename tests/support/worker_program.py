@@ -8,7 +8,7 @@ import threading
 from deepseek_cursor_proxy.net.channel import Channel
 
 
-def main(channel: int, listener: int) -> int:
+def main(channel: int, listener: int, counts: int) -> int:
     """A worker process: as its setup says, it ends at once, or is ready and answers with its process id."""
     over, setups = threading.Event(), []
     is_known = threading.Event()
@@ -24,6 +24,7 @@ def main(channel: int, listener: int) -> int:
     if setups == ["fail"]:
         return 2
     link.post("ready")
-    over.wait()
+    if setups != ["crash"]:
+        over.wait()
     link.close()
     return 0

@@ -38,7 +38,7 @@ class SharedStateTest(BackgroundTestCase):
 
     def worker(self, slot: int, settings: dict[str, Any]) -> RunningProxy:
         proxy = self.proxy(self.store(), **settings)
-        vars(proxy.server).update(self.workers.setup(slot)[1])
+        vars(proxy.server).update(self.workers.setup(slot)[2])
         ours, theirs = socket.socketpair()
         handlers: dict[str, Callable[..., Any]] = {}
         there = Channel(theirs, handlers, lambda: None)

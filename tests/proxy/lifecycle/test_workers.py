@@ -11,8 +11,11 @@ import subprocess
 import threading
 import unittest
 from typing import Any
+from unittest import mock
 
-from deepseek_cursor_proxy.cli import signals
+from deepseek_cursor_proxy.cli import serve, signals
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.errors import StartupError
 from tests.fake_deepseek import Answer, Call
 from tests.proxy.lifecycle.test_stop_and_reload import CHAT, RunningTest
 from tests.support.histories import TOOLS
@@ -139,6 +142,11 @@ class WorkersTest(RunningTest):
         with connection.getresponse() as reply:
             reply.read()
             return reply.status
+
+    def test_windows_is_refused_in_words(self) -> None:
+        config = ProxyConfig(workers=2)
+        with mock.patch.object(os, "name", "nt"), self.assertRaisesRegex(StartupError, "Linux or macOS"):
+            serve._check_workers(config)
 
     def test_a_store_in_memory_is_refused(self) -> None:
         line = self.refusal("--workers", "2", "--port", "0", "--reasoning-content-path", ":memory:")

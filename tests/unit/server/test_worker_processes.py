@@ -2,6 +2,7 @@
 
 import logging
 import os
+import queue
 import signal
 import socket
 import threading
@@ -59,6 +60,17 @@ class WorkerProcessesTest(unittest.TestCase):
         self.workers.start(lambda: True)
         self.workers.stop(0.0)
         self.assertEqual(0, self.workers.alive)
+
+    def test_a_process_that_dies_again_and_again_is_replaced_after_growing_pauses(self) -> None:
+        self.enterContext(mock.patch.object(worker_processes, "_FIRST_DELAY_SECONDS", 0.5))
+        self.enterContext(mock.patch.object(worker_processes, "_MOST_FAILURES", 9))
+        self.start()
+        pauses: queue.Queue[float] = queue.Queue()
+        self.enterContext(mock.patch.object(self.workers._is_stopping, "wait", pauses.put))
+        self.workers.setup = lambda slot: ("crash",)
+        self.workers.post("end", but=2)
+        # The first is replaced at once.
+        self.assertEqual([0.5, 1.0, 2.0], [pauses.get(timeout=PATIENCE) for _ in range(3)])
 
     def test_it_gives_up_when_no_process_can_be_started_any_more(self) -> None:
         stopped = threading.Event()
