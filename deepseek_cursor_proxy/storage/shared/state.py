@@ -209,7 +209,7 @@ class SharedState:
                 reply, copies = self.engine.run([call, wait], seconds)
             has = copies if isinstance(copies, list) else [copies]
             wanted = [int(word) for word in words[1:-1]]
-            if any(isinstance(each, int) and each < least for each, least in zip(has, wanted, strict=True)):
+            if any(isinstance(each, int) and each < least for each, least in zip(has, wanted, strict=False)):
                 raise _Stalled("no replica has confirmed a write in time")
         if isinstance(reply, ReplyError):
             if reply.code in _LATER:

@@ -89,6 +89,17 @@ class TestOutages(EngineTestCase):
         self.assertEqual(["large"], self.order())
         self.assertEqual(["takes no writes", "has what waited"], [_between(line) for line in self.log])
 
+    def test_no_write_overtakes_one_that_waits(self) -> None:
+        one = self.instance()
+        with mock.patch.object(one.state._catcher, "wake"):
+            with mock.patch.object(type(self.engine), "_do_evalsha", _refuse, create=True):
+                one.record("first", 1)
+            one.record("second", 1)
+            self.assertEqual(2, self.waiting())
+        one.state._catcher.wake()
+        one.wait_until_shared()
+        self.assertEqual(["second", "first"], self.order())
+
     def test_each_change_is_one_line(self) -> None:
         one = self.instance()
         self.assertEqual([], self.log)
@@ -124,6 +135,14 @@ class TestOutages(EngineTestCase):
         waits = self.engine.commands.count((b"WAIT", b"1", b"200"))
         one.record("alone", 2)
         self.assertEqual((0, waits), (self.waiting(), self.engine.commands.count((b"WAIT", b"1", b"200"))))
+
+    def test_a_server_that_refuses_to_wait_fails_no_write(self) -> None:
+        info = b"redis_version:7.4.0\r\nconnected_slaves:1\r\naof_enabled:1\r\n"
+        with mock.patch.object(self.engine, "_do_info", return_value=info):
+            one = self.instance(durability="full")
+            self.assertTrue(one.record("kept", 1))
+        self.assertEqual(b"WAITAOF", self.engine.commands[-1][0])
+        self.assertEqual(["kept"], self.order())
 
 
 class TestSecret(EngineTestCase):
