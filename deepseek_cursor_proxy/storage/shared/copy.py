@@ -4,8 +4,8 @@ A copy that ended half-way is run again: what the other side has already is reco
 secret, with which its texts are opened and sealed. A file needs none.
 """
 
-import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -104,8 +104,7 @@ class EngineSide:
     def add_reasonings(self, entries: Sequence[ReasoningEntry]) -> None:
         for entry in entries:
             words = entry_words([entry], self._open(entry.caller))
-            mark = hashlib.sha256(b"copy" + b"".join(words)).digest()[:8]
-            self._script(RECORD_REASONINGS, prefix(entry.caller), [mark, _SECONDS_KEPT, *words])
+            self._script(RECORD_REASONINGS, prefix(entry.caller), [os.urandom(8), _SECONDS_KEPT, *words])
 
     def add_response(self, row: ResponseRow) -> None:
         change = ResponseChange(row.caller, row.id, row, may_insert=True)
