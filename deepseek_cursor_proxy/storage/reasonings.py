@@ -152,7 +152,7 @@ class ReasoningStore(Table[ReasoningEntry]):
             extends = same[0] if same else None
             turns.append(ReasoningEntry(tuple(keys), text, None, before.get(keys[0]), extends, (), caller))
         for known, key, reasoning, unless in aliases:
-            if self._shared is not None and not reasoning.strip():
+            if self._shared is not None and reasoning.isspace():
                 # "Sent without": another proxy may have the reasoning, and write it when it reaches the engine.
                 continue
             links.append(ReasoningEntry((key,), encode_text(reasoning), known, None, None, unless, caller))
@@ -212,7 +212,8 @@ class ReasoningStore(Table[ReasoningEntry]):
             newer, older = own, on_engine
         else:
             newer, older = on_engine, own
-            if entries := [entry for entry in _entries_beyond(own, on_engine, caller) if entry.text.strip()]:
+            # But not " ", the note of a turn that was sent without.
+            if entries := [entry for entry in _entries_beyond(own, on_engine, caller) if not entry.text.isspace()]:
                 self._shared.record(caller, entries)
         return {key: list(dict.fromkeys((*newer.get(key, ()), *older.get(key, ())))) for key in {**newer, **older}}
 

@@ -3,7 +3,9 @@
 import random
 import time
 from contextlib import ExitStack
+from unittest import mock
 
+from deepseek_cursor_proxy.storage.shared import state
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.laws.test_protocols import CALLERS, Visible
 from tests.proxy.shared import test_several_proxies, test_shared_limits
@@ -99,13 +101,17 @@ class TestProxiesOnAServer(OnAServer, test_several_proxies.SharedTestCase):
             for step in range(6):
                 self.go_on(*chats[0], f"{seed} {step} ", rng.choice(APIS), each[step % 2], rng)
             self.engine.pause()
+            # The deadlines that users have, under which a stopped engine is found out.
+            deadlines = mock.patch.multiple(state, _READ_SECONDS=0.05, _WRITE_SECONDS=0.25)
             try:
+                deadlines.start()
                 # Another chat: the first one has keys, of turns that the other proxy made, that only the engine knows.
                 for step in range(4):
                     started = time.monotonic()
                     self.go_on(*chats[1], f"{seed} {step} ", rng.choice(APIS), each[1], rng)
                     slowest = max(slowest, time.monotonic() - started)
             finally:
+                deadlines.stop()
                 self.engine.resume()
             self.wait_until_written(*proxies)
             for step in range(6, 12):

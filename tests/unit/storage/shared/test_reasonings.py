@@ -87,6 +87,14 @@ class TestSharedReasonings(EngineTestCase):
         longest = max(len(words) for words in self.engine.commands if words[1:2] == (FIND_REASONINGS.sha,))
         self.assertLess(longest, 220)
 
+    def test_that_a_turn_had_no_reasoning_is_known_without_the_engine(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("", 1)
+        one.reasonings.record([], [(key(1), key(2), "", ())], caller=b"c" * 32)
+        two.find(1, 2)
+        self.engine.stop()
+        self.assertEqual({1: [""], 2: [""]}, two.find(1, 2))
+
     def test_callers_find_their_own_alone(self) -> None:
         one, two = self.instance("one"), self.instance("two")
         one.record("mine", 1, caller=b"a" * 32)
