@@ -33,7 +33,12 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
     """The text printed at the start: what to enter in a client, the dashboard, and who is served."""
     settings = "at their defaults" if lacks_home(config_path) else config_path
     is_in_memory = str(config.reasoning_content_path) == ":memory:"
-    store = "in memory, until the proxy stops" if is_in_memory else config.reasoning_content_path
+    store = "in memory, until the proxy stops" if is_in_memory else str(config.reasoning_content_path)
+    if config.store:
+        # Only here: most proxies share nothing.
+        from deepseek_cursor_proxy.storage.resp.address import EngineAddress
+
+        store += f", shared on {EngineAddress.parse(config.store)}"
     # public_hosts names a tunnel that we did not open.
     own_hosts = (f"https://{host}" for host in config.public_hosts if not host.startswith("*"))
     public_url = addresses.public_url or next(own_hosts, None)
