@@ -79,8 +79,7 @@ class WrittenCalls:
     ) -> None:
         """`on_structured` is called for each delta with calls in structured form."""
         self._markers = _DSML_AND_HERMES if with_hermes else _DSML
-        self._tools = {_sent_name(tool, request): as_object(tool["function"]) for tool in request.tools}
-        self._messages = request.messages
+        self._request = request
         # A completion has one text and a list of calls; the answers of other APIs have both in their order.
         self._is_completion = request.client_api == server_tools.CHAT
         self._new_id = new_id
@@ -169,7 +168,10 @@ class WrittenCalls:
         return deltas
 
     def _read_block(self, block: Block, text: str) -> Sequence[ToolCall] | None:
-        calls = [read_call(each, self._tools) for each in block.values()]
+        functions = {tool["function"]["name"]: as_object(tool["function"]) for tool in self._request.tools}
+        # By the names that the model knows.
+        functions = {self._request.sent_names.get(name, name): function for name, function in functions.items()}
+        calls = [read_call(each, functions) for each in block.values()]
         if not calls or not all(calls) or self._is_quoted(text):
             return None
         made = [ToolCall(self._new_id(), *call) for call in calls if call is not None]
@@ -180,7 +182,7 @@ class WrittenCalls:
     def _is_quoted(self, block: str) -> bool:
         """Whether a message since the last answer has the same block."""
         block = "".join(block.split())
-        for message in reversed(self._messages):
+        for message in reversed(self._request.messages):
             if message.role == "assistant":
                 return False
             parts = message.content
@@ -591,9 +593,3 @@ def _call_json(piece: CallPiece, part: str) -> dict[str, Any]:
     named = {"id": piece.id, "type": "function"} if piece.id else {}
     function = {"name": piece.name, "arguments": piece.arguments} if piece.name else {"arguments": piece.arguments}
     return {**({"index": piece.index} if part == "delta" else {}), **named, "function": function}
-
-
-def _sent_name(tool: Mapping[str, Any], request: ChatRequest) -> str:
-    """The name that the model knows."""
-    name = str(tool["function"]["name"])
-    return request.sent_names.get(name, name)
