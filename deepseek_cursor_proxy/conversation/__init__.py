@@ -263,7 +263,7 @@ class Reply:
         # How many pieces of reasoning came under another name only.
         self._foreign_pieces = 0
         self._choice: int | None = None
-        self._finish_reason: str | None = None
+        self.finish_reason: str | None = None
         self._reasoning: list[str] = []
         self._text: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
@@ -313,7 +313,7 @@ class Reply:
             call.id, call.name = call.id or piece.id, call.name or piece.name
             call.arguments.append(piece.arguments)
         if finish_reason:
-            self._finish_reason = finish_reason
+            self.finish_reason = finish_reason
 
     @property
     def is_empty(self) -> bool:
@@ -326,10 +326,7 @@ class Reply:
 
     @property
     def is_finished(self) -> bool:
-        return self._finish_reason is not None
-
-    def finish_reason(self) -> str | None:
-        return self._finish_reason
+        return self.finish_reason is not None
 
     def has_empty_reasoning(self) -> bool:
         """Whether upstream said that the model thought nothing, and did not just leave the reasoning out."""

@@ -205,7 +205,7 @@ class Exchange:
     def _is_empty_turn(self) -> bool:
         """Whether the answer ended with neither text nor calls, and is worth asking for again: an agent would stop."""
         config, reply = self._services.config, self._reply
-        if not reply.is_finished or reply.finish_reason() != "stop" or not reply.is_blank:
+        if not reply.is_finished or reply.finish_reason != "stop" or not reply.is_blank:
             return False
         if config.repair_turns == "off" or not config.retry_budget or self._discarded is not None:
             return False
@@ -321,7 +321,7 @@ class Exchange:
             end=self._end,
             timing=Timing(seconds, self._first_delta, self._shared.queue_seconds, connect),
             message=None if reply.is_empty else reply.message(),
-            finish_reason=reply.finish_reason(),
+            finish_reason=reply.finish_reason,
             usage=usage,
             upstream="" if is_cached else attempt.upstream.name,
             is_cached=is_cached,

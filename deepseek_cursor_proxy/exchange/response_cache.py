@@ -189,10 +189,10 @@ class CacheLookup:
 def _is_usable(reply: Reply) -> bool:
     """Whether a client can use an answer: one with text, or with calls whose arguments are objects."""
     message = reply.message()
-    if reply.finish_reason() == "tool_calls":
+    if reply.finish_reason == "tool_calls":
         are_whole = [bool(call.name) and object_in(call.arguments) is not None for call in message.tool_calls]
         return bool(are_whole) and all(are_whole)
-    return reply.finish_reason() == "stop" and isinstance(message.content, str) and bool(message.content.strip())
+    return reply.finish_reason == "stop" and isinstance(message.content, str) and bool(message.content.strip())
 
 
 class PendingQuestion:

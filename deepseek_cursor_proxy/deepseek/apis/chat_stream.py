@@ -347,7 +347,7 @@ class _Completion:
                 {"index": at, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
                 for at, (id, name, arguments) in enumerate(whole.tool_calls)
             ]
-        choice = {**self._choice, "message": {**message, **self._message}, "finish_reason": self._reply.finish_reason()}
+        choice = {**self._choice, "message": {**message, **self._message}, "finish_reason": self._reply.finish_reason}
         usage = {"usage": self._reply.usage} if self._reply.usage is not None else {}
         return {**self._fields, "object": "chat.completion", "choices": [choice], **usage}
 

@@ -215,7 +215,7 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
 
 def _resolve(pending: list[Delta], reply: Reply, request: ChatRequest, call_id: str) -> list[Delta]:
     """The pending deltas, or the call that their text means."""
-    message = convert_message(reply.message(), request, call_id) if reply.finish_reason() == "stop" else None
+    message = convert_message(reply.message(), request, call_id) if reply.finish_reason == "stop" else None
     if message is None:
         return list(pending)
     last, call, chunk = pending[-1], message.tool_calls[0], pending[-1].chunk

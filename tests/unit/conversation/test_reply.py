@@ -25,7 +25,7 @@ class TestReply(unittest.TestCase):
         )
         expected = Message("assistant", "Hello.", "I think.", (ToolCall("call_1", "read", '{"a":1}'),))
         self.assertEqual(expected, reply.message())
-        self.assertEqual("tool_calls", reply.finish_reason())
+        self.assertEqual("tool_calls", reply.finish_reason)
         self.assertEqual({"prompt_tokens": 3}, reply.usage)
 
     def test_a_character_cut_in_two_becomes_whole(self) -> None:

@@ -41,7 +41,7 @@ def read_reply(upstream_api: UpstreamApi, answer: Any, *, stream: bool) -> tuple
     for item in batch:
         assert isinstance(item, Delta)
         reply.add(item)
-    return reply.message(), reply.finish_reason(), reply.usage
+    return reply.message(), reply.finish_reason, reply.usage
 
 
 class TestBothApis(unittest.TestCase):

@@ -78,7 +78,7 @@ def add_up(deltas: Iterable[Delta]) -> tuple[Any, ...]:
     reply = Reply()
     for delta in deltas:
         reply.add(delta)
-    return reply.message(), reply.finish_reason(), reply.usage
+    return reply.message(), reply.finish_reason, reply.usage
 
 
 class TestSplits(unittest.TestCase):

@@ -54,7 +54,7 @@ def reply(deltas: Iterable[Delta]) -> tuple[Message, str | None, Any]:
     found = Reply()
     for delta in deltas:
         found.add(delta)
-    return found.message(), found.finish_reason(), found.usage
+    return found.message(), found.finish_reason, found.usage
 
 
 def read_reply(events: Iterable[Any]) -> tuple[Message, str | None, Any]:

@@ -44,7 +44,7 @@ class TestForms(unittest.TestCase):
         reason = "tool_calls" if calls else "stop"
         request = {"tools": TOOLS, **request}
         for answer in [plain(text, **request), *[streamed(text, size, **request) for size in (1, 2, 5, 1000)]]:
-            self.assertEqual((expected, calls, reason), (answer.text, answer.calls, answer.reply.finish_reason()), text)
+            self.assertEqual((expected, calls, reason), (answer.text, answer.calls, answer.reply.finish_reason), text)
 
     def test_the_calls_of_every_form_become_calls(self) -> None:
         for form in FORMS:
@@ -122,7 +122,7 @@ class TestForms(unittest.TestCase):
             for answer in (streamed(text[:cut], 3, finish, tools=TOOLS), plain(text[:cut], finish, tools=TOOLS)):
                 self.assertEqual([CALL, ("now", {})], answer.calls)
                 self.assertEqual(text[text.rindex('\n<｜DSML｜invoke name="read">') : cut], answer.text)
-                self.assertEqual(reason, answer.reply.finish_reason())
+                self.assertEqual(reason, answer.reply.finish_reason)
 
     def test_quoted_markup_is_not_a_call(self) -> None:
         for form in FORMS:
@@ -156,7 +156,7 @@ class TestThinking(unittest.TestCase):
                 answer = self.ask(*pieces)
                 message = answer.reply.message()
                 self.assertEqual(("I read it.", [CALL]), (message.reasoning, answer.calls), form.name)
-                self.assertEqual("tool_calls", answer.reply.finish_reason())
+                self.assertEqual("tool_calls", answer.reply.finish_reason)
             whole = Answer(
                 chunk("stop", "message", reasoning_content=thinking, content=""), part="message", tools=TOOLS
             )

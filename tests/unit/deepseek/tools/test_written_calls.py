@@ -93,7 +93,7 @@ class TestCalls(unittest.TestCase):
         finish = "tool_calls" if calls else "stop"
         for answer in [plain(text, **request), *[streamed(text, size, **request) for size in (1, 2, 3, 7, 1000)]]:
             self.assertEqual((expected, list(calls)), (answer.text, answer.calls), text)
-            self.assertEqual(finish, answer.reply.finish_reason())
+            self.assertEqual(finish, answer.reply.finish_reason)
 
     def test_a_block_is_a_call_and_the_text_around_it_stays_in_order(self) -> None:
         one = ("search", ARGUMENTS)
@@ -169,7 +169,7 @@ class TestCalls(unittest.TestCase):
     def test_a_text_that_is_cut_keeps_its_whole_calls_and_its_finish_reason(self) -> None:
         for answer in (streamed(BLOCK + BLOCK[:20], 3, "length"), plain(BLOCK + BLOCK[:20], "length")):
             self.assertEqual([("search", ARGUMENTS)], answer.calls)
-            self.assertEqual((BLOCK[:20], "length"), (answer.text, answer.reply.finish_reason()))
+            self.assertEqual((BLOCK[:20], "length"), (answer.text, answer.reply.finish_reason))
 
     def test_text_stays_before_the_thoughts_that_follow_it(self) -> None:
         chunks = [chunk(content="a\n<"), chunk(reasoning_content="Hm."), chunk(content="b\n"), chunk("stop")]
@@ -236,7 +236,7 @@ class TestStructuredCalls(unittest.TestCase):
                 with self.subTest(arguments, chunks=chunks):
                     answer = Answer(*chunks, chunk("stop"))
                     self.assertEqual(("", [("search", ARGUMENTS)]), (answer.text, answer.calls))
-                    self.assertEqual("tool_calls", answer.reply.finish_reason())
+                    self.assertEqual("tool_calls", answer.reply.finish_reason)
             message = {**self.sent(arguments)["choices"][0]["delta"], "content": f"Hi\n{BLOCK}"}
             answer = Answer(chunk("stop", "message", **message), part="message")
             self.assertEqual(("Hi", [("search", ARGUMENTS)]), (answer.text, answer.calls))
@@ -347,7 +347,7 @@ class TestLaws(unittest.TestCase):
             answer = Answer(*[chunk(content=piece) for piece in pieces], chunk("stop"))
             with self.subTest(number, text=text):
                 self.assertEqual(whole.reply.message(), answer.reply.message())
-                self.assertEqual(whole.reply.finish_reason(), answer.reply.finish_reason())
+                self.assertEqual(whole.reply.finish_reason, answer.reply.finish_reason)
                 if not answer.calls:
                     self.assertEqual(text, answer.text)
 
