@@ -29,7 +29,7 @@ def main(channel: int, listener: int, counts: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(None))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    handlers: dict[str, Any] = {"setup": lambda *setup: inbox.put(setup)}
+    handlers: dict[str, Any] = {"setup": lambda *setup: inbox.put(setup), "stop": lambda: inbox.put(None)}
     with (
         standard_streams.command_streams(is_shared=True),
         contextlib.closing(Channel(socket.socket(fileno=channel), handlers, lambda: inbox.put(None))) as link,

@@ -109,6 +109,8 @@ class WorkerProcesses:
     def stop(self, grace: float) -> None:
         """Let all finish their answers and end, and wait for them; after the grace they are killed."""
         self._is_stopping.set()
+        # Those that serve get a message: a signal may reach another thread of theirs, and the main one goes on waiting.
+        self.post("stop")
         self._signal(signal.SIGTERM)
         deadline = Deadline.after(grace + _END_SECONDS)
         for thread in self._threads:

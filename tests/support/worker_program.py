@@ -17,7 +17,13 @@ def main(channel: int, listener: int, counts: int) -> int:
         setups.append(how)
         is_known.set()
 
-    handlers = {"setup": set_up, "pid": os.getpid, "end": lambda: os._exit(3), "same": lambda value: value}
+    handlers = {
+        "setup": set_up,
+        "pid": os.getpid,
+        "end": lambda: os._exit(3),
+        "same": lambda value: value,
+        "stop": over.set,
+    }
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     link = Channel(socket.socket(fileno=channel), handlers, over.set)
     is_known.wait()
