@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.cli.doctor import listeners, this_machine, tool_round
 from deepseek_cursor_proxy.cli.doctor.subject import good
 from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.shared import state
 from deepseek_cursor_proxy.upstream import connect
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
 from tests.support.admin_client import AdminCase
@@ -288,6 +289,8 @@ class BrokenTest(DoctorCase):
         self.use_upstream(self.enterContext(FakeDeepSeek(keys=("sk-another",))).url)
 
     def use_engine(self) -> RespServer:
+        # A busy machine is no outage of the engine.
+        self.enterContext(mock.patch.object(state, "_WRITE_SECONDS", 5.0))
         server = self.enterContext(RespServer())
         self.set_variable("DEEPSEEK_CURSOR_PROXY_STORE", server.url)
         self.set_variable("DEEPSEEK_CURSOR_PROXY_SECRET", "ab" * 32)

@@ -4,6 +4,7 @@ The cases are forks of one interpreter that has imported the command line, becau
 minute; their streams are what an interpreter makes of the descriptors.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -122,7 +123,9 @@ class TestCommandStreams(unittest.TestCase):
         pid = json.loads(runner.stdout.readline())["pid"]
         is_over = bool(select.select([runner.stdout], [], [], 20)[0])
         if not is_over:
-            os.kill(pid, 9)
+            # It may have ended just now.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
         code = json.loads(runner.stdout.readline())["code"]
         return int(code) if is_over else None
 

@@ -42,6 +42,7 @@ class TestSharedReasonings(EngineTestCase):
         one, two = self.instance("one"), self.instance("two")
         self.assertTrue(one.record("first", 1, 2))
         two.record("second", 1)
+        self.wait_until_shared()
         for each in (one, two):
             self.assertEqual({1: ["second", "first"], 2: ["first"]}, each.find(1, 2, 3))
 

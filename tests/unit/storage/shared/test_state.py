@@ -5,7 +5,9 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.storage.shared import state
+from deepseek_cursor_proxy.storage.shared.state import SharedState
 from tests.support.polling import eventually, wait_until
 from tests.support.resp_commands import CommandError
 from tests.support.shared_engine import EngineTestCase, Instance
@@ -166,7 +168,7 @@ class TestSecret(EngineTestCase):
 
     def test_a_bad_address_is_refused_in_words(self) -> None:
         with self.assertRaisesRegex(StartupError, "several servers"):
-            Instance(self.place / "x.sqlite3", "redis://a,b", bytes(32))
+            SharedState("redis://a,b", bytes(32), self.instance().reasonings.database, Sealer)
 
 
 def waiting(path: Path) -> int:
