@@ -77,13 +77,13 @@ IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess
 HARMLESS = {"urllib.parse"}
 # The most that each figure may be.
 BUDGET = {
-    "lines of code": 32_900,
-    "files": 268,
+    "lines of code": 32_720,
+    "files": 257,
     "folders at the top": 18,
     "files at the top": 9,
-    "settings": 68,
-    "files of a streamed tool turn": 96,
-    "functions of a streamed tool turn": 610,
+    "settings": 67,
+    "files of a streamed tool turn": 92,
+    "functions of a streamed tool turn": 590,
 }
 
 
