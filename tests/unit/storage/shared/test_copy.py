@@ -80,7 +80,7 @@ class TestCopy(EngineTestCase):
         for _ in range(2):
             self.copy(self.file_side(path), self.engine_side(self.engine))
             self.copy(self.engine_side(self.engine), self.file_side(last))
-        self.assertEqual(250, len(self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*:r*")[1]))
+        self.assertEqual(250, len(self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*}:r*")[1]))
         self.resources.close()
         self.assertEqual(self.content(path), self.content(last))
 

@@ -122,7 +122,7 @@ class TestSharedReasonings(EngineTestCase):
     def test_a_damaged_text_is_not_found(self) -> None:
         one, two = self.instance("one"), self.instance("two")
         one.record("why", 1)
-        [row] = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*:r*")[1]
+        [row] = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*}:r*")[1]
         self.engine.run(b"HSET", row, b"t", b"x" * 40)
         self.assertEqual({}, two.find(1))
 

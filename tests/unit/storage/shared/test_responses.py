@@ -59,7 +59,7 @@ class TestSharedResponses(EngineTestCase):
         self.enterContext(mock.patch.object(responses, "_SECONDS_BETWEEN_RENEWALS", 0.005))
         one, two = self.store("one"), self.store("two")
         one.put(CALLERS[0], stored(1, "in_progress"))
-        [key] = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*:s*")[1]
+        [key] = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*}:s*")[1]
         for _ in range(3):
             lease = self.engine.run(b"HGET", key, b"u")
             self.engine.advance(15)
