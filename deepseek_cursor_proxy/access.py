@@ -207,18 +207,6 @@ class Access:
     def _foreign_part(self, caller: Caller) -> str | None:
         return OwnHosts((*self._names, self._state.tunnel_host)).foreign_part(caller.address)
 
-    def share(self, post: Callable[[str, bytes], object]) -> None:
-        """Have `post` called with every change of the state, for other processes of this proxy to `apply`."""
-        self._state.share = post
-
-    def apply(self, kind: str, value: bytes) -> None:
-        """Take over a change of another process."""
-        self._state.apply(kind, value)
-
-    def changes(self) -> list[tuple[str, bytes]]:
-        """All that a new process has to `apply`."""
-        return self._state.changes()
-
     def set_tunnel_host(self, host: str) -> None:
         """Accept this host name, of the tunnel that the proxy opened."""
         self._state.tunnel_host = host
@@ -285,41 +273,16 @@ class _State:
         self._was_unpinned = False
         # The name of the tunnel that the proxy opened; its watcher thread assigns it.
         self.tunnel_host = ""
-        self.share: Callable[[str, bytes], object] = lambda kind, value: None
 
     def accept(self, key: AccessKey, *, pin: bool = False) -> bool:
         """Remember an accepted key and, with `pin`, pin it; whether this call pinned it."""
         with self._lock:
-            is_new = key.digest not in self._accepted
             _remember(self._accepted, key.digest, None, _MAX_ACCEPTED)
             is_pinned = pin and self.pinned is None
             if is_pinned:
                 # Without is_guessable: the pinned key never waits, however short it is.
                 self.pinned = AccessKey(key.digest)
-        if is_new:
-            self.share("accepted", key.digest)
-        if is_pinned:
-            self.share("pinned", key.digest)
         return is_pinned
-
-    def apply(self, kind: str, value: bytes) -> None:
-        with self._lock:
-            if kind == "accepted":
-                _remember(self._accepted, value, None, _MAX_ACCEPTED)
-            elif kind == "failed":
-                self._count_failure(value)
-            else:
-                self.pinned = AccessKey(value)
-
-    def changes(self) -> list[tuple[str, bytes]]:
-        with self._lock:
-            failed = [network for network in self._failures for _ in range(int(self._failures_of(network).number))]
-            pinned = [] if self.pinned is None else [("pinned", self.pinned.digest)]
-            return [
-                *pinned,
-                *(("accepted", digest) for digest in self._accepted),
-                *(("failed", each) for each in failed),
-            ]
 
     def is_first_unpinned(self) -> bool:
         """Whether this is the first key that is not pinned because of a foreign host name."""
@@ -334,19 +297,13 @@ class _State:
     def fail(self, client_ip: str) -> None:
         network = _network(client_ip)
         with self._lock:
-            is_news = self._count_failure(network)
-        self.share("failed", network)
+            before = self._failures_of(network)
+            # Many at once, admitted before the first failed, do not add up to hours.
+            after = _Failures(min(before.number + 1, _FAILURES_ALLOWED), self._now(), before.has_warned)
+            is_news = after.seconds_to_wait > 0 and not before.has_warned
+            _remember(self._failures, network, after._replace(has_warned=before.has_warned or is_news), _MAX_NETWORKS)
         if is_news:
             _log.warning("too many wrong keys from %s; unknown keys from there have to wait", client_ip or "a client")
-
-    def _count_failure(self, network: bytes) -> bool:
-        """Returns True if unknown keys from there have to wait from now on."""
-        before = self._failures_of(network)
-        # Many at once, admitted before the first failed, do not add up to hours.
-        after = _Failures(min(before.number + 1, _FAILURES_ALLOWED), self._now(), before.has_warned)
-        is_news = after.seconds_to_wait > 0 and not before.has_warned
-        _remember(self._failures, network, after._replace(has_warned=before.has_warned or is_news), _MAX_NETWORKS)
-        return is_news
 
     def seconds_to_wait(self, client_ip: str) -> int:
         """Seconds until an unknown key from there is checked again; 0 for now."""

@@ -13,7 +13,6 @@ from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy import errors
@@ -22,7 +21,7 @@ from deepseek_cursor_proxy.admin import keys, metrics, requests, sessions, stats
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
-from deepseek_cursor_proxy.admin.state import gauges, why_not_ready
+from deepseek_cursor_proxy.admin.state import why_not_ready
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
@@ -132,19 +131,13 @@ class AdminApp:
 
     def _ready(self, _: Parameters) -> HttpReply:
         reasons = ["the proxy is stopping"] if self._context.is_stopping else []
-        more: dict[str, Any] = {}
-        if (workers := self._context.workers) is not None:
-            more["workers"] = workers.alive
-            reasons += ["no worker process serves clients"] if not workers.alive else []
-            # Has when one of them last reached an upstream.
-            gauges(self._context)
         reasons += why_not_ready(self._context.services(), self._context.probes)
         if reasons:
-            return _json({"status": "not ready", "reasons": reasons, **more}, 503)
+            return _json({"status": "not ready", "reasons": reasons}, 503)
         shared = self._context.services().shared
         # Without its engine the proxy goes on alone: a balancer that took it away would help no client.
-        more |= {} if shared is None else {"engine": shared.fault or "shared"}
-        return _json({"status": "ready", **more})
+        engine = {} if shared is None else {"engine": shared.fault or "shared"}
+        return _json({"status": "ready", **engine})
 
 
 def _json(value: object, status: int = 200) -> HttpReply:

@@ -16,7 +16,6 @@ from deepseek_cursor_proxy.storage.sqlite.database import StoreSize
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.statistics import Statistics
     from deepseek_cursor_proxy.exchange.services import Services
-    from deepseek_cursor_proxy.server.worker_processes import WorkerProcesses
 
 
 # A report serves all pages that ask for it; monitors cannot make the proxy knock at the upstream all the time; counting
@@ -58,8 +57,6 @@ class AdminContext:
         # Of the tunnel that the proxy opened.
         self.public_url: str | None = None
         self.is_stopping = False
-        # Those that serve clients in place of this process.
-        self.workers: WorkerProcesses | None = None
         # Of the admin listener.
         self.url = ""
         # The key in admin.key; None if the settings have one, of which we know the digest only.

@@ -57,8 +57,6 @@ def _current(context: AdminContext, now: Gauges) -> Iterator[Metric]:
         waiting.add(limit.queued_calls, name if name in names else OTHER)
     yield waiting
     yield _metric("dcp_connections", "Connections of clients.", now.connections)
-    workers = 1 if context.workers is None else context.workers.alive
-    yield _metric("dcp_workers", "Processes that serve clients.", workers)
     database = services.reasoning_store.database
     size = store_size(context, database)
     rows = Metric("dcp_store_rows", "gauge", "Rows in the store, counted at most every minute.", "table")

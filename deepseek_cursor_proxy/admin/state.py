@@ -4,11 +4,8 @@ Ready: the store can be used, and an upstream was reached within the last minute
 connection is opened to it and closed again, which costs neither money nor a key; the result counts for some seconds, so
 that monitors cannot make the proxy knock all the time. Counting the rows of the store takes a while, so a count serves
 for a minute. What a system does not tell is None.
-
-The supervisor of worker processes (`server/worker_processes`) serves no clients itself: `gauges` asks them.
 """
 
-import functools
 import os
 import sys
 import time
@@ -18,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from deepseek_cursor_proxy.admin.context import AdminContext, Recent
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.observers.events import Progress
-from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite.database import Database, StoreSize
 
@@ -60,7 +56,7 @@ class CallCounts(NamedTuple):
 
 
 class Gauges(NamedTuple):
-    """What a process does at the moment, or all of a proxy together."""
+    """What the proxy does at the moment."""
 
     connections: int
     # By the name of the limit.
@@ -70,52 +66,20 @@ class Gauges(NamedTuple):
     running: list[Progress]
     fault: str
     fault_count: int
-    # When an upstream was last reached, on the clock that all processes share.
-    reached_at: float
     use: "ProcessUse"
 
 
-def measure(server: DeepSeekProxyServer) -> Gauges:
-    """Measure this process."""
-    services = server.services()
+def gauges(context: AdminContext) -> Gauges:
+    services = context.services()
     database, limits = services.reasoning_store.database, services.upstream.call_limits.snapshot()
     return Gauges(
-        len(server.connections),
+        len(context.server.connections),
         {name: CallCounts(limit.running_calls, limit.queued_calls) for name, limit in limits.items()},
         {upstream.name: upstream.state for upstream in services.upstreams.all},
         services.request_log.running(),
         str(database.fault or ""),
         database.fault_count,
-        services.upstream.reached_at,
         measure_process(),
-    )
-
-
-def gauges(context: AdminContext) -> Gauges:
-    """Measure all processes of the proxy. The request log of a supervisor has what runs in them from here on."""
-    total = measure(context.server)
-    if context.workers is not None:
-        total = functools.reduce(_add, context.workers.ask("measure"), total._replace(running=[]))
-        services = context.services()
-        services.request_log.show_running(total.running)
-        services.upstream.reached_at = total.reached_at
-    return total
-
-
-def _add(one: Gauges, other: Gauges) -> Gauges:
-    names = {**one.calls, **other.calls}
-    pairs = {name: (one.calls.get(name, CallCounts()), other.calls.get(name, CallCounts())) for name in names}
-    uses = zip(one.use, other.use, strict=True)
-    return Gauges(
-        one.connections + other.connections,
-        {name: CallCounts(*map(sum, zip(*pair, strict=True))) for name, pair in pairs.items()},
-        # One process that has reason to avoid an upstream is worth showing.
-        {**one.upstreams, **{name: state for name, state in other.upstreams.items() if state != "closed"}},
-        one.running + other.running,
-        one.fault or other.fault,
-        one.fault_count + other.fault_count,
-        max(one.reached_at, other.reached_at),
-        ProcessUse(*(None if mine is None or its is None else mine + its for mine, its in uses)),  # type: ignore[arg-type]
     )
 
 

@@ -49,7 +49,7 @@ def summary(context: AdminContext, current: Gauges | None = None) -> dict[str, A
         "today": _today(context),
         "store": _store(context, current),
         "cache": _cache(services),
-        "process": _process(context, current.use),
+        "process": _process(current.use),
         "tracing": context.config.trace_dir is not None,
         "currency": services.config.currency,
     }
@@ -133,9 +133,8 @@ def _cache(services: Services) -> dict[str, Any] | None:
     }
 
 
-def _process(context: AdminContext, use: ProcessUse) -> dict[str, Any]:
+def _process(use: ProcessUse) -> dict[str, Any]:
     return {
-        "workers": 1 if context.workers is None else context.workers.alive,
         "pid": os.getpid(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "cpu_seconds": round(use.cpu_seconds, 3),

@@ -32,7 +32,6 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.service import AdminService
     from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel
-    from deepseek_cursor_proxy.server.worker_processes import WorkerProcesses
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ def run(
     loaded: LoadedConfig, config_path: Path, *, clear_store: bool = False, reload_config: ConfigLoader | None = None
 ) -> int:
     """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError. SIGHUP calls `reload_config`."""
-    log_to_stderr(verbose=loaded.config.verbose)
+    _log_to_stderr(verbose=loaded.config.verbose)
     # Signals are restored last: a second one ends even the shutdown, and one stop may arrive as two signals.
     with standard_streams.serving_streams(), Signals() as signals:
         code = _serve(loaded, config_path, signals, clear_store=clear_store, reload_config=reload_config)
@@ -66,9 +65,8 @@ def _serve(
     # Before anything is started: raises StartupError for a bad DEEPSEEK_API_KEY.
     access = Access(config)
     check_engine(config)
-    if config.workers > 1:
-        _check_workers(config)
-    raise_limits_for(config)
+    # A job holds as many descriptors as a client.
+    raise_limits(config.max_connections + config.background_workers + config.background_queue + _ADMIN_CONNECTIONS)
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(open_store(config, must_open=False))
         if clear_store:
@@ -81,32 +79,23 @@ def _serve(
         stack.callback(server.server_close)
         server.config, server.reasoning_store = config, store
         admin = _open_admin(server, loaded, config_path, stack) if config.admin_port else None
-        workers = _make_workers(server) if config.workers > 1 else None
-        if admin is not None:
-            admin.context.workers = workers
-        tunnel = _make_tunnel(server, admin, workers) if config.tunnel_program else None
+        tunnel = _make_tunnel(server, admin) if config.tunnel_program else None
         if tunnel is not None:
             signals.kill_hooks.append(tunnel.kill)
             # Stopped after the server: running answers still pass through it.
             stack.callback(tunnel.stop)
-        stack.enter_context(run_server(server) if workers is None else _run_workers(server, workers, signals))
+        stack.enter_context(_run_server(server))
         public_url = _public_url(tunnel, signals) if tunnel is not None else None
         if not signals.is_stopping:
             dashboard = (admin.url, admin.link) if admin is not None else None
             addresses = Addresses(server.server_port, public_url, dashboard)
             _print(welcome_text(config, config_path, addresses, access))
         while signals.wait() is SignalRequest.RELOAD:
-            if _reload(server, admin, config_path, reload_config) and workers is not None:
-                workers.post("reload", server.config)
+            _reload(server, admin, config_path, reload_config)
         if admin is not None:
             admin.context.is_stopping = True
         _print(_stop_text(server.config.shutdown_grace))
-    return int(workers is not None and workers.has_given_up)
-
-
-def raise_limits_for(config: ProxyConfig) -> None:
-    # A job holds as many descriptors as a client.
-    raise_limits(config.max_connections + config.background_workers + config.background_queue + _ADMIN_CONNECTIONS)
+    return 0
 
 
 def _stop_text(grace: float) -> str:
@@ -212,36 +201,8 @@ def _open_admin(
     return admin
 
 
-def _check_workers(config: ProxyConfig) -> None:
-    """Raise StartupError where worker processes cannot share a listener or a store."""
-    if os.name == "nt":
-        raise StartupError("--workers needs Linux or macOS: on Windows processes cannot share a port; leave it out")
-    if str(config.reasoning_content_path) == ":memory:":
-        raise StartupError(
-            "--workers needs a file that all worker processes can read; choose one with --reasoning-content-path"
-        )
-
-
-def _make_workers(server: DeepSeekProxyServer) -> "WorkerProcesses":
-    from deepseek_cursor_proxy.server.shared_state import relay
-
-    return relay(server, "deepseek_cursor_proxy.cli.worker")
-
-
 @contextlib.contextmanager
-def _run_workers(server: DeepSeekProxyServer, workers: "WorkerProcesses", signals: Signals) -> Iterator[None]:
-    signals.kill_hooks.append(workers.kill)
-    try:
-        workers.start(lambda: signals.is_stopping)
-        yield
-    finally:
-        # From here on the system refuses connections.
-        server.socket.close()
-        workers.stop(server.config.shutdown_grace)
-
-
-@contextlib.contextmanager
-def run_server(server: DeepSeekProxyServer) -> Iterator[None]:
+def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, name="accept")
     thread.start()
     # Imports what a chat needs, so that the first one does not wait for it.
@@ -257,17 +218,13 @@ def run_server(server: DeepSeekProxyServer) -> Iterator[None]:
         server.drain(server.config.shutdown_grace)
 
 
-def _make_tunnel(
-    server: DeepSeekProxyServer, admin: "AdminService | None", workers: "WorkerProcesses | None"
-) -> "Tunnel":
+def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "Tunnel":
     from deepseek_cursor_proxy.cli.tunnel import programs, supervisor
 
     def use(url: str) -> None:
         server.set_tunnel_url(url)
         if admin is not None:
             admin.context.public_url = url
-        if workers is not None:
-            workers.post("tunnel", url)
 
     config = server.config
     program = programs.choose(config.tunnel_program or "", server.server_port, config.tunnel_url or "", os.environ)
@@ -290,10 +247,10 @@ def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
 
 def _reload(
     server: DeepSeekProxyServer, admin: "AdminService | None", config_path: Path, reload_config: ConfigLoader | None
-) -> bool:
-    """Load the settings again and apply them; a mistake in them is logged and changes nothing: then False."""
+) -> None:
+    """Load the settings again and apply them; a mistake in them is logged and changes nothing."""
     if reload_config is None:
-        return False
+        return
     before = server.config
     fixed = {setting.field: getattr(before, setting.field) for setting in SETTINGS if setting.needs_restart}
     try:
@@ -304,17 +261,16 @@ def _reload(
         server.reconfigure(after)
     except StartupError as error:
         _log.error("%s; the settings stay as they were", error)
-        return False
+        return
     if admin is not None:
         admin.reload(loaded._replace(config=after))
-    log_to_stderr(verbose=after.verbose)
+    _log_to_stderr(verbose=after.verbose)
     _log_key_changes(before, after)
     changed = ", ".join(_changed_keys(before, after)) or "nothing"
     pending = ", ".join(_changed_keys(loaded.config, after))
     text = f"Read {config_path} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
     known = set(access_lines(before, Access(before)))
     _print("\n".join([text, *(line for line in access_lines(after, Access(after)) if line not in known)]))
-    return True
 
 
 def _log_key_changes(before: ProxyConfig, after: ProxyConfig) -> None:
@@ -334,7 +290,7 @@ def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def log_to_stderr(*, verbose: bool) -> None:
+def _log_to_stderr(*, verbose: bool) -> None:
     # Our lines name neither thread nor source line, and finding them out is half the cost of a record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None

@@ -33,7 +33,6 @@ def open_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[Reaso
             max_bytes=config.reasoning_cache_max_bytes,
             durability=config.durability,
             must_open=must_open,
-            is_shared=config.workers > 1,
         )
         with contextlib.closing(reasonings) as store:
             yield store

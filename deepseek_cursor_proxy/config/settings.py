@@ -170,14 +170,7 @@ class ProxyConfig:
     shutdown_grace: float = _seconds(5.0, "seconds running answers get to finish when the proxy stops", at_least=0)
     # Each costs a socket, and a worker thread only while it blocks; an editor uses a handful.
     max_connections: int = setting(
-        1024, "clients connected to a process at the same time; further ones get 503", at_least=1, at_most=100_000
-    )
-    workers: int = setting(
-        1,
-        "processes that serve clients, to use several cores; they share the store (not on Windows)",
-        at_least=1,
-        at_most=64,
-        needs_restart=True,
+        1024, "clients connected at the same time; further ones get 503", at_least=1, at_most=100_000
     )
     # DeepSeek's own limit.
     max_request_body_bytes: int = _amount(48 * 1024 * 1024, "largest request body, unpacked")
@@ -405,14 +398,12 @@ class ProxyConfig:
         return hash((self.upstream_base_url, self.upstream_model))
 
     def most_calls(self, model: str) -> int:
-        """The number of calls to a model, or to an upstream with a limit of its own, that a process may run at once."""
+        """The number of calls to a model, or to an upstream with a limit of its own, that may run at once."""
         table = self.upstreams.get(model)
-        # DeepSeek allows an account five times as many calls to Flash: 2500.
-        most = 5 * self.max_upstream_calls if "flash" in model else self.max_upstream_calls
         if table is not None and table.max_calls is not None:
-            most = table.max_calls
-        # Rounded up: a limit of 1 lets each worker process make a call.
-        return -(-most // self.workers)
+            return table.max_calls
+        # DeepSeek allows an account five times as many calls to Flash: 2500.
+        return 5 * self.max_upstream_calls if "flash" in model else self.max_upstream_calls
 
     def calls_setting(self, name: str) -> str | None:
         """The setting that limits the calls to an upstream; None if the limit of the model applies."""

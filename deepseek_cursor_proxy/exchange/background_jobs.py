@@ -186,8 +186,6 @@ class Jobs:
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._is_stopping = False
-        # A job that another process of the proxy runs.
-        self.find_elsewhere: Callable[[bytes, str], Job | None] = lambda caller, job_id: None
 
     def check(self, unaccepted_bytes: int = 0) -> None:
         """Raise a ProxyError if no job can be submitted now; for an unknown caller `unaccepted_bytes` is its size."""
@@ -231,10 +229,7 @@ class Jobs:
             raise
 
     def find(self, caller: bytes, job_id: str) -> Job | None:
-        """The caller's job with that id, if it waits or runs, perhaps in another process."""
-        return self.find_own(caller, job_id) or self.find_elsewhere(caller, job_id)
-
-    def find_own(self, caller: bytes, job_id: str) -> Job | None:
+        """The caller's job with that id, if it waits or runs."""
         with self._changed:
             task = self._tasks.get((caller, job_id))
         return None if task is None else task.job

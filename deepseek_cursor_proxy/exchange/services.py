@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
@@ -39,22 +39,6 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.usage.limits import Limiter
 
 _log = logging.getLogger(__name__)
-
-
-class ProcessRole(NamedTuple):
-    """What a process is in a proxy: by default it is alone."""
-
-    # False for the supervisor of worker processes, which has the records of their requests.
-    serves_clients: bool = True
-    # False for a worker process: what an earlier run left unfinished was ended before it started.
-    is_first: bool = True
-    # One name for all processes, and distinct numbers of requests.
-    run: str = ""
-    first_number: int = 1
-    step: int = 1
-
-
-_ALONE = ProcessRole()
 
 
 @dataclass(frozen=True)
@@ -96,23 +80,21 @@ class Services:
     numbers: Iterator[int]
 
     @classmethod
-    def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore, role: ProcessRole | None = None) -> "Services":
-        role = role or _ALONE
+    def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
         _warn_of_pictures(config)
         client = UpstreamClient(config)
         database, pruning = reasoning_store.database, reasoning_store.pruning
         secret = InstallationSecret(Path(database.path), given_secret(config.secret_file))
         shared = _open_shared(config, secret, reasoning_store) if config.store else None
         max_age, forms = config.reasoning_cache_max_age_seconds, ReasoningForms(database)
-        request_log, sessions = RequestLog(run=role.run), SessionService(config, Path(database.path))
+        request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
         ledger = UsageLedger(
             database,
             max_age_seconds=config.usage_max_age_seconds,
             max_rows=config.usage_max_rows,
             pruning=pruning,
         )
-        if role.serves_clients:
-            request_log.subscribe(ledger.add)
+        request_log.subscribe(ledger.add)
         access = Access(config, had_answer=ledger.had_answer)
         responses = ResponseStore(
             database,
@@ -123,7 +105,7 @@ class Services:
         )
         if shared is not None:
             responses.share(shared)
-        if role.is_first and (count := responses.fail_orphans()):
+        if count := responses.fail_orphans():
             _log.warning("%d stored responses were not finished when the proxy last stopped and are failed now", count)
         cached_answers = CachedAnswers(
             database,
@@ -156,7 +138,7 @@ class Services:
             secret=secret,
             shared=shared,
             ledger=ledger,
-            numbers=itertools.count(role.first_number, role.step),
+            numbers=itertools.count(1),
         )
 
     def rebuild(self, config: ProxyConfig) -> "Services":
@@ -261,7 +243,7 @@ def _warn_of_pictures(config: ProxyConfig) -> None:
 def _build_observers(
     config: ProxyConfig, request_log: RequestLog, ledger: UsageLedger, sessions: SessionService
 ) -> Observers:
-    console = Console(verbose=config.verbose, colour=has_colours(), is_shared=config.workers > 1)
+    console = Console(verbose=config.verbose, colour=has_colours())
     tables: list[Handlers] = [console.handlers, request_log.handlers]
     tables += [{Finished: sessions.emit, PictureDescribed: ledger.add_picture}]
     if config.trace_dir is not None:

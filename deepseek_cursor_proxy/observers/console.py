@@ -18,7 +18,7 @@ so they hold figures and names, and no text of a request.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
@@ -45,15 +45,13 @@ _MOST_OF_NAME = 100
 class Console:
     """Called by workers. Operations of its set and its dict are atomic; a name added twice does no harm."""
 
-    def __init__(self, *, verbose: bool = False, colour: bool = False, is_shared: bool = False) -> None:
-        """`is_shared`: other processes print here, too, so the lines of a request are printed together at its end."""
+    def __init__(self, *, verbose: bool = False, colour: bool = False) -> None:
         self._verbose = verbose
-        self._is_shared = is_shared and not verbose
         self._colour = colour
         # Past the log's records, which took a tenth of a request's time.
         self._write = line_writer(_log)
         self._reported_fields: set[str] = set()
-        # By number, the lines of requests in flight whose callers are not known yet, or of all if it is shared.
+        # By number, the lines of requests in flight whose callers are not known yet.
         self._held: dict[int, list[_Line]] = {}
         self.handlers: events.Handlers = {
             events.Received: self._report_received,
@@ -69,7 +67,7 @@ class Console:
 
     def _report_received(self, event: events.Received) -> None:
         request = event.request
-        if self._is_shared or (not event.key and not self._verbose):
+        if not event.key and not self._verbose:
             self._held[event.number] = []
         # For a caller that is not known yet, they are reported with its next request.
         if event.key and request.dropped:
@@ -93,8 +91,7 @@ class Console:
         )
 
     def _report_sent(self, event: events.Sent) -> None:
-        if not self._is_shared:
-            self._release(event.number)
+        self._release(event.number)
         self._print("├", event.number, _format_sent, event.payload_bytes, event.seconds, event.retries, event.upstream)
         if self._verbose:
             _print_body("sent to DeepSeek", event.payload())
@@ -105,8 +102,7 @@ class Console:
         if event.mixed_names and self._is_first(mixed):
             _log.warning("the upstream sends reasoning as %s; it is read as one (said once)", mixed)
         if event.facts.key:
-            if not self._is_shared:
-                self._release(number)
+            self._release(number)
         elif self._held.pop(number, None) is not None:
             edge = "─"
         last = event.last_prompt
@@ -125,7 +121,6 @@ class Console:
             last is not None and last.model == event.facts.model and last.upstream == event.upstream,
         )
         self._print(edge, number, _format_finished, ended)
-        self._release(number)
         for message in filter(None, (event.message, *event.other_messages)) if self._verbose else ():
             _print_body("DeepSeek said", {"reasoning": message.reasoning, "content": message.content})
 
@@ -173,8 +168,7 @@ class Console:
 
     def _release(self, number: int) -> None:
         """Print the lines of a request that were held."""
-        lines = self._held.pop(number, ())
-        for line in [(_join_lines, lines)] if self._is_shared and lines else lines:
+        for line in self._held.pop(number, ()):
             self._write(*line)
 
     def _format_line(self, edge: str, number: int, format: "_Format", values: tuple[Any, ...]) -> str:
@@ -206,10 +200,6 @@ class _Ended(NamedTuple):
 # Returns a text and its colour.
 _Format = Callable[..., tuple[str, str]]
 _Line = tuple[Callable[..., str], str, int, _Format, tuple[Any, ...]]
-
-
-def _join_lines(lines: Sequence[_Line]) -> str:
-    return "\n".join([format(*values) for format, *values in lines])
 
 
 def _print_body(what: str, body: Mapping[str, Any]) -> None:

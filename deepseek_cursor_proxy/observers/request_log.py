@@ -13,7 +13,7 @@ import secrets
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -113,9 +113,9 @@ BeginListener = Callable[[int], None]
 class RequestLog:
     """An observer, called by workers and read by any. The lock protects all fields."""
 
-    def __init__(self, most_records: int = _MOST_RECORDS, run: str = "") -> None:
+    def __init__(self, most_records: int = _MOST_RECORDS) -> None:
         # Numbers of requests begin anew with every start; this tells one run from all others.
-        self.run = run or secrets.token_hex(4)
+        self.run = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._running: dict[int, Callable[[], events.Progress]] = {}
         # By number, in the order in which they ended; and the numbers of those whose callers are not known.
@@ -136,10 +136,7 @@ class RequestLog:
             _notify(listener, event.number)
 
     def end(self, event: events.Terminal) -> None:
-        self.add(make_record(event))
-
-    def add(self, record: RequestRecord) -> None:
-        """Add a request that ended, perhaps in another process of the proxy."""
+        record = make_record(event)
         number = record.facts.number
         with self._lock:
             self._running.pop(number, None)
@@ -165,11 +162,6 @@ class RequestLog:
         with self._lock:
             running = list(self._running.values())
         return [_with_safe_facts(progress()) for progress in running]
-
-    def show_running(self, running: Sequence[events.Progress]) -> None:
-        """Have these in flight, which run in other processes."""
-        with self._lock:
-            self._running = {each.facts.number: partial(events.Progress, *each) for each in running}
 
     def ended(self, before: int | None = None, limit: int = 50) -> list[RequestRecord]:
         """The last requests that ended, newest first; those that ended before request number `before`."""

@@ -31,8 +31,6 @@ _LINE = 256
 _GATHER_SECONDS = 0.1
 # Small, so that `drain` notices a slow reader's progress; also below a Windows console's limit per write.
 _PIECE = 16 * 1024
-# What a pipe takes from several processes without mixing it up.
-_SHARED_PIECE = 4096 if sys.platform == "linux" else 512
 # How long the process waits at its end for a descriptor that takes nothing, and for a slow one.
 STUCK_SECONDS = 1.0
 _SLOW_SECONDS = 5.0
@@ -40,9 +38,6 @@ _SLOW_SECONDS = 5.0
 
 class LogWriter:
     """The queue and the thread of one stream. Any thread and any signal handler may call `write` and `drain`."""
-
-    # Whether other processes of this proxy write to the same file or pipe: then no write ends within an entry.
-    is_shared = False
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         stream.flush()
@@ -140,8 +135,7 @@ class LogWriter:
                 return False
         self._report_missing()
         texts = [entry if isinstance(entry, str) else _format(*entry) for entry in entries]
-        for text in _join_some(texts) if self.is_shared else ["".join(texts)]:
-            self._missing += self._write(text)
+        self._missing += self._write("".join(texts))
         # These were dropped after the texts just written.
         self._missing += dropped
         self._report_missing()
@@ -177,18 +171,6 @@ class LogWriter:
 _Line = tuple[Callable[..., str], tuple[Any, ...]]
 
 
-def _join_some(texts: list[str]) -> Iterator[str]:
-    """Yield the texts, as many together as fit into one write."""
-    joined, size = "", 0
-    for text in texts:
-        length = len(text.encode(errors="replace"))
-        if joined and size + length > _SHARED_PIECE:
-            yield joined
-            joined, size = "", 0
-        joined, size = joined + text, size + length
-    yield joined
-
-
 def _format(format: Callable[..., str], values: tuple[Any, ...]) -> str:
     try:
         return format(*values) + "\n"
@@ -219,9 +201,8 @@ class QueuedStream(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def command_streams(*, is_shared: bool = False) -> Iterator[None]:
+def command_streams() -> Iterator[None]:
     """Standard streams for a command: both exist, both can print any text, and stderr never blocks or raises."""
-    LogWriter.is_shared = is_shared
     _occupy_descriptors()
     with contextlib.ExitStack() as stack:
         for name in ("stdout", "stderr"):

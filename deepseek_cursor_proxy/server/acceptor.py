@@ -27,9 +27,6 @@ _ACCEPTS_AT_ONCE = 64
 # How long, and from how many rejected clients at a time, we go on reading.
 _LINGER_SECONDS = 1.0
 _MOST_LINGERING = 128
-# A listener that several processes share: so long a client is left to those that have fewer. Without it one of two had
-# all of 16 clients that keep their connections, whether they came at once or one by one.
-_TURN_SECONDS = 0.001
 # How long no client is accepted when not even the reserve is left.
 _PAUSE_SECONDS = 0.05
 _SECONDS_BETWEEN_WARNINGS = 30.0
@@ -45,9 +42,6 @@ class Acceptor:
         self._loop = loop
         self._on_accept = on_accept
         self._rejection = rejection
-        # False while another process, with the same listener, has fewer clients; and whether we left it the next one.
-        self.is_our_turn: Callable[[], bool] = lambda: True
-        self._has_waited = False
         self._is_stopping = threading.Event()
         # Protects `_is_running`; notified when `run` is over.
         self._changed = threading.Condition()
@@ -92,11 +86,6 @@ class Acceptor:
 
     def _accept(self, events: int) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
-            if not (self._has_waited or self.is_our_turn()):
-                self._has_waited = True
-                self._pause(_TURN_SECONDS)
-                return
-            self._has_waited = False
             try:
                 sock, address = self._listener.accept()
             except BlockingIOError:

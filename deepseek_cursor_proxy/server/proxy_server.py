@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.server.event_loop import EventLoop
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.services import ProcessRole, Services
+    from deepseek_cursor_proxy.exchange.services import Services
 
 _log = logging.getLogger(__name__)
 
@@ -62,21 +62,13 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     # Python 3.14.0 shares the port by default: a second proxy would silently take half of the requests.
     allow_reuse_port = False
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        handler: Callable[..., Any] = DeepSeekProxyHandler,
-        listener: socket.socket | None = None,
-    ) -> None:
-        """Listen at the address, or on a `listener` that is bound already, which worker processes share."""
+    def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self._loop = EventLoop()
         self._acceptor = Acceptor(self._loop, self.process_request, _TOO_MANY_REPLY)
         self.connections = Connections(self._loop, "worker", self._acceptor.reject)
         # Protects what is built from `config`, and `config` itself, which `reconfigure` replaces while requests run.
         self._build_lock = threading.Lock()
         self._services: Services | None = None
-        # Of a proxy with worker processes.
-        self.role: ProcessRole | None = None
         self._app: App | None = None
         # Of the tunnel to us.
         self.tunnel_url = ""
@@ -88,18 +80,11 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.on_services: Callable[[Services], object] = lambda services: None
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        super().__init__(address, handler, bind_and_activate=listener is None)
-        if listener is not None:
-            self.socket.close()
-            self.socket, self.server_address = listener, listener.getsockname()
-            self._note_address()
+        super().__init__(address, handler)
 
     def server_bind(self) -> None:
         # HTTPServer would also look up our name, which can take seconds and is used for nothing.
         socketserver.TCPServer.server_bind(self)
-        self._note_address()
-
-    def _note_address(self) -> None:
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     @property
@@ -130,8 +115,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             # A file of ours cannot be read, because there are no descriptors left.
             raise Overloaded(_TOO_MANY, retry_after=1) from None
         former = self._services
-        store = self.reasoning_store
-        services = Services.build(config, store, self.role) if former is None else former.rebuild(config)
+        services = Services.build(config, self.reasoning_store) if former is None else former.rebuild(config)
         services.access.set_tunnel_host(urlsplit(self.tunnel_url).hostname or "")
         self.on_services(services)
         return services
@@ -158,15 +142,6 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until shutdown(), which takes effect at once: the interval of the base class has no meaning here."""
         self._acceptor.run(self.socket)
-
-    def take_turns(self, counts: "memoryview[int]", slot: int) -> None:
-        """Leave clients to processes with fewer; `counts` is memory that all share, with the number of each slot."""
-
-        def is_our_turn() -> bool:
-            counts[slot] = own = len(self.connections)
-            return own <= min(counts)
-
-        self._acceptor.is_our_turn = is_our_turn
 
     def shutdown(self) -> None:
         self._acceptor.stop()

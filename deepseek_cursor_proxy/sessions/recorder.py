@@ -43,11 +43,8 @@ _END_OF_OUTAGE = "%s is usable again; turns written: %d"
 class SessionRecorder:
     """Called by workers; the lock protects the fields below it. Only its thread writes what was queued."""
 
-    def __init__(
-        self, store: Callable[[], SessionStore], path: str, journal: Journal | None, *, writes_at_once: bool = False
-    ) -> None:
+    def __init__(self, store: Callable[[], SessionStore], path: str, journal: Journal | None) -> None:
         """`store` opens the file at this path with the first turn; one in memory has no journal."""
-        self._writes_at_once = writes_at_once
         self._store = store
         self._faults = FaultGuard(_log, "sessions")
         self._outage = OutageLog(_log, path, _BEGIN_OF_OUTAGE, _END_OF_OUTAGE)
@@ -80,7 +77,7 @@ class SessionRecorder:
                 self._queued += 1
                 self._waiting.append(turn._replace(number=number))
                 # While the file is at fault, it is tried now and then.
-                self._is_urgent |= (self._writes_at_once or not number) and not self._has_fault
+                self._is_urgent |= not number and not self._has_fault
             if self._is_urgent or len(self._waiting) in (len(turns), _MOST_TOGETHER):
                 self._has_work.notify()
             if self._thread is None:

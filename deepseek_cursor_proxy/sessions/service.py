@@ -10,7 +10,7 @@ import glob
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -77,9 +77,6 @@ class SessionService:
         # and which wait for the file.
         self._pending: dict[tuple[bytes, str], _Pending] = {}
         self._accepted: list[tuple[bytes, Session]] = []
-        # With several processes on the file: sessions in the memory of others, and turns that they have yet to write.
-        self.find_elsewhere: Callable[[bytes, str], Session | None] = lambda caller, session: None
-        self.flush_elsewhere: Callable[[], object] = lambda: None
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Take over the settings that need no restart."""
@@ -99,9 +96,7 @@ class SessionService:
         with self._lock:
             if self._recorder is None:
                 journal = None if str(self._path) == ":memory:" else Journal(expand_home(self._path))
-                # Another process may record the next turn of the chat.
-                at_once = self._config.workers > 1
-                self._recorder = SessionRecorder(self.store, str(self._path), journal, writes_at_once=at_once)
+                self._recorder = SessionRecorder(self.store, str(self._path), journal)
             return self._recorder
 
     def store(self) -> "SessionStore":
@@ -178,19 +173,11 @@ class SessionService:
         """Raises Unusable."""
         if len(session) != _ID_LENGTH:
             return None
-        if (pending := self.find_pending(caller, session)) is not None:
-            return pending
-        store = self._existing_store()
-        found = store.get(caller, session) if store is not None else None
-        if found is None and (found := self.find_elsewhere(caller, session)) is not None:
-            # The caller may be accepted here.
-            self._hold(caller, found)
-        return found
-
-    def find_pending(self, caller: bytes, session: str) -> "Session | None":
-        """The session, if it is in memory only."""
         pending = self._pending.get((caller, session))
-        return pending.session if pending is not None and pending.is_alive else None
+        if pending is not None and pending.is_alive:
+            return pending.session
+        store = self._existing_store()
+        return store.get(caller, session) if store is not None else None
 
     def list(self, caller: bytes) -> "list[Session]":
         """The sessions of a caller, newest first. Raises Unusable."""
@@ -220,21 +207,10 @@ class SessionService:
             return False
         return True
 
-    def flush(self) -> None:
+    def flush(self, *, empties_journal: bool = False) -> None:
         """Wait until the turns of ended requests are written, within bounds."""
-        self.flush_own()
-        self.flush_elsewhere()
-
-    def flush_own(self, *, empties_journal: bool = False) -> None:
-        """The same for the turns of this process."""
         if self._recorder is not None:
             self._recorder.flush(empties_journal=empties_journal)
-
-    def recover(self) -> None:
-        """Write the turns that a process which died has left."""
-        with suppress(Unusable):
-            if (store := self._existing_store()) is not None:
-                store.recover()
 
     def knows(self, caller: bytes, session: str) -> bool:
         """Whether the caller has this session; True if the file cannot be read, so that no answer fails for that."""
@@ -281,8 +257,7 @@ class SessionService:
             if store is None or not store.contains(caller, session):
                 return False
             # The queue may hold turns of it, and so may the journals: ours, and those of killed processes.
-            self.flush_own(empties_journal=True)
-            self.flush_elsewhere()
+            self.flush(empties_journal=True)
             store = self.store()
             store.recover()
             is_deleted = store.delete(caller, session)

@@ -98,17 +98,12 @@ class ReasoningStore(Table[ReasoningEntry]):
         *,
         durability: str = "normal",
         must_open: bool = False,
-        is_shared: bool = False,
         **options: Unpack[TableOptions],
     ) -> None:
-        """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing.
-
-        `is_shared`: other processes of this proxy read the file, so nothing waits in memory for a moment.
-        """
+        """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
         self.file = Store(path, durability, must_open=must_open)
         super().__init__(self.file.database, **options)
-        self._writes_at_once = durability == "full" or is_shared
-        self.database.is_shared = is_shared
+        self._writes_at_once = durability == "full"
         # The same reasonings on an engine, which other proxies find.
         self._shared: SharedReasonings | None = None
         self.file.open()

@@ -17,7 +17,7 @@ import logging
 import threading
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -125,10 +125,6 @@ class ResponseStore(Table[ResponseChange]):
         self._pruner.every = int(max(1, min(self._pruner.every, self.kind.max_rows // self._pruner.every)))
         # Whether responses of a process that died may still be unfinished in the file.
         self._has_orphans = False
-        # With several processes on the file: what others have in work, and what they hold for callers that are not
-        # known yet.
-        self.in_work_elsewhere: Callable[[], Collection[tuple[bytes, str]]] = tuple
-        self.find_elsewhere: Callable[[bytes, str], ResponseRow | None] = lambda caller, id: None
         self._lock = threading.Lock()
         # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
@@ -205,11 +201,6 @@ class ResponseStore(Table[ResponseChange]):
         else:
             self._in_work.discard((row.caller, row.id))
 
-    def in_work(self) -> set[tuple[bytes, str]]:
-        """The caller and id of each response that this process has yet to finish."""
-        with self._lock:
-            return {*self._in_work}
-
     def delete(self, caller: bytes, response_id: str) -> bool:
         """Delete a response. True if it was stored."""
         with self._lock:
@@ -278,11 +269,10 @@ class ResponseStore(Table[ResponseChange]):
     def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
         """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""
         # Memory first: a row that is just being written is found twice rather than not at all.
-        row = self.find_unaccepted(caller, response_id)
-        if row is None:
+        row = self._unaccepted.get((caller, response_id))
+        if row is None or not self._is_alive(row):
             waiting = self._waiting.latest(caller, response_id)
             row = waiting.row if waiting is not None else self._find(caller, response_id, with_events=with_events)
-            row = row or self.find_elsewhere(caller, response_id)
         if row is None or not self._is_current(row):
             return None
         with self._faults.guard("look up"):
@@ -290,11 +280,6 @@ class ResponseStore(Table[ResponseChange]):
             body, items = self._unpack(row.body), self._unpack(row.input)
             return StoredResponse(body.value, items.value, events, body.json_bytes + items.json_bytes)
         return None
-
-    def find_unaccepted(self, caller: bytes, response_id: str) -> ResponseRow | None:
-        """The row of a caller that is not known, for another process."""
-        row = self._unaccepted.get((caller, response_id))
-        return row if row is not None and self._is_alive(row) else None
 
     def _find(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
         """The row on the engine, or in the file: first where the newer one is."""
@@ -322,9 +307,8 @@ class ResponseStore(Table[ResponseChange]):
         """Mark unfinished responses that this process does not work on as failed. Returns how many.
 
         No clock is involved, which may have been wrong when they were stored. If two proxies share a file, the second
-        marks the first's running responses failed; `update` overwrites that. Worker processes of one proxy know what
-        the others work on. A file that cannot be used at the start is
-        searched when it reopens.
+        marks the first's running responses failed; `update` overwrites that. A file that cannot be used at the start
+        is searched when it reopens.
         """
         self._has_orphans = True
         with self._faults.guard("end what was interrupted"):
@@ -339,10 +323,8 @@ class ResponseStore(Table[ResponseChange]):
     def _fail_orphans(self, *, is_retry: bool = False) -> int:
         with self._lock:
             failed = 0
-            unfinished = list(self.rows.unfinished())
-            in_work = self._in_work.union(self.in_work_elsewhere())
-            for number, caller, id, packed in unfinished:
-                if (caller, id) not in in_work:
+            for number, caller, id, packed in list(self.rows.unfinished()):
+                if (caller, id) not in self._in_work:
                     failed += self.rows.fail(number, _failed_body(packed), is_retry=is_retry)
             self._has_orphans = False
             return failed

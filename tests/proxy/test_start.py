@@ -26,8 +26,6 @@ LATER = {
 }
 # The rest of what a chat may need, though hardly any does.
 SELDOM = {"deepseek_cursor_proxy.exchange.choices", "deepseek_cursor_proxy.observers.trace", "concurrent.futures"}
-# Of worker processes, which a proxy has that asks for them.
-SELDOM |= {"deepseek_cursor_proxy.net.channel", "deepseek_cursor_proxy.server.shared_state", "pickle"}
 
 SCRIPT = """
 import sys

@@ -137,8 +137,6 @@ class Database:
         # How often a fault was met; never reset, for metrics.
         self.fault_count = 0
         self._waited_at = float("-inf")
-        # Whether other processes of this proxy write: then a wait in vain says nothing about the next one.
-        self.is_shared = False
         self._is_closed = False
         self._waiting_writers: list[Callable[[], bool]] = []
 
@@ -212,7 +210,7 @@ class Database:
         if self._read_fault is not None or connection is None:
             raise (self._read_fault or _NOT_OPEN).copy()
         has_waited = time.monotonic() - self._waited_at < _SECONDS_BETWEEN_WAITS
-        may_wait = self.is_shared or (self._write_fault is None and not has_waited)
+        may_wait = self._write_fault is None and not has_waited
         self._set_busy_timeout(connection, wait if wait is not None else _BUSY_SECONDS if may_wait else 0.0)
         return connection
 

@@ -56,7 +56,7 @@ class ShapeTest(AdminCase):
         self.assertEqual({"name", "host", "state", "calls", "waiting"}, set(stats["upstreams"][0]))
         self.assertEqual({"path", "rows", "bytes", "state", "faults"}, set(stats["store"]))
         self.assertEqual(("usable", 0), (stats["store"]["state"], stats["store"]["faults"]))
-        process = {"workers", "pid", "python", "cpu_seconds", "memory_bytes", "open_files"}
+        process = {"pid", "python", "cpu_seconds", "memory_bytes", "open_files"}
         self.assertEqual(process, set(stats["process"]))
         self.assertEqual((os.getpid(), False), (stats["process"]["pid"], stats["tracing"]))
 

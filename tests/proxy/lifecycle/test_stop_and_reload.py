@@ -141,7 +141,7 @@ class StopTest(RunningTest):
         with (
             mock.patch.object(supervisor, "Tunnel", return_value=order.tunnel),
             mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
-            mock.patch.object(serve, "log_to_stderr"),
+            mock.patch.object(serve, "_log_to_stderr"),
             mock.patch.object(serve, "welcome_text", side_effect=lambda *_: str(signal.raise_signal(signal.SIGTERM))),
             contextlib.redirect_stdout(io.StringIO()),
         ):

@@ -5,7 +5,6 @@ import errno
 import itertools
 import json
 import os
-import queue
 import socket
 import threading
 import time
@@ -72,32 +71,6 @@ class TestAcceptor(unittest.TestCase):
     def assert_admitted(self, listener: Listener) -> None:
         self.connect(listener)
         self.assertTrue(self.has_admitted.wait(PATIENCE))
-
-    def test_a_client_is_left_to_a_process_with_fewer_and_accepted_if_that_one_does_not(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0), backlog=10)
-        self.addCleanup(listener.close)
-        loop, turns, admitted = EventLoop(), queue.Queue[bool](), queue.Queue[socket.socket]()
-        self.addCleanup(loop.close)
-        acceptor = Acceptor(loop, lambda sock, _: admitted.put(self.enterContext(sock)), REJECTION)
-        asked = queue.Queue[None]()
-        self.enterContext(mock.patch.object(acceptors, "_TURN_SECONDS", 0.05))
-        acceptor.is_our_turn = lambda: asked.put(None) or turns.get(timeout=PATIENCE)
-        in_background(self, acceptor.run, listener)
-        self.addCleanup(acceptor.stop)
-        self.enterContext(socket.create_connection(listener.getsockname(), PATIENCE))
-        asked.get(timeout=PATIENCE)
-        # Another process takes it meanwhile.
-        self.enterContext(listener.accept()[0])
-        turns.put(False)
-        wait_until(lambda: acceptor._has_waited)
-        wait_until(lambda: not acceptor._has_waited)
-        self.enterContext(socket.create_connection(listener.getsockname(), PATIENCE))
-        asked.get(timeout=PATIENCE)
-        self.assertTrue(admitted.empty())
-        # No other process takes this one; the second answer is for the look at the next client.
-        turns.put(False)
-        turns.put(True)
-        admitted.get(timeout=PATIENCE)
 
     def test_a_client_that_connects_is_admitted(self) -> None:
         self.assert_admitted(self.open())
