@@ -120,7 +120,7 @@ def _store(context: AdminContext, current: Gauges) -> dict[str, Any]:
 def _cache(services: Services) -> dict[str, Any] | None:
     """The response cache, since its store was made; None when that cannot be read."""
     try:
-        found = services.response_cache.store.stats(services.prices.currency)
+        found = services.response_cache.stats(services.prices.currency)
     except Unusable:
         return None
     return {

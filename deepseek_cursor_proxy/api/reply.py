@@ -38,7 +38,7 @@ class OpenExchange(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
-    # How the response cache answered: hit, miss or shared; "" if it is not used.
+    # How the response cache answered: hit or miss; "" if it is not used.
     @property
     def cache_state(self) -> str: ...
 

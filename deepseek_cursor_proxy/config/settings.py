@@ -211,9 +211,6 @@ class ProxyConfig:
         choices=("off", "ask", "on"),
         group="response cache",
     )
-    response_cache_max_age_seconds: int = _amount(
-        24 * 3600, "a cached answer is forgotten after this many seconds", needs_restart=True
-    )
     record: str = setting(
         "sessions",
         "which requests are recorded as trajectories: those to a session's own URL, or all, with a session per chat",
@@ -312,7 +309,6 @@ class ProxyConfig:
     # As long as OpenAI keeps them; the oldest go first.
     response_max_age_seconds: int = constant(30 * 24 * 3600)
     response_max_rows: int = constant(10_000)
-    response_cache_max_bytes: int = constant(256 * 1024**2)
     usage_max_rows: int = constant(200_000)
     # Responses generated in the background at once, and those that wait: each holds two descriptors from the start.
     background_workers: int = constant(4)

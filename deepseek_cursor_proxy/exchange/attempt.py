@@ -72,7 +72,7 @@ class AttemptContext:
         self.started = time.monotonic()
         self.cache: CacheLookup | None = None
         if generation.uses_cache:
-            self.cache = CacheLookup(services.response_cache, context.peer, services.config.heartbeat_interval)
+            self.cache = CacheLookup(services.response_cache)
         # For the first call only.
         self.slot = context.slot
         # Seconds all calls waited for slots; None before the first.
@@ -197,7 +197,7 @@ class Attempt:
     def send(self) -> Steps[None]:
         """Have the upstream accept the request: one slot, one connection, the head of one response.
 
-        With the response cache there may be an answer already, or an identical question that is about to get one.
+        With the response cache there may be an answer already.
         """
         shared, services = self._shared, self._shared.services
         if self.prepared is None:
@@ -209,8 +209,8 @@ class Attempt:
         is_beta = rules.needs_beta(self.request)
         destination = self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
         if shared.cache is not None:
-            self.use_cached(shared.cache.find(cache_key(shared.context.namespace, destination.url, body)))
-        if shared.cache is None or not (self.is_cached or shared.cache.is_waiting):
+            self._use_cached(shared.cache.find(cache_key(shared.context.namespace, destination.url, body)))
+        if not self.is_cached:
             slot, credential, peer = (yield from self._acquire_slot()), shared.targets.credential, shared.context.peer
             response = yield from services.upstream.send(destination, body, credential, peer, slot)
             self.response = response
@@ -224,7 +224,7 @@ class Attempt:
             self.upstream.host_choice.record_refused_tools(*self._refusal, shared.context.namespace)
             self._refusal = None
 
-    def use_cached(self, answer: ReplayedResponse | None) -> None:
+    def _use_cached(self, answer: ReplayedResponse | None) -> None:
         """Take an answer of the response cache in place of a response, if there is one."""
         self.response, self._sent, self.is_cached = answer, None, answer is not None
         if answer is not None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat, Reply
+from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
@@ -138,16 +138,6 @@ class Exchange:
     def _read(self) -> Batches:
         """The answer to the current attempt, added up and stored as it arrives."""
         cache = self._shared.cache
-        while cache is not None and cache.is_waiting:
-            # Heartbeats until the identical question ends: with an answer for this request, or this request is sent.
-            yield BLOCKING
-            while not cache.wait():
-                self._has_output = True
-                yield [Heartbeat()]
-                yield BLOCKING
-            self._attempt.use_cached(cache.take())
-            if not self._attempt.is_cached:
-                yield from self._send()
         is_empty = False
         with closing(self._attempt.read()) as steps:
             for events in steps:
@@ -190,8 +180,8 @@ class Exchange:
 
     @property
     def cache_state(self) -> str:
-        """The value of the header X-Cache: hit, miss or shared; "" if the request does not use the response cache."""
-        return self._shared.cache.state.value if self._shared.cache is not None else ""
+        """The value of the header X-Cache: hit or miss; "" if the request does not use the response cache."""
+        return self._shared.cache.state if self._shared.cache is not None else ""
 
     @property
     def is_sent(self) -> bool:
@@ -285,8 +275,6 @@ class Exchange:
         finally:
             try:
                 # Release the slot even if storing raised.
-                if self._shared.cache is not None:
-                    self._shared.cache.end(has_failed=self._end is not CLIENT_LEFT)
                 attempt.close(was_complete=is_complete)
                 self._targets.end(was_complete=is_complete and not is_cached)
             finally:

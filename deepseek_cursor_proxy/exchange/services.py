@@ -13,7 +13,6 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import picture_model
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.call_context import RequestReport
-from deepseek_cursor_proxy.exchange.response_cache import ResponseCache
 from deepseek_cursor_proxy.exchange.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
@@ -47,7 +46,7 @@ class Services:
     access: Access
     reasoning_store: ReasoningStore
     chats: ChatStore
-    response_cache: ResponseCache
+    response_cache: CachedAnswers
     # Saves time only; see chat_memory.
     memory: ChatMemory
     responses: ResponseStore
@@ -107,18 +106,12 @@ class Services:
             responses.share(shared)
         if count := responses.fail_orphans():
             _log.warning("%d stored responses were not finished when the proxy last stopped and are failed now", count)
-        cached_answers = CachedAnswers(
-            database,
-            max_age_seconds=config.response_cache_max_age_seconds,
-            max_bytes=config.response_cache_max_bytes,
-            pruning=pruning,
-        )
         return cls(
             config=config,
             access=access,
             reasoning_store=reasoning_store,
             chats=ChatStore(database, max_age_seconds=max_age, pruning=pruning),
-            response_cache=ResponseCache(cached_answers),
+            response_cache=CachedAnswers(database, pruning=pruning),
             memory=ChatMemory(),
             responses=responses,
             jobs=Jobs(config.background_workers, config.background_queue),

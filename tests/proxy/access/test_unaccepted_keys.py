@@ -60,7 +60,7 @@ class UnacceptedKeysCase(AdminCase):
         services.reasoning_store.flush()
         services.ledger.flush()
         services.sessions.flush()
-        services.response_cache.store._write_totals()
+        services.response_cache._write_totals()
         # A busy machine learns from the owner's prompt late.
         self.assertTrue(services.counter._sampler.wait(PATIENCE))
         found = {}

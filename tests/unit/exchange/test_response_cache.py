@@ -10,10 +10,8 @@ from deepseek_cursor_proxy.exchange import response_cache
 from deepseek_cursor_proxy.exchange.response_cache import (
     AnswerRecorder,
     CacheLookup,
-    CacheState,
     ReplayedResponse,
     ReplayReader,
-    ResponseCache,
     cache_key,
     is_damaged,
     unpack,
@@ -82,13 +80,10 @@ class TestLookups(unittest.TestCase):
     def setUp(self) -> None:
         reasoning = self.enterContext(contextlib.closing(ReasoningStore(":memory:")))
         self.store = CachedAnswers(reasoning.database)
-        self.cache = ResponseCache(self.store)
-        self.addCleanup(self.cache.close)
+        self.addCleanup(self.store.close)
 
     def lookup(self) -> CacheLookup:
-        lookup = CacheLookup(self.cache, None, 0)
-        self.addCleanup(lookup.end)
-        return lookup
+        return CacheLookup(self.store)
 
     def answer(self, lookup: CacheLookup, data: bytes = STREAM) -> None:
         lookup.open_reader(StreamReader()).read(data)
@@ -103,51 +98,28 @@ class TestLookups(unittest.TestCase):
         found = second.find(b"1")
         assert found is not None
         self.assertEqual(STREAM, b"".join(piece for piece in found.stream() if isinstance(piece, bytes)))
-        self.assertEqual((CacheState.MISS, CacheState.HIT), (first.state, second.state))
+        self.assertEqual(("miss", "hit"), (first.state, second.state))
         self.assertEqual(("USD", 1, 1, 7, 0.0), self.store.stats("USD").totals)
 
     def test_a_damaged_answer_is_a_miss(self) -> None:
         self.store.record(b"1", CachedAnswer(b"damaged"))
         lookup = self.lookup()
         self.assertIsNone(lookup.find(b"1"))
-        self.assertEqual((CacheState.MISS, False), (lookup.state, lookup.is_waiting))
+        self.assertEqual("miss", lookup.state)
 
-    def test_a_retry_leads_on_and_another_question_gives_the_first_up(self) -> None:
-        leader, waiter = self.lookup(), self.lookup()
-        self.assertIsNone(leader.find(b"1"))
-        self.assertIsNone(waiter.find(b"1"))
-        self.assertEqual((True, CacheState.SHARED), (waiter.is_waiting, waiter.state))
-        self.assertIsNone(leader.find(b"1"))
-        self.assertFalse(waiter.wait())
-        self.assertIsNone(leader.find(b"2"))
-        self.assertTrue(waiter.wait())
-        self.assertIsNone(waiter.take())
-        self.assertIsNone(waiter.find(b"1"))
-        self.assertEqual((False, CacheState.MISS), (waiter.is_waiting, waiter.state))
+    def test_identical_questions_at_once_are_each_asked_and_the_last_answer_is_kept(self) -> None:
+        first, second = self.lookup(), self.lookup()
+        self.assertEqual([None, None], [first.find(b"1"), second.find(b"1")])
+        self.answer(first, b": first\n\n")
+        self.answer(second, b": second\n\n")
+        self.assertEqual([b": second\n\n"], [*self.lookup().find(b"1").stream()])
 
-    def test_a_waiter_gets_an_answer_that_could_not_be_stored(self) -> None:
-        leader, waiter = self.lookup(), self.lookup()
-        leader.find(b"1")
-        waiter.find(b"1")
-        with mock.patch.object(self.store, "record"):
-            self.answer(leader)
-        self.assertTrue(waiter.wait())
-        self.assertIsNotNone(waiter.take())
-        self.assertIs(CacheState.HIT, waiter.state)
-
-    def test_after_two_failures_a_waiter_waits_for_nobody(self) -> None:
-        waiter = self.lookup()
-        for _ in range(2):
-            leader = self.lookup()
-            leader.find(b"1")
-            self.assertIsNone(waiter.find(b"1"))
-            self.assertTrue(waiter.is_waiting)
-            leader.end(has_failed=True)
-            self.assertIsNone(waiter.take())
-        leader = self.lookup()
-        leader.find(b"1")
-        self.assertIsNone(waiter.find(b"1"))
-        self.assertFalse(waiter.is_waiting)
-        # Its answer is kept all the same.
-        self.answer(waiter)
-        self.assertIsNotNone(self.lookup().find(b"1"))
+    def test_a_retry_that_finds_an_answer_stores_nothing_of_the_call_before_it(self) -> None:
+        first, second = self.lookup(), self.lookup()
+        first.find(b"1")
+        first.open_reader(StreamReader()).read(b": broken\n\n")
+        second.find(b"1")
+        self.answer(second)
+        first.find(b"1")
+        self.answer(first, b"")
+        self.assertEqual([STREAM], [b"".join(self.lookup().find(b"1").stream())])
