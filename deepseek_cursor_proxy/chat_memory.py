@@ -8,7 +8,6 @@ of its list that is known, and goes on from there:
     unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
     parse      JSON values                   Messages                        protocols/request
     finish     Messages                      the same, custom calls wrapped  protocols/request
-    describe   Messages                      the same, pictures in words     deepseek/images, if set
     echoes     Messages                      those that take the place of    reasoning/echoes, if there are any
                                              turns with an echo
     identify   Messages                      their keys                      reasoning/identity

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import incremental_json, passthrough
 from deepseek_cursor_proxy.api.clients import client_name, is_subagent
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
-from deepseek_cursor_proxy.api.reply import LateExchange, OpenExchange, Writer, plain_reply, stream_reply, write_events
+from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
@@ -125,7 +125,7 @@ class GenerationEndpoint(Endpoint):
         return (yield from passthrough.relay(passed, self._services, self._report))
 
     def open(self, request: ClientRequest, generation: GenerationRequest) -> Steps[OpenExchange]:
-        """Open the exchange, or a LateExchange; `access` records whether DeepSeek accepts the caller's key."""
+        """Open the exchange; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(request.caller)
         if config.subagent_model is not None and is_subagent(request.http, request.body):
@@ -148,17 +148,7 @@ class GenerationEndpoint(Endpoint):
                 access.record_unspent(request.caller)
                 raise
             request = request._replace(context=request.context._replace(spend_refusal=refusal))
-        if config.pictures == "name":
-            return (yield from self._open(request, generation))
-        # Only here: most proxies describe no pictures, and are smaller without.
-        from deepseek_cursor_proxy.exchange.pictures import find_texts
-
-        texts = find_texts(request.context, generation, services)
-        if texts is None:
-            return (yield from self._open(request, generation))
-        refuse = partial(self._report.refuse, "pictures")
-        late = LateExchange(texts, partial(self._open, request), refuse, config.heartbeat_interval)
-        return (yield from late.open_in_time()) or late
+        return (yield from self._open(request, generation))
 
     def admit(self, caller: Caller, request: ChatRequest) -> None:
         """Reserve what the request of a named key may use; raises a ProxyError. A job's request is admitted before."""

@@ -7,25 +7,19 @@ A plain reply may be long in coming: DeepSeek queues a call for up to ten minute
 Blanks, which JSON allows before a value, keep it alive. The first one is sent with status 200. A later failure is
 an error inside the value where the API has one; elsewhere the reply breaks off, and clients ask again.
 
-An exchange opens before the first byte of a reply, so that a refusal is an HTTP error. Only if describing the pictures
-of its request takes longer than a client waits in silence, the reply begins before it: a LateExchange sends heartbeats
-until the descriptions are there, then opens the exchange, and a refusal is an error inside the reply.
+An exchange opens before the first byte of a reply, so that a refusal is an HTTP error.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
+from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
+from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.pictures import PictureTexts
 
 _log = logging.getLogger(__name__)
 
@@ -192,80 +186,3 @@ class _AnswerBody:
     def close(self) -> None:
         self._events.close()
         self._exchange.close()
-
-
-class LateExchange:
-    """An exchange that opens when its pictures are described; `refuse` reports, once, a request that ends before.
-
-    Used by one thread at a time; must be closed.
-    """
-
-    def __init__(
-        self,
-        texts: "PictureTexts",
-        open_exchange: Callable[[GenerationRequest], Steps[OpenExchange]],
-        refuse: Callable[[BaseException], None],
-        heartbeat_seconds: float,
-    ) -> None:
-        self._texts = texts
-        self._open = open_exchange
-        self._refuse = refuse
-        self._heartbeat_seconds = heartbeat_seconds
-        self._exchange: OpenExchange | None = None
-        self._is_closed = False
-
-    def open_in_time(self) -> Steps[OpenExchange | None]:
-        """Open the exchange if the texts are there before the first heartbeat is due, else None; reports no error."""
-        try:
-            if not self._texts.wait(self._heartbeat_seconds):
-                return None
-            exchange = yield from self._open(self._texts.generation())
-        except BaseException:
-            self._texts.close()
-            raise
-        self._texts.close()
-        return exchange
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed or (self._exchange is not None and self._exchange.is_closed)
-
-    @property
-    def cache_state(self) -> str:
-        return self._exchange.cache_state if self._exchange is not None else ""
-
-    def notice(self, choice: int) -> str:
-        """Known once the answer has begun."""
-        assert self._exchange is not None
-        return self._exchange.notice(choice)
-
-    def deltas(self) -> Batches:
-        try:
-            is_ready = False
-            while not is_ready:
-                yield [Heartbeat()]
-                yield BLOCKING
-                is_ready = self._texts.wait(self._heartbeat_seconds)
-            self._exchange = yield from self._open(self._texts.generation())
-            self._texts.close()
-            yield from self._exchange.deltas()
-        except Exception as error:
-            self.fail(error)
-            raise
-        finally:
-            self.close()
-
-    def fail(self, error: Exception) -> None:
-        if self._exchange is not None:
-            self._exchange.fail(error)
-        else:
-            self._refuse(error)
-
-    def close(self) -> None:
-        """Idempotent."""
-        self._is_closed = True
-        self._texts.close()
-        if self._exchange is not None:
-            self._exchange.close()
-        else:
-            self._refuse(ClientGone())

@@ -72,7 +72,7 @@ _STORE_COMMANDS = (
     Command("copy", "copy it to another file or engine", "store:copy_store", "store:add_copy_flags"),
     Command(
         "clear",
-        "delete reasoning, responses, descriptions and cached answers",
+        "delete reasoning, responses and cached answers",
         "store:clear_all",
         "store:add_clear_flags",
     ),

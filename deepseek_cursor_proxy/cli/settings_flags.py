@@ -82,12 +82,11 @@ def load(options: dict[str, Any]) -> LoadedConfig:
     loaded = LoadedConfig.load(path, os.environ, flags)
     for warning in loaded.warnings:
         print(f"deepseek-cursor-proxy: {safe_text(warning, 1000)}", file=sys.stderr)
-    if loaded.config.models or loaded.config.picture_model or loaded.config.subagent_model:
+    if loaded.config.models or loaded.config.subagent_model:
         # Imported late: most people have none, and the start is faster without.
         from deepseek_cursor_proxy.deepseek import model_resolver
 
         model_resolver.refuse_unknown(loaded.config, loaded.origins["models"])
-        model_resolver.refuse_blind(loaded.config, loaded.origins["picture_model"])
     return loaded
 
 

@@ -131,11 +131,8 @@ class ProxyConfig:
     )
     pictures: str = setting(
         "name",
-        "pictures for a model that cannot see them: send a name, have Flash describe each once, or answer that turn",
-        choices=("name", "describe", "flash"),
-    )
-    picture_model: str | None = setting(
-        None, "the model that sees pictures, at a host with its own model names; at DeepSeek it is deepseek-flash"
+        "pictures for a model that cannot see them: send their names only, or have Flash answer that turn",
+        choices=("name", "flash"),
     )
     request_timeout: float = _seconds(
         300.0, "seconds DeepSeek may stay silent before the request fails", group="calls to DeepSeek"

@@ -1,7 +1,7 @@
 """What DeepSeek (and other hosts of its models) accepts, requires and answers; no I/O.
 
     rules                its requirements and limits
-    images               images and files: their limits, names and descriptions for models that see none
+    images               images and files: their limits, and placeholders for models that see none
     history_repair       makes a tool history that it accepts
     apis/                its three APIs: requests as bodies, answers and events as deltas
     usage                figures in its answers: tokens and log probabilities

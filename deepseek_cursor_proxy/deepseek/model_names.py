@@ -33,10 +33,9 @@ def has_own_names(config: ProxyConfig) -> bool:
     return host is not hosts.DEEPSEEK and host is not hosts.UNKNOWN
 
 
-def picture_model(config: ProxyConfig) -> str | None:
-    """The vision model that serves models without vision; None if the host is not known to have one."""
-    is_known = not has_own_names(config) and is_served(MODELS[1], config)
-    return config.picture_model or (MODELS[1] if is_known else None)
+def vision_model(config: ProxyConfig) -> str | None:
+    """The model that answers in place of one without vision; None if the host is not known to have it."""
+    return MODELS[1] if not has_own_names(config) and is_served(MODELS[1], config) else None
 
 
 def is_served(model: str, config: ProxyConfig) -> bool:

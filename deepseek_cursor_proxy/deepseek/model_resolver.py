@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.declaration import nearest, refusal, to_toml_key
 from deepseek_cursor_proxy.config.upstreams import listed_models, split_name
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS, can_see_images, has_own_names, is_served
+from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS, has_own_names, is_served
 
 # Cursor's own suffixes (-fast, [1m]) and those of other proxies (:max, (high), -nothink).
 _SUFFIX_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
@@ -144,12 +144,6 @@ def _refuse_unserved(config: ProxyConfig, origin: str) -> None:
         if not any(is_served(variant, config) for variant, _ in _suffix_variants(target.lower())):
             served = ", ".join(listed_models(config.upstreams)[:5])
             raise refusal(key, target, f"is served by no table [upstreams]; these serve {served or 'others'}", origin)
-
-
-def refuse_blind(config: ProxyConfig, origin: str) -> None:
-    """Raise a StartupError for a picture_model that is known to see no pictures."""
-    if config.picture_model is not None and not can_see_images(config.picture_model):
-        raise refusal("picture_model", config.picture_model, "sees no pictures; name a model that does", origin)
 
 
 class _Match(NamedTuple):

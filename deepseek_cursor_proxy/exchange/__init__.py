@@ -13,7 +13,6 @@
     upstreams          the servers that calls go to, and in which order
     host_choice        the API to call one of them with
     response_cache     identical questions, answered without a call
-    pictures           descriptions, for a model that sees no pictures; shared_calls makes each of them once
     background_jobs    work without a client: Job, Jobs
     services           everything that exchanges and endpoints share
 
@@ -22,5 +21,5 @@ What happens on a failure (a 429, a refused key, a broken answer, missing reason
 another key or upstream. `plan` returns the next attempt, which `exchange` sends, or raises the error that the client
 gets.
 
-Other folders import exchange, choices, call_context, upstreams, pictures, background_jobs and services.
+Other folders import exchange, choices, call_context, upstreams, background_jobs and services.
 """

@@ -28,15 +28,9 @@ _BYTES_PER_TOKEN = 4
 _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-def admit_chat(
-    named: NamedKey, request: ChatRequest, services: Services, *, is_request: bool = True
-) -> Admission | None:
-    """Reserve what a generation may use; None if nothing limits it. Raises a ProxyError.
-
-    Without `is_request` it is a call for a request that was admitted, such as the description of a picture.
-    """
-    if is_request:
-        _check_model(named, request.model)
+def admit_chat(named: NamedKey, request: ChatRequest, services: Services) -> Admission | None:
+    """Reserve what a generation may use; None if nothing limits it. Raises a ProxyError."""
+    _check_model(named, request.model)
 
     def estimate() -> Estimate:
         output = _answer(request.params.get("max_tokens"), request.model, services)
@@ -44,7 +38,7 @@ def admit_chat(
         calls = request.choices
         return Estimate(calls * estimate_roughly(request), calls * output, _price(models, services))
 
-    return _limiter(services).admit(named, services.config.groups.get(named.group), estimate, is_request=is_request)
+    return _limiter(services).admit(named, services.config.groups.get(named.group), estimate)
 
 
 def admit_passthrough(named: NamedKey, body: Mapping[str, Any], size: int, services: Services) -> Admission | None:

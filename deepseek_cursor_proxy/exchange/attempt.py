@@ -64,7 +64,7 @@ class AttemptContext:
         self.upstream_api = generation.upstream_api
         find, memory = services.reasoning_store.finder(context.namespace), services.memory
         # The client's request, with what is stored for its turns.
-        self.found = found = find_turns(context.namespace, generation.request, find, memory, generation.client_messages)
+        self.found = found = find_turns(context.namespace, generation.request, find, memory)
         self.tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
         if found.request is not generation.request:
             generation = generation._replace(request=found.request)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT as CLIENT_CHAT
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, TooManyAttempts
@@ -181,8 +181,6 @@ class GenerationRequest(NamedTuple):
     body: Mapping[str, Any]
     body_bytes: int
     upstream_api: UpstreamApi = CHAT
-    # The messages as the client sent them, which identify its turns, if the request has descriptions in them.
-    client_messages: tuple[Message, ...] | None = None
     # Whether the response cache may answer it. It is then streamed, whatever the client wants.
     uses_cache: bool = False
     # Whether the client wants that stream as one chat completion.

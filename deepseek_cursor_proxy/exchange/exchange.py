@@ -4,7 +4,6 @@
     deltas     read, add up, store, hand on                           a failure is an error in the stream
     close      store an incomplete turn, end the call, report
 
-Only behind a LateExchange (`api/reply`) a failure of `open` is an error in the stream: the reply has begun by then.
 `_send` is the loop that all calls are made in: an attempt sends, and after a failure the plan returns the next one.
 
 An answer that ends with neither text nor calls is discarded and asked for once more, while nothing was handed on.

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.model_names import picture_model
+from deepseek_cursor_proxy.deepseek.model_names import vision_model
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.call_context import RequestReport
-from deepseek_cursor_proxy.exchange.shared_calls import SharedCalls
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.observers.events import Finished, Handlers, Observers, PictureDescribed
+from deepseek_cursor_proxy.observers.events import Finished, Handlers, Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions.service import SessionService
-from deepseek_cursor_proxy.storage.answers import CachedAnswers, PictureDescriptions
+from deepseek_cursor_proxy.storage.answers import CachedAnswers
 from deepseek_cursor_proxy.storage.learned import KeyNamespaces, ReasoningForms
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret, given_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -57,9 +56,6 @@ class Services:
     # Learned from answers of the upstreams, and taken over by the next ones.
     reasoning_forms: ReasoningForms
     key_namespaces: KeyNamespaces
-    picture_descriptions: PictureDescriptions
-    # The descriptions that are being made.
-    shared_calls: SharedCalls
     prices: PriceList
     # In USD, for the budgets of named keys.
     budget_prices: PriceList
@@ -69,7 +65,7 @@ class Services:
     observers: Observers
     request_log: RequestLog
     sessions: SessionService
-    # Has requests from the request log, and other calls as an observer.
+    # Has requests from the request log.
     ledger: UsageLedger
     # Seals the reasoning that clients hold for us.
     secret: InstallationSecret
@@ -120,8 +116,6 @@ class Services:
             upstreams=Upstreams(config, forms, client.call_limits, _owner_key(config, access)),
             reasoning_forms=forms,
             key_namespaces=KeyNamespaces(database, shared.keep_first if shared is not None else None),
-            picture_descriptions=PictureDescriptions(database, max_age_seconds=max_age, pruning=pruning),
-            shared_calls=SharedCalls(),
             prices=PriceList(config),
             budget_prices=PriceList(config, USD),
             limiter=_limiter(config, reasoning_store, None, shared),
@@ -183,7 +177,6 @@ class Services:
         self.responses.close()
         self.chats.close()
         self.response_cache.close()
-        self.picture_descriptions.close()
         self.counter.close()
         self.upstream.close()
         if self.shared is not None:
@@ -225,12 +218,9 @@ def _owner_key(config: ProxyConfig, access: Access) -> str | None:
 
 
 def _warn_of_pictures(config: ProxyConfig) -> None:
-    if config.pictures != "name" and picture_model(config) is None:
-        _log.warning(
-            'pictures = "%s" has no effect: no model at %s is known to see pictures. Set picture_model to one.',
-            config.pictures,
-            safe_text(config.upstream_base_url, 200),
-        )
+    if config.pictures == "flash" and vision_model(config) is None:
+        url = safe_text(config.upstream_base_url, 200)
+        _log.warning('pictures = "flash" has no effect: %s is not known to serve deepseek-flash', url)
 
 
 def _build_observers(
@@ -238,7 +228,7 @@ def _build_observers(
 ) -> Observers:
     console = Console(verbose=config.verbose, colour=has_colours())
     tables: list[Handlers] = [console.handlers, request_log.handlers]
-    tables += [{Finished: sessions.emit, PictureDescribed: ledger.add_picture}]
+    tables += [{Finished: sessions.emit}]
     if config.trace_dir is not None:
         # Only here: most proxies write no trace, and are smaller without the module.
         from deepseek_cursor_proxy.observers.trace import Trace

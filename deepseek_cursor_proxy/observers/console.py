@@ -5,7 +5,7 @@
     ├ #12 sent       231 kB · accepted after 0.42 s
     └ #12 completed  12,345 in (98 % cached) · 812 out (600 thinking) · tool_calls · 8.3 s · $0.0061
 
-A picture that another model describes is a line of its own before them, an upstream that fails one after the second.
+An upstream that fails is a line of its own after the second.
 An answer of the response cache has no third line, and `cached answer` in the last.
 The lines of a caller that `access` does not know yet are printed when an upstream accepts its key; else there is one.
 The second line reports what was repaired or replayed as text. The last reports where a chat diverged from its previous
@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
 from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
@@ -58,7 +58,6 @@ class Console:
             events.Restored: self._report_restored,
             events.Sent: self._report_sent,
             events.Finished: self._report_finished,
-            events.PictureDescribed: self._report_picture,
             events.Refused: self._report_refused,
             events.PassedThrough: self._report_passed,
             events.Rerouted: self._report_rerouted,
@@ -138,18 +137,6 @@ class Console:
 
     def _report_rerouted(self, event: events.Rerouted) -> None:
         self._print("├", event.number, _format_rerouted, event)
-
-    def _report_picture(self, event: events.PictureDescribed) -> None:
-        model = safe_text(event.model, 60)
-        if event.status == 200:
-            tokens = [format_tokens(read_usage(event.usage))] if event.usage else []
-            parts = [f"picture described by {model}", *tokens, f"{event.seconds:.1f} s"]
-            self._write(str, safe_text(f"─ {' · '.join(parts)}", 1000))
-        # Unknown callers share one line; otherwise they would use up the names.
-        elif self._is_first(f"picture {event.caller} {event.picture if event.caller else ''}"):
-            why = f"{model}: {safe_text(event.outcome)} ({event.status})"
-            then = "named in the request, and tried again with the next one (said once)"
-            self._write(str, safe_text(f"─ picture not described by {why} · {then}", 1000))
 
     def _is_first(self, name: str) -> bool:
         """Whether to report what is said once; names come from the network, so the number remembered is limited."""

@@ -236,24 +236,6 @@ class Finished(NamedTuple):
         return self.facts.number
 
 
-class PictureDescribed(NamedTuple):
-    """A call to put a picture into words, for a model that sees none, is over: `outcome` is "described" or an error.
-
-    `caller` and `picture` are digests; one call may serve several requests of the caller. If it failed, and the caller
-    is not known, `caller` is "", as in RequestFacts.
-    """
-
-    caller: str
-    picture: str
-    model: str
-    outcome: str
-    status: int
-    seconds: float
-    usage: Mapping[str, Any] | None = None
-    # None if nothing was used, or the price is not known.
-    cost: Cost | None = None
-
-
 class Refused(NamedTuple):
     """A request ended before an exchange began; `route` is the name of its route, or its method and path."""
 
@@ -306,7 +288,7 @@ class UpstreamChanged(NamedTuple):
 
 
 Terminal = Finished | Refused | PassedThrough
-Event = Received | Restored | Sent | Finished | PictureDescribed | Refused | PassedThrough | Rerouted | UpstreamChanged
+Event = Received | Restored | Sent | Finished | Refused | PassedThrough | Rerouted | UpstreamChanged
 
 
 class Observer(Protocol):

@@ -43,20 +43,12 @@ def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
     return tuple([keys.words_key(words, lead) for lead in leads])
 
 
-def find_turns(
-    namespace: bytes,
-    request: ChatRequest,
-    find: FindTexts,
-    memory: ChatMemory = NO_MEMORY,
-    client_messages: tuple[Message, ...] | None = None,
-) -> FoundTurns:
+def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
     """Identify the turns of a request and look them up.
-
-    `client_messages`, if given, identify the turns instead of `request.messages`.
 
     Only turns that no other key proves are examined, so a chat without echoes needs no further query.
     """
-    messages = request.messages if client_messages is None else client_messages
+    messages = request.messages
     lookup = memory.look_up(_ECHOES, messages, namespace)
     edits = dict(lookup.result or {})
 

@@ -1,7 +1,7 @@
-"""The store: one SQLite file with reasonings, responses, tool orders, picture descriptions, usage and learned values.
+"""The store: one SQLite file with reasonings, responses, tool orders, usage and learned values.
 
     reasonings, responses            the two large stores, each a policy over its table
-    answers                          answers that are used again: those of the response cache, descriptions of pictures
+    answers                          answers of the response cache
     learned                          token ratios of models, reasoning forms of upstreams, namespaces of named keys
     limits                           what keys and groups have used of their limits: the contract of an engine
     table, entries                   Table; Kind, the values of rows, and the contract of an engine

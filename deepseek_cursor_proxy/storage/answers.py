@@ -1,13 +1,13 @@
-"""Answers that are used again: whole ones for the response cache, and descriptions of pictures.
+"""Whole answers for the response cache, by the digest of the question.
 
-No answer to a client ever fails because of these stores: what cannot be written waits in memory.
+No answer to a client ever fails because of this store: what cannot be written waits in memory.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Unpack
 
-from deepseek_cursor_proxy.storage.entries import CacheTotals, Kind, Row, decode_text, encode_text
+from deepseek_cursor_proxy.storage.entries import CacheTotals, Kind, Row
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.sqlite.rows import AnswerRows
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
@@ -19,8 +19,6 @@ _BYTES_PER_ROW = 200
 _SECONDS_AHEAD = 60.0
 # A hit is worth no write of its own.
 _COUNTS_BETWEEN_WRITES = 32
-# A use is worth a write only when the row would otherwise look a day older than it is.
-_USE_RESOLUTION_SECONDS = 24 * 3600
 
 
 class CachedAnswer(NamedTuple):
@@ -121,33 +119,3 @@ class CachedAnswers(Table[Row]):
     def _write_totals(self) -> None:
         with self._faults.guard("count"):
             self._totals.flush(is_retry=False)
-
-
-class PictureDescriptions(Table[Row]):
-    """By caller and digest of a picture, the text that stands in its place for models that see none.
-
-    The text is the same in every later request, so that DeepSeek's prefix cache hits: the first one stored counts, also
-    for another process that described the picture at the same time. A description that is not used for long is deleted,
-    and so are the longest unused of too many; the picture is then described again. Called by workers and the
-    threads that describe pictures.
-    """
-
-    # Some two kilobytes each.
-    kind = Kind("picture_descriptions", "picture descriptions", ("caller", "picture"), ("text",), max_rows=10_000)
-
-    def find(self, caller: bytes, pictures: Sequence[bytes]) -> dict[bytes, str]:
-        """The stored descriptions of this caller's pictures, by digest."""
-        found, now = {}, self.pruning.use_time()
-        with self._faults.guard("look up"):
-            for picture, blob, used_at in self.get_many(pictures, [caller]):
-                found[picture] = decode_text(blob)
-                if abs(now - used_at) >= _USE_RESOLUTION_SECONDS:
-                    self.write(Row((caller, picture), (blob,), now, keeps_first=True))
-        return found
-
-    def record(self, caller: bytes, picture: bytes, text: str) -> str:
-        """Store a description. Returns the one that counts: an earlier one if the file has it."""
-        row = Row((caller, picture), (encode_text(text),), self.pruning.use_time(), keeps_first=True)
-        with self._faults.guard("record"):
-            return decode_text((self.write(row) or row.values)[0])
-        return text

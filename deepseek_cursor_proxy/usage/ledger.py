@@ -1,9 +1,8 @@
 """UsageLedger: one row for every request that ended, written about a second later by a thread that ends when idle.
 
-A call that describes a picture has a row, too, with the API "picture". A request whose key no upstream has accepted has
-none (see `access`): it cost nothing, and strangers could fill the file with them. Rows wait in memory while the file
-cannot be used, up to a bound; beyond it the oldest are lost, with one warning. A process that is killed loses the rows
-of its last second. Nothing here delays or fails an answer.
+A request whose key no upstream has accepted has none (see `access`): it cost nothing, and strangers could fill the file
+with them. Rows wait in memory while the file cannot be used, up to a bound; beyond it the oldest are lost, with one
+warning. A process that is killed loses the rows of its last second. Nothing here delays or fails an answer.
 """
 
 import logging
@@ -14,10 +13,8 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Unpack
 
-from deepseek_cursor_proxy.deepseek.usage import read_usage
-from deepseek_cursor_proxy.observers.events import PictureDescribed, RequestFacts, Result, Timing
+from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
-from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, Kind, UsageRow
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.sqlite.rows import UsageRows
@@ -81,10 +78,6 @@ class UsageLedger(Table[RequestRecord]):
         with self._faults.guard("look up"):
             return self.rows.mean_output(model)
         return 0
-
-    def add_picture(self, event: PictureDescribed) -> None:
-        """Queue the record of a call that no client requested."""
-        self.add(_picture_record(event))
 
     def close(self) -> None:
         """Write waiting records, if the file is usable; idempotent. The owner of the database closes it."""
@@ -150,15 +143,6 @@ def day_of(moment: float) -> str:
     except (OverflowError, ValueError, OSError):
         # A clock that is set to nonsense.
         return date.min.isoformat()
-
-
-def _picture_record(event: PictureDescribed) -> RequestRecord:
-    facts = RequestFacts(
-        0, time.time() - event.seconds, "picture", event.caller, event.model, safe_text(event.model, 60)
-    )
-    result = Result.COMPLETED if event.status == 200 else Result.FAILED
-    tokens = read_usage(event.usage) if event.usage is not None else None
-    return RequestRecord(facts, result, event.status, None, Timing(event.seconds), tokens=tokens, cost=event.cost)
 
 
 def _row(record: RequestRecord) -> UsageRow:

@@ -135,18 +135,13 @@ class Limiter:
         self._outage_since: float | None = None
         self._spare: Database | None = None
 
-    def admit(
-        self, key: NamedKey, group: KeyGroup | None, estimate: Callable[[], Estimate], *, is_request: bool = True
-    ) -> Admission | None:
-        """Reserve what a request may use; None if it has no limit. Raises a ProxyError if a limit has no room.
-
-        Without `is_request` it is a call for a request that counts already.
-        """
+    def admit(self, key: NamedKey, group: KeyGroup | None, estimate: Callable[[], Estimate]) -> Admission | None:
+        """Reserve what a request may use; None if it has no limit. Raises a ProxyError if a limit has no room."""
         holders = [each for each in (key, group) if each is not None and any(each.limits)]
         if not holders:
             return None
         now, found = self._now(), estimate()
-        holds = _holds(holders, found, now, is_request=is_request)
+        holds = _holds(holders, found, now)
         admission = Admission(os.urandom(12).hex(), holders, holds, found, self)
         if (refusal := self._reserve(admission, now)) is not None:
             raise _refuse(refusal, now)
@@ -290,7 +285,7 @@ def _resets(limit: str, now: float) -> int:
     return (int(now) // 60 + 1) * 60
 
 
-def _holds(holders: Sequence[Holder], estimate: Estimate, now: float, *, is_request: bool) -> tuple[Hold, ...]:
+def _holds(holders: Sequence[Holder], estimate: Estimate, now: float) -> tuple[Hold, ...]:
     """What a request reserves; budgets first, because waiting a minute does not help against these."""
     holds, cost = [], estimate.price(Tokens(0, estimate.prompt, estimate.output))
     for counter, most in chain(*(counters(holder, now) for holder in holders)):
@@ -304,8 +299,6 @@ def _holds(holders: Sequence[Holder], estimate: Estimate, now: float, *, is_requ
             amount = cost
         elif counter.limit == "tokens_per_minute":
             amount = estimate.prompt + estimate.output
-        elif not is_request:
-            continue
         holds.append(Hold(counter, max(1, amount), most))
     return tuple(sorted(holds, key=lambda hold: Limits._fields.index(hold.counter.limit)))
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.cli.demo.cursor import Call
 from deepseek_cursor_proxy.json_codec import encode_json
-from tests.fake_deepseek import leaks, picture_rules
+from tests.fake_deepseek import leaks
 from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, model_entry
 from tests.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules
 from tests.fake_deepseek.endpoints import chat_endpoint, endpoint_at, versions
@@ -80,8 +80,6 @@ class FakeDeepSeek:
         self.has_balance = True
         self.models: tuple[str, ...] = ("deepseek-flash", "deepseek-v4-pro")
         self.clock_offset = 0.0
-        # Answers a request that is about one picture and nothing else, in place of the script; None for any other.
-        self.describe: Callable[[dict[str, Any]], Step | None] = _describe
         # Whether it takes what DeepSeek is only assumed, or was once reported, to refuse.
         self.is_lenient = False
         # If not, tools that DeepSeek runs itself are ignored, as it ignores what it does not know.
@@ -166,7 +164,7 @@ class FakeDeepSeek:
             refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(payload, rules)
         if refused is not None:
             step = _to_failure(refused)
-        step = step or self.describe(payload) or self._take(Answer, Failure, Raw) or self._responder(payload)
+        step = step or self._take(Answer, Failure, Raw) or self._responder(payload)
         if self.leaks is not None and isinstance(step, Answer):
             step = leaks.leak(step, next(self.leaks))
         status = step.status if isinstance(step, Failure) else 200 if isinstance(step, Answer) else 0
@@ -200,11 +198,6 @@ def _without_oddities(body: bytes) -> bytes:
     ]
     known = {name: value for name, value in payload.items() if name not in ("user_id", "metadata")}
     return encode_json({**known, "messages": messages} if messages else known)
-
-
-def _describe(payload: dict[str, Any]) -> Step | None:
-    text = picture_rules.describe(payload)
-    return None if text is None else Answer(content=text)
 
 
 @dataclass(frozen=True)

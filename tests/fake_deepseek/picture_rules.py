@@ -1,11 +1,9 @@
-"""Pictures at DeepSeek: which requests are refused for theirs, and what Flash says that a picture shows.
+"""Pictures at DeepSeek: which requests are refused for theirs.
 
-The limits are those of the vision guide (September 2026); no capture shows the words, so these are ours. A description
-depends on the digest of the picture alone, so that a test knows it beforehand.
+The limits are those of the vision guide (September 2026); no capture shows the words, so these are ours.
 """
 
 import base64
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,23 +33,6 @@ def problems(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         sizes.append(len(data))
     if any(size > _MAX_BYTES for size in sizes) or sum(sizes) > _MAX_BYTES_TOGETHER:
         yield "The images are too large"
-
-
-def describe(payload: Mapping[str, Any]) -> str | None:
-    """The answer to a request that is about one picture and nothing else; None for any other request."""
-    pictures = [part for part in _parts(payload["messages"]) if part["type"] != "text"]
-    is_thinking = (payload.get("thinking") or {}).get("type") != "disabled"
-    if is_thinking or payload.get("tools") or len(pictures) != 1 or len(payload["messages"]) > 2:
-        return None
-    return description_of(pictures[0])
-
-
-def description_of(part: Mapping[str, Any]) -> str:
-    """What Flash says about an `image_url` or `file` part."""
-    source = part["image_url"]["url"] if part["type"] == "image_url" else "".join(part["file"].values())
-    data = _decode(source) if source.startswith("data:") else None
-    digest = hashlib.sha256(source.encode("utf-8", "surrogatepass") if data is None else data).hexdigest()[:12]
-    return f"A window with the title {digest}."
 
 
 def _parts(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -45,17 +45,3 @@ class TestPictureRules(unittest.TestCase):
             self.assert_refused("too large", picture(PNG + b"123"))
             self.assert_refused("too large", *[picture(PNG)] * 3)
             self.assertIsNone(contract.refusal(body(*[picture(PNG)] * 2)))
-
-    def test_a_request_about_one_picture_without_thinking_gets_its_description(self) -> None:
-        off: dict[str, Any] = {"thinking": {"type": "disabled"}}
-        text = picture_rules.describe(body({"type": "text", "text": "What is it?"}, picture(), **off))
-        self.assertRegex(text or "", r"^A window with the title [0-9a-f]{12}\.$")
-        self.assertEqual(text, picture_rules.description_of(picture()))
-        self.assertNotEqual(text, picture_rules.description_of(picture(PNG + b"1")))
-        for other in (
-            body(picture()),
-            body(picture(), picture(), **off),
-            body(picture(), **off, tools=[{}]),
-            body(**off),
-        ):
-            self.assertIsNone(picture_rules.describe(other))

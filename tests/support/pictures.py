@@ -1,12 +1,10 @@
 """Requests with pictures on every API, and what upstream saw of them."""
 
 import base64
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.fake_deepseek import Step, picture_rules
-from tests.support.harness import RawReply, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 
 Json = dict[str, Any]
@@ -22,11 +20,6 @@ def data_of(name: str) -> str:
 def part(name: str) -> Json:
     """A picture as chat completions have it."""
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data_of(name)}"}}
-
-
-def description(name: str) -> str:
-    """What Flash says about it."""
-    return picture_rules.description_of(part(name))
 
 
 def user(*content: str | Json) -> Json:
@@ -93,29 +86,6 @@ RESULTS: dict[str, Callable[[str], Json]] = {
 }
 
 
-class Gate:
-    """A description that waits until the test opens the gate; counts those that wait and have waited."""
-
-    def __init__(self, describe: Callable[[Json], Step | None]) -> None:
-        self.opened = threading.Event()
-        self.entered = threading.Semaphore(0)
-        self._describe = describe
-        self._lock = threading.Lock()
-        self.waiting = self.most_waiting = 0
-
-    def __call__(self, payload: Json) -> Step | None:
-        step = self._describe(payload)
-        if step is not None:
-            with self._lock:
-                self.waiting += 1
-                self.most_waiting = max(self.waiting, self.most_waiting)
-            self.entered.release()
-            self.opened.wait(30)
-            with self._lock:
-                self.waiting -= 1
-        return step
-
-
 class PictureTestCase(SocketTestCase):
     def post(self, proxy: RunningProxy, api: str, body: Json, *, key: str = "sk-test") -> RawReply:
         body = {"model": PRO, **body}
@@ -126,47 +96,9 @@ class PictureTestCase(SocketTestCase):
     def chat(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **fields: Any) -> RawReply:
         return self.post(proxy, "chat", {"messages": list(messages), **fields}, key=key)
 
-    def post_on_thread(self, proxy: RunningProxy, api: str, body: Json) -> "PendingReply":
-        pending = PendingReply(self.connect(proxy, request_bytes({"model": PRO, **body}, path=PATHS[api])))
-        self.addCleanup(pending.thread.join)
-        return pending
-
-    def gate(self) -> Gate:
-        gate = Gate(self.fake.describe)
-        self.fake.describe = gate
-        # Before the fake is closed, which waits for its threads.
-        self.addCleanup(gate.opened.set)
-        return gate
-
     def sent(self, model: str = PRO) -> list[list[Json]]:
         """The messages of every call to a model that was answered."""
         return [payload["messages"] for payload in self.fake.accepted if payload["model"] == model]
 
-    def descriptions(self) -> list[Json]:
-        """The calls for a description that were answered."""
-        return [payload for payload in self.fake.accepted if picture_rules.describe(payload) is not None]
-
-    def assert_described(self, text: str, name: str) -> None:
-        self.assertRegex(text, r"\[image: image/png, \d+ B, [0-9a-f]{12}\] in words:\n")
-        self.assertRegex(text, rf"in words:\n{description(name)}\n\[end of [0-9a-f]{{12}}\]")
-
     def assert_named(self, text: str) -> None:
         self.assertRegex(text, r"\[image: image/png, \d+ B, [0-9a-f]{12}\]")
-        self.assertNotIn("in words", text)
-
-
-class PendingReply:
-    """A reply that a thread of its own reads."""
-
-    def __init__(self, sock: Any) -> None:
-        self.sock = sock
-        self._replies: list[RawReply] = []
-        self.thread = threading.Thread(target=self._read)
-        self.thread.start()
-
-    def _read(self) -> None:
-        self._replies.append(read_reply(self.sock))
-
-    def get(self) -> RawReply:
-        self.thread.join(30)
-        return self._replies[0]

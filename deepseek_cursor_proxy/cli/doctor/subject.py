@@ -117,7 +117,6 @@ def load_settings(path: Path, environment: Mapping[str, str], flags: Mapping[str
     try:
         loaded = LoadedConfig.load(path, environment, flags)
         model_resolver.refuse_unknown(loaded.config, loaded.origins["models"])
-        model_resolver.refuse_blind(loaded.config, loaded.origins["picture_model"])
         return Settings(loaded.config, loaded.origins, ())
     except StartupError as error:
         found = collect(path, environment, flags)

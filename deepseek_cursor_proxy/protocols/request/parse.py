@@ -280,15 +280,15 @@ def _model_for(messages: tuple[Message, ...], model: str, config: ProxyConfig) -
     if model_names.can_see_images(model):
         images.check(messages)
         return model
-    seeing = model_names.picture_model(config) if config.pictures == "flash" else None
-    if seeing is None or not images.has_new_picture(messages):
+    vision_model = model_names.vision_model(config) if config.pictures == "flash" else None
+    if vision_model is None or not images.has_new_picture(messages):
         return model
     try:
         images.check(messages)
     except ProxyError:
         # More than it takes: the pictures are named, as without it.
         return model
-    return seeing
+    return vision_model
 
 
 def _system_message(content: str | Parts) -> Message:

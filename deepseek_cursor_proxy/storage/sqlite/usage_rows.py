@@ -85,10 +85,7 @@ def read_key_names(connection: Reader) -> dict[bytes, str]:
 
 def mean_output(connection: Reader, model: str) -> int:
     """The output tokens of a model's answers, on average, among the last rows of all; 0 if there is none."""
-    query = (
-        "SELECT avg(output) FROM usage WHERE id > (SELECT max(id) FROM usage) - ? AND model = ? AND output > 0 "
-        "AND api != 'picture'"
-    )
+    query = "SELECT avg(output) FROM usage WHERE id > (SELECT max(id) FROM usage) - ? AND model = ? AND output > 0"
     return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
 
 

@@ -1,6 +1,5 @@
 """The limits of named keys over real sockets, on every API: refused before any call, settled before the last byte."""
 
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from deepseek_cursor_proxy.storage.limits import Used
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.usage.limits import BILLION, counters
 from tests.fake_deepseek import Answer, Failure, Raw
-from tests.support import pictures
 from tests.support.cache_client import PATHS, body
 from tests.support.harness import (
     PATIENCE,
@@ -222,20 +220,6 @@ class TestBudgets(LimitsTestCase):
         spent = self.used(proxy, "usd_per_day")
         self.assertEqual("hit", self.ask(proxy, cache=True).headers["x-cache"])
         self.assertEqual((spent, Used(2)), (self.used(proxy, "usd_per_day"), self.used(proxy, "requests_per_minute")))
-
-    def test_the_description_of_a_picture_is_paid_for_and_is_no_request(self) -> None:
-        keys: Any = {"ann": {"key": ANN, "requests_per_minute": 9, "tokens_per_minute": 10**6}}
-        proxy = self.limited(keys=keys, pictures="describe")
-        spent = []
-        for content in ([pictures.user("Look.")], [pictures.user("Look.", pictures.part("a"))]):
-            data = request_bytes({"model": "deepseek-v4-pro", "messages": content}, key=ANN)
-            self.assertEqual(200, self.round_trip(proxy, data).status)
-            spent.append(self.used(proxy, "tokens_per_minute").spent)
-        self.assertEqual(3, len(self.fake.seen))
-        self.assertEqual(Used(2), self.used(proxy, "requests_per_minute"))
-        described = json.loads(self.fake.seen[1].body)
-        self.assertEqual("deepseek-flash", described["model"])
-        self.assertGreater(spent[1] - 2 * spent[0], 0)
 
 
 class TestConcurrency(LimitsTestCase):

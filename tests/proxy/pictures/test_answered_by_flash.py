@@ -18,7 +18,6 @@ from tests.support.pictures import (
     Json,
     PictureTestCase,
     call,
-    description,
     part,
     result,
     user,
@@ -46,7 +45,6 @@ class TestAnsweredByFlash(PictureTestCase):
                         self.assertIn("image_url", str(self.sent(FLASH)[-1]))
                         # As for any other model that stands for the one that was asked for.
                         self.assertIn(f'"model":"{PRO}"'.encode(), reply.body)
-        self.assertEqual([], self.descriptions())
         self.assertEqual([], self.fake.refused)
 
     def test_the_console_names_both_models(self) -> None:
@@ -91,29 +89,30 @@ class TestAnsweredByFlash(PictureTestCase):
         self.chat(self.with_flash(), user("Look.", part("a")), ANSWER, user("Again.", part("a")))
         self.assertEqual([PRO], self.models())
 
-    def test_a_stored_description_is_placed_and_none_is_made(self) -> None:
-        store = ReasoningStore(self.folder / "store.sqlite3")
-        described = RunningProxy(self.fake.url, ReasoningStore(self.folder / "store.sqlite3"), pictures="describe")
-        self.chat(described, user("Look.", part("a")))
-        described.close()
-        self.chat(self.with_flash(store), user(part("a")), user(part("b")), ANSWER, user("And?"))
-        first, second, *_ = self.sent()[-1]
-        self.assertIn(description("a"), first["content"])
-        self.assert_named(second["content"])
-        self.assertEqual(1, len(self.descriptions()))
-
     def test_pictures_beyond_the_limits_of_flash_are_named(self) -> None:
         self.enterContext(mock.patch.object(images, "MAX_BYTES_INLINE", 4))
         self.chat(self.with_flash(), user("Look.", part("a")))
         self.assertEqual([PRO], self.models())
         self.assert_named(self.sent()[-1][-1]["content"])
 
-    def test_a_model_that_is_set_answers_at_another_host(self) -> None:
-        self.chat(self.with_flash(picture_model="deepseek-v4-flash"), user("Look.", part("a")))
-        self.assertEqual(["deepseek-v4-flash"], self.models())
-        with self.assertLogs("deepseek_cursor_proxy.exchange.services", "WARNING"):
-            self.chat(self.with_flash(upstream_host="vllm"), user("Look.", part("a")))
-        self.assertEqual(PRO, self.models()[-1])
+    def test_by_default_pictures_are_named(self) -> None:
+        self.chat(self.running, user("Look.", part("a")))
+        self.assertEqual([PRO], self.models())
+        self.assert_named(self.sent()[-1][-1]["content"])
+
+    def test_a_model_that_sees_gets_the_picture(self) -> None:
+        for pictures in ("name", "flash"):
+            self.chat(self.proxy(pictures=pictures), user("Look.", part("a")), model=FLASH)
+            self.assertEqual(part("a"), self.sent(FLASH)[-1][-1]["content"][-1])
+
+    def test_at_a_host_with_its_own_model_names_pictures_are_named_and_the_console_says_so_once(self) -> None:
+        proxy = self.with_flash(upstream_host="vllm")
+        with self.assertLogs("deepseek_cursor_proxy.exchange.services", "WARNING") as logged:
+            for _ in range(2):
+                self.chat(proxy, user("Look.", part("a")))
+        self.assertEqual(1, len(logged.records))
+        self.assertEqual([PRO] * 2, self.models())
+        self.assert_named(self.sent()[-1][-1]["content"])
 
     def test_counting_tokens_makes_no_call(self) -> None:
         body = {"model": PRO, **QUESTIONS["messages"]("a")}

@@ -540,14 +540,6 @@ class RefusalTest(CliTest):
                 self.assertIn(hint, line)
                 self.assertIn("mine.toml", line)
 
-    def test_a_picture_model_that_sees_no_pictures_is_refused(self) -> None:
-        line = self.refusal("config", "show", "--picture-model", "deepseek/DeepSeek-V4-Pro:free")
-        self.assertTrue(
-            line.startswith('config: picture_model = "deepseek/DeepSeek-V4-Pro:free" sees no pictures'), line
-        )
-        shown = self.show("--picture-model", "deepseek-flash")
-        self.assertEqual('"deepseek-flash"', shown["picture_model"][0])
-
     def test_a_models_entry_may_name_a_known_model_or_the_configured_one(self) -> None:
         for target in ("deepseek-v4-pro", "DeepSeek-Flash", "deepseek-v4-pro-nothink", "deepseek-v4-flash:max"):
             self.show("--config", self.models_file(target))

@@ -11,6 +11,10 @@ def image_part(url: str) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
+def user(*parts: dict[str, object], role: str = "user") -> Message:
+    return Message(role, parts, tool_call_id="c" if role == "tool" else None)
+
+
 def inline(size: int) -> dict[str, object]:
     return image_part("data:image/png;base64," + "A" * (size * 4 // 3))
 
@@ -68,3 +72,32 @@ class TestImageLimits(unittest.TestCase):
                     self.check(*parts, role=role)
                 self.assertIn(limit, caught.exception.message)
                 self.assertEqual("messages", caught.exception.param)
+
+
+class TestNewPictures(unittest.TestCase):
+    def test_a_new_picture_is_one_of_the_last_turn_that_was_not_there_before(self) -> None:
+        system, question = Message("system", "s"), Message("user", "q")
+        cat, dog, answer = inline(3), inline(6), Message("assistant", "ok")
+        pdf = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}}
+        upload = {"type": "file", "file": {"file_id": "f-1"}}
+        call = Message("assistant", "", tool_calls=())
+        done = Message("tool", "done", tool_call_id="c")
+        rows: dict[str, tuple[bool, list[Message]]] = {
+            "none": (False, [system, question]),
+            "in the question": (True, [system, user(cat)]),
+            "the first message": (True, [user(cat)]),
+            "a file is none": (False, [user(pdf)]),
+            "in a result": (True, [question, call, user(cat, role="tool")]),
+            "in the question of a tool loop": (True, [user(cat), call, done, call, done]),
+            "before a reminder": (True, [question, answer, user(cat), call, done, question]),
+            "in a message of its own": (True, [question, answer, user(cat), question]),
+            "of a turn before": (False, [user(cat), answer, question]),
+            "of a tool loop before": (False, [question, call, user(cat, role="tool"), answer, question, call, done]),
+            "the same again": (False, [user(cat), answer, user(cat)]),
+            "another one": (True, [user(cat), answer, user(cat, dog)]),
+            "an uploaded one": (True, [user(cat), answer, user(upload)]),
+            "of an assistant": (False, [question, user(cat, role="assistant")]),
+        }
+        for name, (expected, messages) in rows.items():
+            with self.subTest(name):
+                self.assertEqual(expected, images.has_new_picture(messages))

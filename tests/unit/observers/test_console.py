@@ -15,7 +15,6 @@ from deepseek_cursor_proxy.observers.events import (
     Finished,
     Observers,
     PassedThrough,
-    PictureDescribed,
     Progress,
     Received,
     Refused,
@@ -145,19 +144,6 @@ class TestConsole(unittest.TestCase):
                 UpstreamChanged("main", is_ready=True),
             ),
         )
-
-    def test_a_described_picture_has_one_line(self) -> None:
-        (line,) = self.lines(PictureDescribed("abc", "12", "deepseek-flash", "described", 200, 3.14, USAGE))
-        tokens = "1,000 in (98 % cached) · 50 out (30 thinking)"
-        self.assertEqual(f"─ picture described by deepseek-flash · {tokens} · 3.1 s", line)
-
-    def test_a_picture_that_fails_again_and_again_has_one_line_in_all(self) -> None:
-        failed = PictureDescribed(
-            "abc", "12", "deepseek-flash", "sk-0123456789abcdef0123456789abcdef is busy", 429, 3.1
-        )
-        lines = self.lines(failed, failed, failed._replace(picture="34"), failed)
-        why = "sk-*** is busy (429) · named in the request, and tried again with the next one (said once)"
-        self.assertEqual([f"─ picture not described by deepseek-flash: {why}"] * 2, lines)
 
     def test_the_console_names_recovery_a_second_try_repairs_and_thinking_off(self) -> None:
         off = REQUEST._replace(thinking=False)

@@ -10,7 +10,7 @@ from unittest import mock
 from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
 from deepseek_cursor_proxy.sessions.session_store import Limits, SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import SessionOptions
-from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers, PictureDescriptions
+from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
@@ -131,7 +131,6 @@ class TestStores(unittest.TestCase):
         self.reasonings.record([((key,), "why")])
         self.put(name)
         self.chats.record(key, None, seen(CHAT, "ab"), ("a", "b"))
-        self.pictures.record(ME, key, "a tree")
         self.answers.record(key, CachedAnswer(b""))
         self.ledger.add(record(1, self.clocks.wall))
         self.ledger.flush()
@@ -150,12 +149,11 @@ class TestStores(unittest.TestCase):
         details: Any = {"max_age_seconds": 30 * DAY, "pruning": self.reasonings.pruning}
         self.responses = ResponseStore(database, **details)
         self.chats = ChatStore(database, **details)
-        self.pictures = PictureDescriptions(database, **details)
         self.answers = CachedAnswers(database, **details, clock=self.time)
         self.ledger = UsageLedger(database, max_rows=1000, **details)
         self.sessions = SessionStore(self.folder / "sessions.sqlite3", Limits(30 * DAY), clock=self.time)
         self.sessions.open()
-        self.stores: list[Any] = [self.responses, self.chats, self.pictures, self.answers, self.ledger, self.sessions]
+        self.stores: list[Any] = [self.responses, self.chats, self.answers, self.ledger, self.sessions]
         for store in (self.reasonings, *self.stores):
             self.addCleanup(store.close)
 
@@ -169,7 +167,7 @@ class TestStores(unittest.TestCase):
         return [store.prune() for store in (self.reasonings, *self.stores)]
 
     def assert_all_there(self, *names: str) -> None:
-        self.assertEqual([0] * 7, self.prune())
+        self.assertEqual([0] * 6, self.prune())
         for name in ("first", *names):
             self.assertEqual({name.encode(): ["why"]}, self.reasonings.find([name.encode()]))
             self.assertIsNotNone(self.responses.get(ME, name))
@@ -214,7 +212,7 @@ class TestStores(unittest.TestCase):
             self.clocks.wall -= jump
             self.clocks.pass_by(2 * HOUR)
             # The sessions that were to live for an hour are gone.
-            self.assertEqual([0] * 6, self.prune()[:6])
+            self.assertEqual([0] * 5, self.prune()[:5])
             self.assertIsNotNone(self.sessions.get(ME, session))
             self.assertIsNotNone(self.responses.get(ME, f"new-{number}"))
 
@@ -236,13 +234,12 @@ class TestStores(unittest.TestCase):
         self.put("future")
         self.reasonings.record([((b"future",), "why")])
         self.answers.record(b"future", CachedAnswer(b""))
-        self.pictures.record(ME, b"future", "a tree")
         self.chats.record(b"future", None, seen(CHAT, "ba"), ("b", "a"))
         session = self.sessions.create(ME, SessionOptions(), "m").uuid
         self.clocks.wall -= 100 * DAY
         self.clocks.pass_by(2 * HOUR)
         self.restart()
-        for table in (self.reasonings, self.chats, self.pictures, self.responses, self.answers):
+        for table in (self.reasonings, self.chats, self.responses, self.answers):
             most = 2 if table is self.responses else 1
             table.rows.kind = table.kind._replace(max_rows=most, max_bytes=200 if table is self.answers else math.inf)
         self.sessions._limits = self.sessions._limits._replace(sessions=1)
@@ -252,7 +249,6 @@ class TestStores(unittest.TestCase):
         )
         self.assertIsNotNone(self.responses.get(ME, "first"))
         self.assertIsNone(self.responses.get(ME, "future"))
-        self.assertEqual({b"first": "a tree"}, self.pictures.find(ME, [b"first", b"future"]))
         with self.reasonings.database.reader() as connection:
             rows = [
                 connection.execute(f"SELECT {name}").fetchall()
@@ -264,7 +260,7 @@ class TestStores(unittest.TestCase):
     def test_rows_that_are_really_old_are_pruned(self) -> None:
         self.complete_job()
         self.clocks.pass_by(31 * DAY)
-        self.assertEqual([1, 2, 1, 1, 1, 1, 2], self.prune())
+        self.assertEqual([1, 2, 1, 1, 1, 2], self.prune())
 
     # Ages and bookings go by the system's clock …
 

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.observers.events import PictureDescribed, RequestFacts, Result, Timing
+from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.storage.entries import DaySums, UsageRow, add_sums
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -213,13 +213,6 @@ class TestBounds(LedgerTestCase):
             opened.prune()
         self.assertEqual(4, len(self.rows()))
         self.assertEqual({"2026-11-17"}, {day_of(row.ended_at) for row in self.rows()})
-
-    def test_a_description_of_a_picture_is_booked_on_the_day_it_was_made(self) -> None:
-        opened = self.ledger()
-        with mock.patch.object(ledger.time, "time", return_value=NOON):
-            opened.add_picture(PictureDescribed("0123456789ab", "digest", "deepseek-flash", "described", 200, 2.0))
-        opened.flush()
-        self.assertEqual([("picture", NOON, 2.0)], [(row.api, row.ended_at, row.seconds) for row in self.rows()])
 
     def test_a_clock_without_sense_has_a_day_all_the_same(self) -> None:
         for now in (1e18, -1e18):

@@ -210,13 +210,6 @@ class TestLimits(LimiterTest):
         self.assertIsInstance(self.refused(key(usd_per_day=1), found=unknown), PriceUnknown)
         self.admit(key(requests_per_minute=1), found=unknown)
 
-    def test_a_call_for_a_picture_is_no_request_of_its_own(self) -> None:
-        ann = key(usd_per_day=1, requests_per_minute=1, concurrent=1)
-        self.admit(ann)
-        self.admit(ann, is_request=False).settle(Tokens(0, 0, 500))
-        self.assertEqual(Used(500_000, 1_000_000), self.used(ann)["usd_per_day"])
-        self.assertEqual([Used(0, 1)] * 2, [self.used(ann)[each] for each in ("requests_per_minute", "concurrent")])
-
     def test_a_budget_is_warned_of_once_in_a_period(self) -> None:
         ann, lab = key(usd_per_day=0.01, warn_at=0.5), group(usd_per_month=1)
         for _ in range(8):
