@@ -94,12 +94,10 @@ class Access:
         self._environment = environment
         self._state: _State = former._state if former is not None else _State(now)
         self._had_answer: Callable[[str], bool] = former._had_answer if former is not None else had_answer
-        self.can_pin = not self._access_keys and (
-            config.pin_key == "always" or (config.pin_key == "exposed" and config.is_exposed)
-        )
+        self.can_pin = not self._access_keys and config.is_exposed
         # Also where every key is served: the pinned one may spend the keys of [passthrough] and [upstreams].
         has_owner_keys = bool(config.passthrough) or any(table.key_env for table in config.upstreams.values())
-        self.can_pin_spender = self.can_pin or (not self._access_keys and has_owner_keys and config.pin_key != "never")
+        self.can_pin_spender = self.can_pin or (not self._access_keys and has_owner_keys)
         self._names = (config.host, *config.public_hosts)
         # Without access_keys every stranger who finds the address would spend it.
         self.held_key = _held_key(environment) if self._access_keys else None
@@ -185,11 +183,6 @@ class Access:
             )
         if self._access_keys:
             return None
-        if not self.can_pin_spender:
-            return Unauthorized(
-                "This model is asked with a key of the proxy's owner, and with pin_key = never it is not known who "
-                "that is. The owner names the keys that may use it in access_keys."
-            )
         pinned = self._state.pinned
         if pinned is None:
             return Unauthorized(
@@ -219,7 +212,7 @@ class Access:
             )
         return WrongKey(
             "This proxy serves only the key that was used first since it started. Use that key, or restart the proxy "
-            "to use another one; its owner can name several in access_keys, or set pin_key to never."
+            "to use another one; its owner can name several in access_keys."
         )
 
     def record_accepted(self, caller: Caller) -> None:
@@ -235,7 +228,7 @@ class Access:
                 )
         if self._state.accept(caller.key, pin=may_pin):
             may = "is served" if self.can_pin else "may spend the owner's keys"
-            _log.info("from now on only the key %s %s, the first that DeepSeek accepted (pin_key)", caller.key, may)
+            _log.info("from now on only the key %s %s, the first that DeepSeek accepted", caller.key, may)
 
     def record_refused(self, caller: Caller) -> None:
         """DeepSeek does not know this caller's key, or the key may not spend the owner's keys."""

@@ -7,14 +7,13 @@ check the values (`config`).
 import argparse
 import contextlib
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import Setting, to_toml
-from deepseek_cursor_proxy.config.loaded_config import RETIRED, SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
@@ -35,8 +34,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
             negated = setting.flag.replace("--", "--no-", 1)
             help = f"the same as {setting.flag} off"
             group.add_argument(negated, dest=setting.key, default=default, action="store_const", const="off", help=help)
-    for name in RETIRED:
-        parser.add_argument("--" + name.replace("_", "-"), dest=name, default=default, help=argparse.SUPPRESS)
 
 
 def accept_settings(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +77,6 @@ def load(options: dict[str, Any]) -> LoadedConfig:
             )
     flags = {name: value for name, value in options.items() if name != "config"}
     loaded = LoadedConfig.load(path, os.environ, flags)
-    for warning in loaded.warnings:
-        print(f"deepseek-cursor-proxy: {safe_text(warning, 1000)}", file=sys.stderr)
     if loaded.config.models or loaded.config.subagent_model:
         # Imported late: most people have none, and the start is faster without.
         from deepseek_cursor_proxy.deepseek import model_resolver

@@ -30,7 +30,6 @@ def open_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[Reaso
             path,
             max_age_seconds=config.reasoning_cache_max_age_seconds,
             max_rows=config.reasoning_cache_max_rows,
-            max_bytes=config.reasoning_cache_max_bytes,
             durability=config.durability,
             must_open=must_open,
         )
@@ -56,7 +55,7 @@ def print_stats(options: dict[str, Any]) -> None:
     print(f"lookup keys  {stats.keys:,} (by which a turn is found again)")
     print(f"text         {stats.bytes:,} bytes")
     print(f"oldest use   {oldest}")
-    print(f"responses    {responses.responses:,} (of at most {config.response_max_rows:,}), {responses.bytes:,} bytes")
+    print(f"responses    {responses.responses:,}, {responses.bytes:,} bytes")
     totals, saved = cache.totals, format_amount(cache.totals.money, config.currency)
     print(f"cache        {cache.entries:,} answers, {cache.bytes:,} bytes")
     print(f"cache use    {totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved")

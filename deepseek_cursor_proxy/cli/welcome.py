@@ -108,8 +108,6 @@ def _upstream_lines(config: ProxyConfig) -> Iterator[str]:
     names = sorted(tables, key=lambda name: tables[name].priority)
     if groups := [" and ".join(group) for _, group in groupby(names, lambda name: tables[name].priority)]:
         yield f"Upstreams: {', then '.join(groups)}."
-    if config.https_proxy == "off":
-        return
     urls = [url for url in map(urlsplit, config.base_urls) if url.scheme == "https"]
     found = [https_proxy.for_host(url.hostname or "", url.port or 443, os.environ) for url in urls]
     for proxy in dict.fromkeys(str(proxy) for proxy in found if proxy is not None):
@@ -125,9 +123,7 @@ def access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
         if any(key.is_guessable for key in config.served_keys):
             yield f"An access key is short enough to guess: {_better_key()}."
     elif access.can_pin:
-        yield "The first key that DeepSeek accepts will be the only one served until the proxy stops (see pin_key)."
-    elif config.is_exposed:
-        yield "Anyone who finds this address can use it with a DeepSeek key: set access_keys."
+        yield "The first key that DeepSeek accepts will be the only one served until the proxy stops."
     yield from _owner_key_lines(config, access)
     if not config.served_keys and os.environ.get(HELD_KEY):
         yield f"{HELD_KEY} is not used here, because each client sends its own key; with access_keys it would be."
@@ -139,11 +135,8 @@ def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
     tables += [f"[upstreams.{name}]" for name, table in config.upstreams.items() if table.key_env]
     if tables and not config.served_keys:
         which = " and ".join(tables)
-        are, they = ("is", "it") if len(tables) == 1 else ("are", "them")
-        if access.can_pin_spender:
-            yield f"{which} {are} for the first key that DeepSeek accepts, so ask a DeepSeek model first."
-        else:
-            yield f'{which} {are} closed: name the keys that may use {they} in access_keys (pin_key is "never").'
+        are = "is" if len(tables) == 1 else "are"
+        yield f"{which} {are} for the first key that DeepSeek accepts, so ask a DeepSeek model first."
     if tables or access.held_key is not None:
         tunnel = ["the tunnel"] if config.tunnel_program else []
         *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]

@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.errors import StartupError
 # In curl's order.
 _NAMES = ("https_proxy", "HTTPS_PROXY")
 _EXEMPTION_NAMES = ("no_proxy", "NO_PROXY")
-_REMEDY = 'correct it, or set https_proxy = "off"'
+_REMEDY = "correct or unset it"
 
 
 class OutboundProxy(NamedTuple):

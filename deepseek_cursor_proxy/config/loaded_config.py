@@ -53,11 +53,6 @@ def _collect_settings() -> tuple[Setting, ...]:
 SETTINGS = _collect_settings()
 TABLES = tuple(SettingsTable(item.name, **item.metadata) for item in fields(ProxyConfig) if "entry" in item.metadata)
 DECLARATIONS: tuple[Setting | SettingsTable, ...] = (*SETTINGS, *TABLES)
-# Settings of earlier versions, with what holds now.
-RETIRED = {item.name: f"it is {to_toml(item.default)}" for item in fields(ProxyConfig) if "constant" in item.metadata}
-RETIRED["max_flash_calls"] = "it is five times max_upstream_calls"
-RETIRED["response_max_bytes"] = "reasoning_cache_max_bytes holds for responses too"
-
 
 _PLAIN_HTTP = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"
 
@@ -65,8 +60,6 @@ _PLAIN_HTTP = "would send your key in clear over the network; use https, or set 
 class LoadedConfig(NamedTuple):
     config: ProxyConfig
     origins: Mapping[str, str]
-    # Warnings about retired settings that a source still has.
-    warnings: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> "LoadedConfig":
@@ -82,9 +75,8 @@ class LoadedConfig(NamedTuple):
             from deepseek_cursor_proxy.config.named_keys import check_together
 
             check_together(config.keys, config.groups, sources.origins["keys"])
-        if config.https_proxy == "environment":
-            https_proxy.from_environment(environment)
-        return cls(config, sources.origins, tuple(sources.warnings))
+        https_proxy.from_environment(environment)
+        return cls(config, sources.origins)
 
     def shown_value(self, declared: Setting | SettingsTable) -> str:
         """A value in TOML, without anything that is or may be a key; keys themselves are digests already."""
@@ -109,19 +101,17 @@ def _check_upstreams(config: ProxyConfig, origin: str) -> None:
 
 
 class SourceValues(NamedTuple):
-    """Values and origins by field, the errors of values that cannot be used, warnings about retired settings."""
+    """Values and origins by field, and the errors of values that cannot be used."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
     faults: Sequence[StartupError]
-    warnings: Sequence[str]
 
 
 def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> SourceValues:
     """Read the file if there is one, then the environment, then flags, also past a bad value."""
     values: dict[str, Any] = {}
     faults: list[StartupError] = []
-    warnings: list[str] = []
     origins = {setting.field: "default" for setting in DECLARATIONS}
     # Older files use the field's name.
     names = {name: setting for setting in DECLARATIONS for name in (setting.field, setting.key)}
@@ -135,9 +125,6 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
         except StartupError as error:
             faults.append(error)
     for name, value, origin in _sources(files, environment, flags):
-        if name in RETIRED:
-            warnings.append(f"config: {name} is no longer a setting: {RETIRED[name]}; remove it ({origin})")
-            continue
         try:
             if name not in names:
                 near = nearest(name, names)
@@ -156,7 +143,7 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
             origins[declared.field] = origin
         except StartupError as error:
             faults.append(error)
-    return SourceValues(values, origins, faults, warnings)
+    return SourceValues(values, origins, faults)
 
 
 _KEY_TABLES = ("keys", "groups")

@@ -103,11 +103,6 @@ class ProxyConfig:
         choices=("auto", "on", "off"),
         switch=True,
     )
-    messages_thinking: str = setting(
-        "requested",
-        "who gets thinking blocks from /v1/messages: requests that send `thinking`, or all of them",
-        choices=("requested", "always"),
-    )
     collapsible_reasoning: bool = setting(True, "show it as a collapsible <details> block; off: as <think> text")
     missing_reasoning_strategy: str = setting(
         "recover",
@@ -124,11 +119,6 @@ class ProxyConfig:
         "order of the tools, for DeepSeek's prefix cache: as last sent, by name, or as the client has it",
         choices=("sticky", "sorted", "client"),
     )
-    server_tools: str = setting(
-        "pass",
-        "tools that DeepSeek runs itself, such as web search: pass them on, or leave them out",
-        choices=("pass", "drop"),
-    )
     pictures: str = setting(
         "name",
         "pictures for a model that cannot see them: send their names only, or have Flash answer that turn",
@@ -137,37 +127,11 @@ class ProxyConfig:
     request_timeout: float = _seconds(
         300.0, "seconds DeepSeek may stay silent before the request fails", group="calls to DeepSeek"
     )
-    # DeepSeek closes the connection of a call that was queued for ten minutes.
-    queue_patience: float = _seconds(
-        630.0, "seconds a call may stay in DeepSeek's queue; until then its keep-alives are not silence", at_least=0
-    )
-    # Long enough for a hiccup, short enough that the user sees no delay.
-    retry_budget: float = _seconds(
-        3.0,
-        "seconds to retry a busy or broken DeepSeek before clients get its error; 0: no retries",
-        at_least=0,
-    )
-    # More than an editor with many agents makes, and fewer than DeepSeek allows an account (500 to V4-Pro).
-    max_upstream_calls: int = _amount(
-        480, "calls to a model at once, five times as many to Flash; further ones wait for a slot"
-    )
-    # Tunnels give up on a silent answer after 100 seconds; a 429 before that says why.
-    queue_timeout: float = _seconds(30.0, "seconds a call may wait for a slot before 429 is answered", at_least=0)
-    https_proxy: str = setting(
-        "environment",
-        "whether https goes through the proxy that HTTPS_PROXY names (by CONNECT: it never sees your key)",
-        choices=("environment", "off"),
-    )
     allow_plain_http_upstream: bool = setting(
         False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
     )
-    heartbeat_interval: float = _seconds(
-        15.0, "seconds of silence after which the client gets an empty event, so that it keeps waiting", group="clients"
-    )
-    shutdown_grace: float = _seconds(5.0, "seconds running answers get to finish when the proxy stops", at_least=0)
-    # Each costs a socket, and a worker thread only while it blocks; an editor uses a handful.
-    max_connections: int = setting(
-        1024, "clients connected at the same time; further ones get 503", at_least=1, at_most=100_000
+    shutdown_grace: float = _seconds(
+        5.0, "seconds running answers get to finish when the proxy stops", at_least=0, group="clients"
     )
     # DeepSeek's own limit.
     max_request_body_bytes: int = _amount(48 * 1024 * 1024, "largest request body, unpacked")
@@ -191,11 +155,6 @@ class ProxyConfig:
         30 * 24 * 3600, "a reasoning is forgotten this many seconds after its last use", needs_restart=True
     )
     reasoning_cache_max_rows: int = _amount(100_000, "how many reasonings are kept", needs_restart=True)
-    reasoning_cache_max_bytes: int = _amount(
-        1024**3,
-        "bytes of reasoning that are kept (the longest unused go first), and of responses (the oldest go first)",
-        needs_restart=True,
-    )
     durability: str = setting(
         "normal",
         "normal: tool turns survive a killed proxy; full: all turns, also power loss, each answer waits for the disk",
@@ -230,17 +189,6 @@ class ProxyConfig:
         choices=("USD", "CNY"),
         group="usage and cost",
     )
-    usage_max_age_seconds: int = _amount(
-        90 * 24 * 3600,
-        "the figures of a request are forgotten after this many seconds; daily sums stay",
-        needs_restart=True,
-    )
-    responses_upstream: str = setting(
-        "translate",
-        "whether Responses requests are translated to DeepSeek's chat API or sent to its own /responses",
-        choices=("translate", "native"),
-        group="Responses API",
-    )
     tunnel: str | bool | None = setting(
         None,
         "open a public https address with this program; on: with the first that is installed",
@@ -256,11 +204,6 @@ class ProxyConfig:
     ngrok: bool = setting(False, "the same as --tunnel ngrok, unless tunnel is set as well", needs_restart=True)
     access_keys: tuple[AccessKey, ...] = setting(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
-    )
-    pin_key: str = setting(
-        "exposed",
-        "serve only the first key that DeepSeek accepts: when other machines can reach the proxy, always, or never",
-        choices=("exposed", "always", "never"),
     )
     public_hosts: tuple[str, ...] = setting(
         (),
@@ -291,9 +234,22 @@ class ProxyConfig:
     tokenizer: Path | None = setting(
         None, "count tokens exactly with this tokenizer.json of DeepSeek's, instead of estimating", needs_restart=True
     )
-    # Values that suit every machine. They were settings once; a line of an old file that names one is warned about.
+    # Values that suit every machine.
     # To reach DeepSeek: name, connection and certificate together.
     connect_timeout: float = constant(10.0)
+    # How long to retry a busy or broken DeepSeek: enough for a hiccup, and the user sees no delay.
+    retry_budget: float = constant(3.0)
+    # Calls to a model at once: more than an editor with many agents makes, and fewer than DeepSeek allows an account
+    # (500 to V4-Pro). A further one waits for a slot: tunnels give up on a silent answer after 100 seconds, and a 429
+    # before that says why.
+    max_upstream_calls: int = constant(480)
+    queue_timeout: float = constant(30.0)
+    # In DeepSeek's queue, where keep-alives are not silence: DeepSeek closes such a connection after ten minutes.
+    queue_patience: float = constant(630.0)
+    # Silence after which the client gets an empty event, so that it keeps waiting.
+    heartbeat_interval: float = constant(15.0)
+    # Clients at once; an editor uses a handful.
+    max_connections: int = constant(1024)
     # Clients: the head of a request, its body besides what body_rate allows, an unused connection, an unread answer.
     # A body of 48 MiB may take a quarter of an hour, one that does not come ten seconds: slower than a bad mobile link
     # is an attack. Clients rely on 15 seconds of an unused connection.
@@ -303,10 +259,6 @@ class ProxyConfig:
     body_rate: int = constant(50_000)
     idle_timeout: float = constant(20.0)
     write_timeout: float = constant(30.0)
-    # As long as OpenAI keeps them; the oldest go first.
-    response_max_age_seconds: int = constant(30 * 24 * 3600)
-    response_max_rows: int = constant(10_000)
-    usage_max_rows: int = constant(200_000)
     # Responses generated in the background at once, and those that wait: each holds two descriptors from the start.
     background_workers: int = constant(4)
     background_queue: int = constant(64)
@@ -397,10 +349,6 @@ class ProxyConfig:
             return table.max_calls
         # DeepSeek allows an account five times as many calls to Flash: 2500.
         return 5 * self.max_upstream_calls if "flash" in model else self.max_upstream_calls
-
-    def calls_setting(self, name: str) -> str | None:
-        """The setting that limits the calls to an upstream; None if the limit of the model applies."""
-        return f"max_calls of [upstreams.{name}]" if name in self.upstreams else None
 
     @property
     def served_keys(self) -> tuple[AccessKey, ...]:

@@ -35,7 +35,7 @@ class UpstreamTable:
     # 1 is asked before 2; new chats are spread over those of one priority by weight.
     priority: int = 1
     weight: int = 1
-    # How many calls to it may run at once; None: max_upstream_calls.
+    # How many calls to it may run at once; None: as many as to a model.
     max_calls: int | None = None
     # Raw fields for every request to it.
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -89,9 +89,6 @@ class Attempt:
         request = shared.found.request
         if model != request.model:
             request = request._replace(model=model)
-        # Whether the settings want the native API for every request of the client's API.
-        is_native = shared.services.config.responses_upstream == "native"
-        self._is_native = is_native and request.client_api == server_tools.RESPONSES
         # The API that the client's API, or a tool that DeepSeek runs itself, needs; not every upstream has it.
         self._wanted_api = shared.upstream_api
         self.api = self.upstream.api(self._wanted_api, request)
@@ -152,8 +149,7 @@ class Attempt:
     def _remove_server_tools(self) -> None:
         """Raises BadRequest if the request forces one."""
         self.request = server_tools.leave_out(self.request)
-        if not self._is_native:
-            self._wanted_api = CHAT
+        self._wanted_api = CHAT
         self.api = self.upstream.api(self._wanted_api, self.request)
 
     def _prepare(self, restored: PreparedRequest) -> None:
@@ -174,7 +170,7 @@ class Attempt:
     @property
     def _has_server_parts(self) -> bool:
         """Whether the request has tools that DeepSeek runs itself or, in another API than usual, their items."""
-        return bool(self.request.server_tools) or not (self._wanted_api is CHAT or self._is_native)
+        return bool(self.request.server_tools) or self._wanted_api is not CHAT
 
     def is_refusal_of_tools(self, error: ProxyError) -> bool:
         """Whether the call may have failed because of tools that DeepSeek runs itself."""

@@ -83,21 +83,10 @@ class Services:
         shared = _open_shared(config, secret, reasoning_store) if config.store else None
         max_age, forms = config.reasoning_cache_max_age_seconds, ReasoningForms(database)
         request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
-        ledger = UsageLedger(
-            database,
-            max_age_seconds=config.usage_max_age_seconds,
-            max_rows=config.usage_max_rows,
-            pruning=pruning,
-        )
+        ledger = UsageLedger(database, pruning=pruning)
         request_log.subscribe(ledger.add)
         access = Access(config, had_answer=ledger.had_answer)
-        responses = ResponseStore(
-            database,
-            max_age_seconds=config.response_max_age_seconds,
-            max_rows=config.response_max_rows,
-            max_bytes=config.reasoning_cache_max_bytes,
-            pruning=pruning,
-        )
+        responses = ResponseStore(database, pruning=pruning)
         if shared is not None:
             responses.share(shared)
         if count := responses.fail_orphans():

@@ -112,6 +112,8 @@ class ResponseStore(Table[ResponseChange]):
     kind = Kind(
         "responses",
         "response store",
+        # As long as OpenAI keeps them; the oldest go first.
+        max_age_seconds=30 * 24 * 3600,
         max_rows=10_000,
         max_bytes=1024**3,
         # Rows are large, so pruning runs often, in steps after which other threads get the lock.

@@ -21,7 +21,6 @@ _MOST_LIMITS = 64
 # Each queued call holds two descriptors; more would only take them from the calls that run.
 _MOST_WAITING = 512
 _RETRY_AFTER_SECONDS = 2
-_SETTING = "--max-upstream-calls"
 
 
 class Slot:
@@ -38,9 +37,8 @@ class Slot:
 class CallLimit:
     """The slots of one model. Called by workers; the lock protects all fields and `is_granted`."""
 
-    def __init__(self, limit: int, timeout: float, setting: str = _SETTING) -> None:
+    def __init__(self, limit: int, timeout: float) -> None:
         self._limit = limit
-        self._setting = setting
         self._timeout = timeout
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
@@ -119,8 +117,7 @@ class CallLimit:
 
     def _queue_full(self) -> QueueFull:
         return QueueFull(
-            f"{self._limit} calls to this model are running already and none ended in time. Try again in a moment, "
-            f"or raise {self._setting}.",
+            f"{self._limit} calls to this model are running already and none ended in time. Try again in a moment.",
             retry_after=_RETRY_AFTER_SECONDS,
         )
 
@@ -128,12 +125,8 @@ class CallLimit:
 class CallLimits:
     """The limit of every model. Called by workers; the lock protects `_limits`, one per model name."""
 
-    def __init__(
-        self, limit_of: Callable[[str], int], timeout: float, setting_of: Callable[[str], str | None] = lambda _: None
-    ) -> None:
+    def __init__(self, limit_of: Callable[[str], int], timeout: float) -> None:
         self._limit_of = limit_of
-        # The setting that has the limit, if it is another than most have.
-        self._setting_of = setting_of
         self._timeout = timeout
         self._lock = threading.Lock()
         self._limits: dict[str, CallLimit] = {}
@@ -143,7 +136,7 @@ class CallLimits:
         limit = self._limits.get(name)
         if limit is None:
             with self._lock:
-                new = CallLimit(self._limit_of(name), self._timeout, self._setting_of(name) or _SETTING)
+                new = CallLimit(self._limit_of(name), self._timeout)
                 if len(self._limits) >= _MOST_LIMITS:
                     # A call that already holds a dropped limit counts only there.
                     self._limits = {name: limit for name, limit in self._limits.items() if limit.is_used}

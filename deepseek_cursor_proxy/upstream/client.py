@@ -30,7 +30,7 @@ class UpstreamClient:
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
-        self.call_limits = CallLimits(config.most_calls, config.queue_timeout, config.calls_setting)
+        self.call_limits = CallLimits(config.most_calls, config.queue_timeout)
         connect = Connector(config).open
         # A pooled connection may turn out to be dead after a request was sent on it. The request is then sent again,
         # which users without a retry budget do not want.

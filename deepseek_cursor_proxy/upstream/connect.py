@@ -48,7 +48,7 @@ class Connector:
 
     def __init__(self, config: ProxyConfig, environment: Mapping[str, str] = os.environ) -> None:
         self._timeout = config.connect_timeout
-        self._environment = environment if config.https_proxy == "environment" else {}
+        self._environment = environment
         # Cached and made on demand: loading the system's certificates takes a while.
         self._tls_context = functools.cache(_tls_context)
         self._resolver = Resolver()

@@ -199,7 +199,7 @@ class UpstreamResponse:
     def _queue_error(self) -> UpstreamTimeout:
         return UpstreamTimeout(
             f"{self.destination.name} kept this call in its queue for {time.monotonic() - self._started:.0f} seconds. "
-            "Try again, or raise --queue-patience."
+            "Try again."
         )
 
     def stream(self) -> Generator[bytes | Heartbeat | Lull, None, None]:

@@ -42,7 +42,8 @@ class UsageLedger(Table[RequestRecord]):
     """`add` is called by workers, the rest by its own. `_lock` protects `_lost` and `_has_warned`."""
 
     # Pruning counts the rows, which takes milliseconds when there are many.
-    kind = Kind("usage", "usage", writes_between_prunings=1024)
+    # Daily sums stay.
+    kind = Kind("usage", "usage", max_age_seconds=90 * 24 * 3600, max_rows=200_000, writes_between_prunings=1024)
     rows: UsageRows
     waiting_type = WaitingRequests
 

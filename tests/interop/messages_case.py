@@ -29,10 +29,6 @@ class MessagesCase(RecordedCase):
     def check(self, answer: Answered) -> None:
         typed_messages.check(answer)
 
-    def proxy(self, **settings: Any) -> RunningProxy:
-        """One that tells its thinking whether or not a request says `thinking`; most of these do not."""
-        return super().proxy(**{"messages_thinking": "always", **settings})
-
     def client(self, proxy: RunningProxy, key: str = KEY, **options: Any) -> anthropic.Anthropic:
         self.recorders.append(Recorder())
         return self.connected(proxy, self.recorders[-1], **{"api_key": key, **options})
@@ -40,5 +36,17 @@ class MessagesCase(RecordedCase):
     def connected(self, proxy: RunningProxy, http: Any, **options: Any) -> anthropic.Anthropic:
         url = proxy.url.removesuffix("/v1")
         # No retries: a test wants to see the first answer.
-        client = anthropic.Anthropic(base_url=url, max_retries=0, timeout=SECONDS, http_client=http, **options)
+        client = ThinkingClient(base_url=url, max_retries=0, timeout=SECONDS, http_client=http, **options)
         return self.stack.enter_context(client)
+
+
+class ThinkingClient(anthropic.Anthropic):
+    """The client of the package, which asks for thinking unless a request says otherwise; `None` asks for nothing."""
+
+    def _prepare_options(self, options: Any) -> Any:
+        body = options.json_data
+        if options.url == "/v1/messages":
+            body.setdefault("thinking", {"type": "adaptive"})
+            if body["thinking"] is None:
+                del body["thinking"]
+        return super()._prepare_options(options)

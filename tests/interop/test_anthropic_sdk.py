@@ -172,12 +172,12 @@ class VariantTest(MessagesCase):
             self.assertEqual(message.stop_reason, "tool_use")
 
     def test_a_client_that_sent_no_thinking_reads_the_text_first(self) -> None:
-        sdk = self.client(self.proxy(messages_thinking="requested"))
+        sdk = self.client(self.proxy())
         self.fake.answer(Answer(THOUGHT, "Rain."), Answer(THOUGHT, "Rain."))
-        message = sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION)
+        message = sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=None)
         self.assertEqual([block.type for block in message.content], ["text"])
         self.assertEqual(message.content[0].text, "Rain.")
-        with sdk.messages.stream(model=MODEL, max_tokens=LIMIT, messages=QUESTION) as stream:
+        with sdk.messages.stream(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=None) as stream:
             self.assertEqual("".join(stream.text_stream), "Rain.")
             self.assertEqual([block.type for block in stream.get_final_message().content], ["text"])
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tests.soak import clients
-from tests.soak.clients import CLIENTS, IDLE_SECONDS, PROXY_FLAGS, ClientRun
+from tests.soak.clients import CLIENTS, IDLE_SECONDS, ClientRun
 from tests.support.processes import BenchmarkFailed, Server, running_deepseek, running_proxy
 
 # After the last client the proxy has this long to release threads and descriptors.
@@ -109,7 +109,7 @@ def soak(seconds: float, scale: Scale, place: Path, print_line: Callable[[str], 
     home = place / "proxy"
     with (
         running_deepseek(place / "deepseek", clients.__name__) as deepseek,
-        running_proxy(deepseek, home, *PROXY_FLAGS) as proxy,
+        running_proxy(deepseek, home) as proxy,
     ):
         tally = Tally()
         _warm_up(proxy, tally)

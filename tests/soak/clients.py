@@ -25,8 +25,6 @@ from tests.support.processes import wait_for_end_of_stdin
 _PATIENCE_SECONDS = 30.0
 # Real servers close unused connections; the proxy must notice and drop them from its pool.
 IDLE_SECONDS = 0.3
-# Flags of the proxy that make failures quick, so that many of them fit into a soak.
-PROXY_FLAGS = ("--retry-budget", "0.4")
 
 
 class ClientRunFailed(Exception):

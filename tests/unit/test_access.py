@@ -123,7 +123,7 @@ class TestCredentials(AccessTest):
                 self.access().admit(self.request(None, **headers))
 
     def test_a_different_key_in_api_key_is_refused(self) -> None:
-        for settings in ({}, {"access_keys": [OWNER, FRIEND]}, {"pin_key": "always"}):
+        for settings in ({}, {"access_keys": [OWNER, FRIEND]}, {"ngrok": True}):
             with self.assertRaises(BadRequest) as caught:
                 self.access(**settings).admit(self.request(OWNER, api_key=FRIEND))
             self.assertEqual("two_keys", caught.exception.code)
@@ -212,7 +212,7 @@ class TestListedKeys(AccessTest):
         self.assertNotIn("sk-", caught.exception.message)
 
     def test_access_keys_are_never_pinned(self) -> None:
-        access = self.access(access_keys=[OWNER, FRIEND], pin_key="always", ngrok=True)
+        access = self.access(access_keys=[OWNER, FRIEND], ngrok=True)
         self.assertFalse(access.can_pin)
         for key in (OWNER, FRIEND, OWNER):
             self.admit_and_accept(access, key)
@@ -220,7 +220,7 @@ class TestListedKeys(AccessTest):
     def test_the_held_key_is_used_with_access_keys_only(self) -> None:
         environment = {"DEEPSEEK_API_KEY": " sk-held\n"}
         self.assertEqual("sk-held", self.access(access_keys=[OWNER], environment=environment).held_key)
-        for settings in ({}, {"pin_key": "always"}, {"ngrok": True}):
+        for settings in ({}, {"ngrok": True}):
             self.assertIsNone(self.access(environment=environment, **settings).held_key)
         for value in ("", " "):
             self.assertIsNone(self.access(access_keys=[OWNER], environment={"DEEPSEEK_API_KEY": value}).held_key)
@@ -235,7 +235,7 @@ class TestListedKeys(AccessTest):
 
 
 class TestPinning(AccessTest):
-    def test_pin_key_exposed_always_and_never(self) -> None:
+    def test_a_key_is_pinned_when_other_machines_can_reach_the_proxy(self) -> None:
         for can_pin, settings in (
             (False, {}),
             (False, {"host": "localhost"}),
@@ -245,9 +245,7 @@ class TestPinning(AccessTest):
             (True, {"host": "::"}),
             (True, {"host": "192.168.1.7"}),
             (True, {"host": "127.0.0.1.example"}),
-            (True, {"pin_key": "always"}),
-            (False, {"pin_key": "never", "ngrok": True}),
-            (False, {"pin_key": "never", "host": "0.0.0.0"}),
+            (True, {"public_hosts": ["proxy.example.com"]}),
         ):
             with self.subTest(settings):
                 self.assertEqual(can_pin, self.access(**settings).can_pin)
@@ -260,7 +258,7 @@ class TestPinning(AccessTest):
         self.admit_and_accept(access, OWNER)
         for key, status in ((OWNER, 200), (FRIEND, 401), (STRANGER, 401), (OWNER, 200)):
             self.assertEqual(status, self.status(access, key))
-        with self.assertRaisesRegex(Unauthorized, "used first since it started.*restart.*access_keys.*pin_key"):
+        with self.assertRaisesRegex(Unauthorized, "used first since it started.*restart.*access_keys"):
             access.admit(self.request(FRIEND))
 
     def test_a_caller_admitted_before_another_key_was_pinned_is_refused(self) -> None:
@@ -291,7 +289,7 @@ class TestPinning(AccessTest):
         self.assertIn(f"only the key {AccessKey.of(OWNER)} is served", self.logged_line())
         self.assertNotIn(OWNER, self.logged_line())
 
-    def test_no_key_is_pinned_with_pin_key_never(self) -> None:
+    def test_no_key_is_pinned_on_loopback(self) -> None:
         access = self.access()
         for key in (OWNER, FRIEND, OWNER):
             self.admit_and_accept(access, key)
@@ -309,18 +307,12 @@ class TestPinning(AccessTest):
             access.check_spender(stranger)
 
     def test_no_key_of_the_owner_is_spent_before_one_is_pinned(self) -> None:
-        for settings, pinned in (
-            ({}, True),
-            ({"pin_key": "always"}, True),
-            ({"ngrok": True}, True),
-            ({"pin_key": "never"}, False),
-            ({"ngrok": True, "pin_key": "never"}, False),
-        ):
+        for settings in ({}, {"ngrok": True}):
             with self.subTest(settings):
                 access = self.access(passthrough=ROUTE, **settings)
                 self.assertEqual(401, self.spend_status(access, OWNER))
                 self.admit_and_accept(access, OWNER)
-                self.assertEqual(200 if pinned else 401, self.spend_status(access, OWNER))
+                self.assertEqual(200, self.spend_status(access, OWNER))
                 self.assertEqual(401, self.spend_status(access, STRANGER))
         access = self.access(passthrough=ROUTE, access_keys=[OWNER])
         self.assertEqual([200, 401], [self.spend_status(access, key) for key in (OWNER, STRANGER)])
@@ -332,7 +324,7 @@ class TestPinning(AccessTest):
         self.assertIn(f"only the key {AccessKey.of(OWNER)} may spend the owner's keys", self.logged_line())
 
     def test_a_request_under_a_foreign_host_spends_no_key_of_the_owner(self) -> None:
-        for settings in ({"access_keys": [OWNER]}, {"pin_key": "always"}, {}):
+        for settings in ({"access_keys": [OWNER]}, {"ngrok": True}, {}):
             access = self.access(passthrough=ROUTE, **settings)
             self.admit_and_accept(access, OWNER)
             for headers in FOREIGN:
@@ -351,7 +343,7 @@ class TestPinning(AccessTest):
         own.check_call(own.admit(self.request(OWNER, host="evil.example")))
 
     def test_a_request_under_a_foreign_host_pins_no_key(self) -> None:
-        access = self.access(pin_key="always")
+        access = self.access(ngrok=True)
         for headers in FOREIGN:
             access.record_accepted(access.admit(self.request(STRANGER, **headers)))
         self.log.warning.assert_called_once()

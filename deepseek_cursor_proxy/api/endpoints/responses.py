@@ -130,7 +130,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             # Streamed, so that its events can be followed while it runs; never answered by the response cache.
             chat = chat._replace(stream=True, cache=False)
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
-        is_native = config.responses_upstream == "native" or server_tools.has_any(chat)
+        is_native = server_tools.has_any(chat)
         generation = GenerationRequest(chat, body, request.body_bytes, RESPONSES if is_native else CHAT)
         return ResponsePlan(request, frame, (*inherited, *own), generation)
 

@@ -55,9 +55,7 @@ def play(config: ProxyConfig) -> Finding:
     """Play the round against the simulated DeepSeek."""
     chosen = {name: getattr(config, name) for name in _CHAT_SETTINGS}
     with SmallDeepSeek() as deepseek:
-        own = ProxyConfig(
-            upstream_base_url=deepseek.url, retry_budget=0, reasoning_content_path=_MEMORY, pin_key="never", **chosen
-        )
+        own = ProxyConfig(upstream_base_url=deepseek.url, retry_budget=0, reasoning_content_path=_MEMORY, **chosen)
         finding = _ask(own, "sk-doctor", is_live=False)
     if finding.level is Level.FAILED or config.thinking == "disabled":
         return finding

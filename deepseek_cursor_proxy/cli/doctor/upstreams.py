@@ -251,8 +251,7 @@ def _check_way(upstream: CheckedUpstream, failure: Finding | None, seconds: floa
     name, origin = upstream.name(UPSTREAM), upstream.origin
     if origin.scheme != "https":
         return good(name, f"{origin.host} reached: name and connection, without TLS, in {seconds:.2f} s")
-    is_direct = subject.config.https_proxy == "off"
-    via = None if is_direct else https_proxy.for_host(origin.host, origin.port, subject.environment)
+    via = https_proxy.for_host(origin.host, origin.port, subject.environment)
     by = f", through the proxy {via} (HTTPS_PROXY)" if via else ""
     return good(name, f"{origin.host} reached: name, connection and TLS in {seconds:.2f} s{by}")
 

@@ -79,14 +79,14 @@ def parse(
         raise bad_field("thinking.type", "enabled, adaptive or disabled")
     opener = Opener(sealer, config.max_request_body_bytes)
     chat_body = _chat_body(body, kind)
-    unseal = partial(_unseal, opener=opener, with_blocks=config.server_tools == "pass")
+    unseal = partial(_unseal, opener=opener)
     chat_body["messages"] = unseal_each(body["messages"], unseal, opener, memory)
     chat_body["model"] = model_resolver.resolve_claude(model, config)
     chat = chat_request.parse(chat_body, config, memory, MESSAGES)
     chat = chat._replace(requested_model=model, messages=_sort_results(chat.messages))
     return MessageRequest(
         chat,
-        has_thinking=kind in ("enabled", "adaptive") or (kind is None and config.messages_thinking == "always"),
+        has_thinking=kind in ("enabled", "adaptive"),
         omits_thinking=thinking.get("display") == "omitted",
         stops=tuple(_stops(body)),
     )
@@ -182,7 +182,7 @@ def _in_order(results: list[Message], positions: Mapping[str | None, int]) -> li
     return sorted(results, key=lambda result: positions[result.tool_call_id])
 
 
-def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
+def _unseal(message: Any, opener: Opener) -> Any:
     """A message without `cache_control`, with the thinking that its signatures of ours hold, and its texts as one.
 
     With blocks of tools that DeepSeek ran itself, all of them stay in their places.
@@ -193,7 +193,7 @@ def _unseal(message: Any, opener: Opener, *, with_blocks: bool) -> Any:
     if not isinstance(blocks, list):
         return message
     opened = {at: text for at, block in enumerate(blocks) if (text := _open_signature(block, opener)) is not None}
-    if with_blocks and has_server_blocks(blocks):
+    if has_server_blocks(blocks):
         if not opened:
             return message
         unsealed = [_thinking(opened[at]) if at in opened else block for at, block in enumerate(blocks)]

@@ -49,8 +49,7 @@ def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: 
     has_beta = _has_beta(config)
     source = _find_history(body, memory)
     declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
-    server_api = api if config.server_tools == "pass" else None
-    tool_set = tools.read(body, declared, keep_strict=has_beta, server_api=server_api)
+    tool_set = tools.read(body, declared, keep_strict=has_beta, server_api=api)
     messages, history_dropped = _read_history(body, source, tool_set, memory, has_beta=has_beta)
     dropped = {*tool_set.dropped, *history_dropped}
     target = _model_for(messages, model.model, config)

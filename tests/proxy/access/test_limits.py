@@ -38,7 +38,6 @@ class Way(NamedTuple):
     name: str
     api: str
     fields: Mapping[str, Any] = MappingProxyType({})
-    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 WAYS = (
@@ -47,7 +46,6 @@ WAYS = (
     Way("several choices", "chat", {"n": 2}),
     Way("several choices, streamed", "chat", {"n": 2, "stream": True}),
     Way("background", "responses", {"background": True}),
-    Way("native", "responses", {}, {"responses_upstream": "native"}),
     Way("passthrough", "chat", {"model": PASSED}),
     Way("passthrough, streamed", "chat", {"model": PASSED, "stream": True}),
 )
@@ -68,8 +66,8 @@ class LimitsTestCase(SocketTestCase):
         limiter._now = lambda: NOW
         return proxy
 
-    def ann(self, way: Way | None = None, **fields: Any) -> RunningProxy:
-        return self.limited(keys={"ann": {"key": ANN, **fields}}, **(way.settings if way is not None else {}))
+    def ann(self, **fields: Any) -> RunningProxy:
+        return self.limited(keys={"ann": {"key": ANN, **fields}})
 
     def ask(self, proxy: RunningProxy, way: Way = WAYS[0], key: str = ANN, **fields: Any) -> RawReply:
         data = request_bytes(body(way.api, **{**way.fields, **fields}), path=PATHS[way.api], key=key)
@@ -111,7 +109,7 @@ class TestRates(LimitsTestCase):
     def test_each_way_to_ask_is_one_request_and_is_refused_before_any_call(self) -> None:
         for way in WAYS:
             with self.subTest(way.name):
-                proxy = self.ann(way, requests_per_minute=1, tokens_per_minute=10**6)
+                proxy = self.ann(requests_per_minute=1, tokens_per_minute=10**6)
                 self.assertEqual(200, self.ask(proxy, way).status)
                 # A background response goes on.
                 wait_until(lambda proxy=proxy: self.used(proxy, "requests_per_minute") == Used(1))  # type: ignore[misc]
@@ -156,7 +154,7 @@ class TestBudgets(LimitsTestCase):
     def test_a_budget_that_is_used_up_has_the_error_of_each_api(self) -> None:
         for way in WAYS:
             with self.subTest(way.name):
-                proxy = self.ann(way, usd_per_day=0.000001)
+                proxy = self.ann(usd_per_day=0.000001)
                 self.assertEqual(200, self.ask(proxy, way).status)
                 wait_until(lambda proxy=proxy: self.used(proxy, "usd_per_day").spent > 0)  # type: ignore[misc]
                 before = self.calls()
@@ -228,7 +226,7 @@ class TestConcurrency(LimitsTestCase):
             if way.name == "background":
                 continue
             with self.subTest(way.name):
-                proxy = self.ann(way, concurrent=1)
+                proxy = self.ann(concurrent=1)
                 self.assertEqual([200] * 5, [self.ask(proxy, way).status for _ in range(5)])
 
     def test_the_next_turn_may_follow_the_last_event_of_another_upstream(self) -> None:
@@ -243,7 +241,7 @@ class TestConcurrency(LimitsTestCase):
     def test_a_second_request_at_once_is_refused_until_the_client_leaves_the_first(self) -> None:
         for way in self.streamed():
             with self.subTest(way.name):
-                proxy = self.ann(way, concurrent=1, usd_per_day=1)
+                proxy = self.ann(concurrent=1, usd_per_day=1)
                 self.fake.answer(Answer(content="x" * 400, piece=100, stall_after=3))
                 data = request_bytes(body(way.api, **way.fields), path=PATHS[way.api], key=ANN)
                 with self.connect(proxy, data) as sock:

@@ -156,7 +156,7 @@ def _run(*arguments: str) -> Remains:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DEEPSEEK")}
         environment |= {"HOME": str(home), "USERPROFILE": str(home), "PYTHONIOENCODING": "utf-8"}
         environment |= {"PYTHONPATH": str(ROOT)}
-        flags = ("--port", "0", "--base-url", fake.url, "--retry-budget", "0", "--trace-dir", str(home / "traces"))
+        flags = ("--port", "0", "--base-url", fake.url, "--trace-dir", str(home / "traces"))
         with contextlib.closing(Process((*flags, *arguments), environment, errors)) as process:
             welcome = process.read_until("Stop with Ctrl-C.\n")
             stranger = _Stranger(address(welcome))

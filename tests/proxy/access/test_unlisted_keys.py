@@ -19,8 +19,6 @@ PATHS = ("/v1/chat/completions", "/chat/completions", "/openai/deployments/deeps
 PLAIN: dict[str, Any] = {}
 LISTED: dict[str, Any] = {"access_keys": [OWNER]}
 EXPOSED: dict[str, Any] = {"ngrok": True}
-NEVER_PINNED: dict[str, Any] = {"ngrok": True, "pin_key": "never"}
-ALWAYS_PINNED: dict[str, Any] = {"pin_key": "always"}
 # What a tunnel, a browser or a liar may add. None of it opens anything.
 ABOUT_THE_SOURCE = (
     "X-Forwarded-For: 127.0.0.1",
@@ -86,7 +84,7 @@ class TestAccessKeys(AccessTestCase):
             self.assertEqual((400, "two_keys"), (status, error["code"]))
 
     def test_only_health_and_the_model_list_answer_without_a_key(self) -> None:
-        for settings in (PLAIN, LISTED, ALWAYS_PINNED):
+        for settings in (PLAIN, LISTED, EXPOSED):
             proxy = self.proxy(**settings)
             for method, path, expected in (
                 ("GET", "/healthz", 200),
@@ -176,7 +174,7 @@ class TestPinning(AccessTestCase):
             return Answer(content="So be it.")
 
         fake = self.enterContext(FakeDeepSeek(responder=answer))
-        proxy = self.proxy(pin_key="always", upstream_base_url=fake.url)
+        proxy = self.proxy(ngrok=True, upstream_base_url=fake.url)
         sockets = {key: self.connect(proxy) for key in (OWNER, STRANGER)}
         for key, sock in sockets.items():
             sock.sendall(request_bytes(BODY, key=key))
@@ -196,9 +194,8 @@ class TestPinning(AccessTestCase):
         self.assertEqual([OWNER], self.keys_upstream())
 
     def test_on_loopback_every_key_is_served(self) -> None:
-        for settings in (PLAIN, NEVER_PINNED):
-            proxy = self.proxy(**settings)
-            self.assertEqual([200, 200, 200], [self.status(proxy, key) for key in (OWNER, STRANGER, OWNER)])
+        statuses = [self.status(self.running, key) for key in (OWNER, STRANGER, OWNER)]
+        self.assertEqual([200, 200, 200], statuses)
 
     def test_a_crowd_of_first_requests_with_one_key_is_served(self) -> None:
         proxy = self.proxy(ngrok=True)
@@ -223,9 +220,9 @@ class TestHeldKey(AccessTestCase):
             self.assertNotIn(STRANGER.encode(), everything)
 
     def test_the_held_key_is_not_used_without_access_keys(self) -> None:
-        for settings in (PLAIN, ALWAYS_PINNED, EXPOSED):
+        for settings in (PLAIN, EXPOSED):
             self.assertEqual(200, self.status(self.proxy(**settings)))
-        self.assertEqual([OWNER] * 3, self.keys_upstream())
+        self.assertEqual([OWNER] * 2, self.keys_upstream())
 
     def test_two_access_keys_share_no_reasoning(self) -> None:
         proxy = self.proxy(access_keys=[OWNER, STRANGER], display_reasoning=False)
@@ -322,14 +319,6 @@ class TestPassthrough(RouteTestCase):
         self.assertEqual(200, self.status(proxy, STRANGER))
         self.assertEqual(1, len(self.other.seen))
 
-    def test_routes_need_access_keys_where_pinning_is_off(self) -> None:
-        proxy = self.proxy(passthrough=self.routes, **NEVER_PINNED)
-        self.assertEqual(200, self.status(proxy, OWNER))
-        status, message = self.passed(proxy, OWNER)
-        self.assertEqual(401, status)
-        self.assertIn("in access_keys", message)
-        self.assertEqual([], self.other.seen)
-
 
 class TestForeignNames(RouteTestCase):
     """A web page reaches this machine under its own name (DNS rebinding); a key of the owner is not for it."""
@@ -387,7 +376,7 @@ class TestForeignNames(RouteTestCase):
         self.assertEqual((200, [HELD]), (status, self.keys_upstream()))
 
     def test_a_foreign_host_name_serves_callers_with_their_own_key_and_pins_none(self) -> None:
-        proxy = self.proxy(pin_key="always", passthrough=self.routes)
+        proxy = self.proxy(ngrok=True, passthrough=self.routes)
         with self.assertLogs("deepseek_cursor_proxy.access", "WARNING") as logged:
             for path, body in self.ENDPOINTS[::2]:
                 for name in self.FOREIGN:

@@ -216,13 +216,6 @@ class TestWhatNoEndpointRuns(ServerToolTestCase):
                 self.assertEqual((400, "tool_choice"), (reply.status, reply.value["error"]["param"]))
         self.assertEqual([], self.fake.seen)
 
-    def test_drop_leaves_out_every_one(self) -> None:
-        proxy = self.proxy(server_tools="drop")
-        self.chat(proxy, QUESTION, tools=[*TOOLS, SEARCH])
-        self.assertEqual(len(TOOLS), len(self.sent()["tools"]))
-        body = {"model": FLASH, "messages": [QUESTION], "tools": [SEARCH], "tool_choice": {"type": SEARCH["type"]}}
-        self.assertEqual(400, self.round_trip(proxy, body).status)
-
 
 class TestOtherUpstreams(ServerToolTestCase):
     def test_a_host_that_is_not_deepseek_gets_none(self) -> None:

@@ -72,16 +72,15 @@ class TestToolNames(MessagesTestCase):
         return ClientAnswer(found, [answer, {"role": "user", "content": results}] if calls else [answer])
 
     def test_calls_go_both_ways_under_their_names_and_keep_their_reasoning(self) -> None:
-        native = self.proxy(responses_upstream="native")
-        apis = ((self.chat, self.running), (self.responses, self.running), (self.responses, native))
-        for api, proxy in (*apis, (self.messages, self.running)):
+        proxy = self.running
+        for api in (self.chat, self.responses, self.messages):
             for stream in (True, False):
-                with self.subTest(api.__name__, stream=stream, native=proxy is native):
+                with self.subTest(api.__name__, stream=stream):
                     self.fake.forget()
                     self.fake.answer(
                         Answer("I must look.", "Let me see.", CALLS, piece=3), Answer("I saw it.", "It is 42.")
                     )
-                    history = [{"role": "user", "content": f"{api.__name__} {stream} {proxy is native}"}]
+                    history = [{"role": "user", "content": f"{api.__name__} {stream}"}]
                     answer = api(proxy, history, stream)
                     self.assertEqual([(READ, {"path": "a.py"}), (LONG, {})], answer.calls)
                     history += answer.history
@@ -119,28 +118,26 @@ class TestToolNames(MessagesTestCase):
         custom = {"type": "custom", "name": "patch.v2"}
         inner = {"type": "function", "name": "spawn now", "parameters": True}
         tools = [custom, {"type": "namespace", "name": "agents", "tools": [inner]}]
-        for upstream in ("chat", "native"):
-            proxy = self.proxy(responses_upstream=upstream)
-            for stream in (True, False):
-                with self.subTest(upstream, stream=stream):
-                    body = {"input": [{"role": "user", "content": "q"}], "tools": tools, "stream": stream}
-                    self.send(proxy, body, path="/v1/responses")
-                    names = {tool["function"]["name"] for tool in self.fake.accepted[-1]["tools"]}
-                    [other] = names - {sent_name("patch.v2")}
-                    calls = (Call("a", sent_name("patch.v2"), '{"input": "+ 1\\n"}'), Call("b", other, "{}"))
-                    self.fake.answer(Answer("Hm.", calls=calls, piece=2))
-                    reply = self.send(proxy, body, path="/v1/responses")
-                    output = (events(reply.body)[-1]["response"] if stream else reply.value)["output"][1:]
-                    self.assertEqual(["custom_tool_call", "function_call"], [item["type"] for item in output])
-                    self.assertEqual(("patch.v2", "+ 1\n"), (output[0]["name"], output[0]["input"]))
-                    self.assertEqual(("spawn now", "agents"), (output[1]["name"], output[1]["namespace"]))
-                    results = [
-                        {"type": "custom_tool_call_output", "call_id": "a", "output": "1"},
-                        {"type": "function_call_output", "call_id": "b", "output": "2"},
-                    ]
-                    body["input"] = [{"role": "user", "content": "q"}, *output, *results]
-                    self.send(proxy, body, path="/v1/responses")
-                    self.assert_upstream_saw("Hm.")
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                body = {"input": [{"role": "user", "content": "q"}], "tools": tools, "stream": stream}
+                self.send(self.running, body, path="/v1/responses")
+                names = {tool["function"]["name"] for tool in self.fake.accepted[-1]["tools"]}
+                [other] = names - {sent_name("patch.v2")}
+                calls = (Call("a", sent_name("patch.v2"), '{"input": "+ 1\\n"}'), Call("b", other, "{}"))
+                self.fake.answer(Answer("Hm.", calls=calls, piece=2))
+                reply = self.send(self.running, body, path="/v1/responses")
+                output = (events(reply.body)[-1]["response"] if stream else reply.value)["output"][1:]
+                self.assertEqual(["custom_tool_call", "function_call"], [item["type"] for item in output])
+                self.assertEqual(("patch.v2", "+ 1\n"), (output[0]["name"], output[0]["input"]))
+                self.assertEqual(("spawn now", "agents"), (output[1]["name"], output[1]["namespace"]))
+                results = [
+                    {"type": "custom_tool_call_output", "call_id": "a", "output": "1"},
+                    {"type": "function_call_output", "call_id": "b", "output": "2"},
+                ]
+                body["input"] = [{"role": "user", "content": "q"}, *output, *results]
+                self.send(self.running, body, path="/v1/responses")
+                self.assert_upstream_saw("Hm.")
         self.assertEqual([], self.fake.refused)
 
 
@@ -148,14 +145,11 @@ class TestToolSchemas(MessagesTestCase):
     def test_the_tool_without_a_type_that_the_codex_app_sends_is_accepted(self) -> None:
         inner = {"type": "function", "name": "automation_update", "strict": False, "parameters": AUTOMATION}
         tools = [{"type": "namespace", "name": "codex_app", "description": "The app.", "tools": [inner]}]
-        for upstream in ("chat", "native"):
-            reply = self.send(
-                self.proxy(responses_upstream=upstream), {"input": "q", "tools": tools}, path="/v1/responses"
-            )
-            self.assertEqual(200, reply.status, reply.body)
-            [tool] = self.fake.accepted[-1]["tools"]
-            self.assertEqual("codex_app__automation_update", tool["function"]["name"])
-            self.assertEqual({**AUTOMATION, **EMPTY}, tool["function"]["parameters"])
+        reply = self.send(self.running, {"input": "q", "tools": tools}, path="/v1/responses")
+        self.assertEqual(200, reply.status, reply.body)
+        [tool] = self.fake.accepted[-1]["tools"]
+        self.assertEqual("codex_app__automation_update", tool["function"]["name"])
+        self.assertEqual({**AUTOMATION, **EMPTY}, tool["function"]["parameters"])
 
     def test_true_false_null_and_nothing_are_no_parameters(self) -> None:
         for schema in (True, False, None, {}):

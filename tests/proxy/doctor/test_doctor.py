@@ -413,7 +413,7 @@ class BrokenTest(DoctorCase):
         self.write_settings("reasoning_efort = 'high'\n")
 
     def bad_value(self) -> None:
-        self.write_settings("queue_timeout = 'soon'\nfuture_setting = 1\n")
+        self.write_settings("shutdown_grace = 'soon'\nfuture_setting = 1\n")
 
     def damaged_settings(self) -> None:
         self.write_settings("port = = 9\n")
@@ -550,7 +550,7 @@ BROKEN = [
         'did you mean "reasoning_effort"',
     ),
     Broken(
-        "bad value", T.bad_value, "settings", "failed", 'queue_timeout = "soon" is not a number', "correct or remove"
+        "bad value", T.bad_value, "settings", "failed", 'shutdown_grace = "soon" is not a number', "correct or remove"
     ),
     Broken("damaged settings", T.damaged_settings, "settings", "failed", "is not valid TOML", "correct or remove it"),
     Broken("key in clear", T.plain_http, "settings", "failed", "would send your key in clear", "use https"),
@@ -605,7 +605,7 @@ del T
 class SettingsTest(DoctorCase):
     def test_all_mistakes_are_named_and_no_key_is_sent_until_they_are_gone(self) -> None:
         self.skip_round()
-        self.write_settings("queue_timeout = 'soon'\nfuture_setting = 1\nmax_connections = 0\n")
+        self.write_settings("shutdown_grace = 'soon'\nfuture_setting = 1\nreasoning_cache_max_rows = 0\n")
         upstream = self.enterContext(RawUpstream(lambda _: NOT_FOUND))
         self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", upstream.url)
         ran = self.doctor("--json", "--request-timeout", "never")

@@ -87,7 +87,6 @@ class StartTest(ServeTest):
     def test_the_start_names_the_https_proxy(self) -> None:
         for settings, is_named in (
             ({}, True),
-            ({"https_proxy": "off"}, False),
             ({"upstream_base_url": "http://127.0.0.1:1"}, False),
             ({"upstream_base_url": "https://exempt.test"}, False),
         ):
@@ -154,8 +153,8 @@ class StartTest(ServeTest):
 
 
 ROUTE = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
-ONLY, PINNED, ANYBODY = "Only the keys named in", "The first key that DeepSeek", "Anyone who finds this address"
-SPENT, CLOSED = "[passthrough] is for the first key that DeepSeek accepts", "[passthrough] is closed: name the keys"
+ONLY, PINNED = "Only the keys named in", "The first key that DeepSeek"
+SPENT = "[passthrough] is for the first key that DeepSeek accepts"
 NAMES, SHORT = "add other names to public_hosts", "short enough to guess"
 HELD, UNUSED = "DeepSeek is called with the key in DEEPSEEK_API_KEY", "DEEPSEEK_API_KEY is not used here, because"
 OURS = "sk-a-key-that-nobody-guesses"
@@ -171,22 +170,18 @@ class ServedCallersTest(unittest.TestCase):
             return welcome_text(config, Path("x"), Addresses(1, public_url), Access(config))
 
     def test_the_start_names_exactly_who_is_served(self) -> None:
-        sentences = (ONLY, PINNED, ANYBODY, SPENT, CLOSED, NAMES, SHORT, HELD, UNUSED)
+        sentences = (ONLY, PINNED, SPENT, NAMES, SHORT, HELD, UNUSED)
         for settings, held_key, expected in (
             ({}, "", ()),
             ({"passthrough": ROUTE}, "", (SPENT, NAMES)),
-            ({"passthrough": ROUTE, "pin_key": "never"}, "", (CLOSED, NAMES)),
             ({"public_hosts": ["a.example"]}, "", (PINNED,)),
-            ({"host": "::1", "pin_key": "never"}, "", ()),
+            ({"host": "::1"}, "", ()),
             ({"ngrok": True}, "", (PINNED,)),
             *(({"tunnel": name}, "", (PINNED,)) for name in ("on", "cloudflared", "tailscale", "ssh", "ssh:home")),
             ({"tunnel": "off", "ngrok": True}, "", ()),
             ({"host": "0.0.0.0", "passthrough": ROUTE}, "", (PINNED, SPENT, NAMES)),
-            ({"pin_key": "always"}, "", (PINNED,)),
-            ({"ngrok": True, "pin_key": "never"}, "", (ANYBODY,)),
-            ({"host": "192.168.1.7", "pin_key": "never", "passthrough": ROUTE}, "", (ANYBODY, CLOSED, NAMES)),
             ({"ngrok": True, "passthrough": ROUTE, "access_keys": [OURS]}, "", (ONLY, NAMES)),
-            ({"access_keys": [OURS, "short"], "pin_key": "always"}, "", (ONLY, SHORT)),
+            ({"access_keys": [OURS, "short"]}, "", (ONLY, SHORT)),
             ({"access_keys": [OURS]}, "sk-held", (ONLY, NAMES, HELD)),
             ({}, "sk-held", (UNUSED,)),
             ({"ngrok": True}, "sk-held", (PINNED, UNUSED)),
@@ -204,8 +199,6 @@ class ServedCallersTest(unittest.TestCase):
         self.assertIn("Upstreams: main and twin, then spare, then last.", said)
         self.assertIn("[upstreams.last] and [upstreams.spare] are for the first key that DeepSeek accepts", said)
         self.assertIn(NAMES, said)
-        closed = self.said(upstreams={"main": own, "spare": other}, passthrough=ROUTE, pin_key="never")
-        self.assertIn("[passthrough] and [upstreams.spare] are closed: name the keys that may use them", closed)
         self.assertNotIn("Upstreams", self.said())
 
     def test_the_start_lists_the_host_names_that_may_use_keys(self) -> None:

@@ -23,8 +23,6 @@ QUESTION = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content":
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 # Every deadline of the proxy, so long that a busy machine meets it until the stop; and how long it is stopped.
 DEADLINE, STOPPED = 2.5, 3.0
-TIMEOUTS = ("request", "header", "body", "idle", "write", "connect")
-FLAGS = [part for name in TIMEOUTS for part in (f"--{name}-timeout", str(DEADLINE))]
 PLAIN_HEAD = head("Content-Type: application/json", "Transfer-Encoding: chunked")
 PATIENCE = 30.0
 
@@ -38,7 +36,7 @@ class TestStoppedProcess(unittest.TestCase):
             RawUpstream(lambda request: ScriptedReply(self.answer(json.loads(request.partition(b"\r\n\r\n")[2]))))
         )
         home = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        flags = [*FLAGS, "--heartbeat-interval", "0.3", "--no-display-reasoning"]
+        flags = ["--request-timeout", str(DEADLINE), "--no-display-reasoning"]
         self.server = self.enterContext(processes.running_proxy(processes.Server(self.upstream.url, 0), home, *flags))
         self.addCleanup(os.kill, self.server.pid, signal.SIGCONT)
         self.address = ("127.0.0.1", int(self.server.url.rpartition(":")[2]))

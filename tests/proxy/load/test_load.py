@@ -263,7 +263,7 @@ class TestMemory(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
         upstream = processes.Server(self.fake.url, 0)
-        self.server = self.enterContext(processes.running_proxy(upstream, self.folder, "--retry-budget", "0"))
+        self.server = self.enterContext(processes.running_proxy(upstream, self.folder))
         if self.server.peak_megabytes() is None:
             self.skipTest("this system does not tell how much memory a process had")
         self.ask(request_bytes(BODY))

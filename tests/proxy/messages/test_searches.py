@@ -272,13 +272,6 @@ class TestChoice(SearchTestCase):
             self.complete(self.proxy(), tools=tools)
         self.assertEqual([CHAT] * 3, self.paths())
 
-    def test_with_drop_no_search_reaches_deepseek(self) -> None:
-        proxy = self.proxy(server_tools="drop")
-        said = {"role": "assistant", "content": [USE, RESULT, {"type": "text", "text": "Found."}]}
-        self.search(proxy, user("q"), said, user("go on"), tools=[*TOOLS, SEARCH])
-        self.assertEqual([CHAT], self.paths())
-        self.assertIn("https://a", self.sent()[1]["content"])
-
     def test_the_path_follows_the_host_whatever_the_base_url_ends_in(self) -> None:
         for end in ("", "/", "/v1", "/v1/", "/beta"):
             self.search(self.proxy(upstream_base_url=self.fake.url + end))

@@ -288,7 +288,7 @@ class TestMisses(CacheTestCase):
             self.assertEqual([state] * len(cases), self.states(*replies))
 
     def test_keys_share_nothing(self) -> None:
-        keys = {"access_keys": ["sk-one", "sk-two"], "pin_key": "never"}
+        keys = {"access_keys": ["sk-one", "sk-two"]}
         for name, settings in (("own keys", {}), ("the key of the owner", keys)):
             environment = {"DEEPSEEK_API_KEY": "sk-held-by-the-proxy-0001"} if settings else {}
             with self.subTest(name), mock.patch.dict(os.environ, environment):
@@ -369,7 +369,7 @@ class TestMisses(CacheTestCase):
         first = self.cache_proxy(ReasoningStore(path))
         self.ask(first, "chat", key="sk-old")
         first.close()
-        proxy = self.cache_proxy(ReasoningStore(path), pin_key="always")
+        proxy = self.cache_proxy(ReasoningStore(path), ngrok=True)
         self.assertEqual("hit", self.ask(proxy, "chat", key="sk-old").headers["x-cache"])
         # The first key that DeepSeek accepts is the one that is served, not the first that had a hit.
         self.assertEqual("miss", self.ask(proxy, "chat", key="sk-new").headers["x-cache"])

@@ -22,11 +22,6 @@ class TestApis(CacheTestCase):
         self.assertIn("A thought", said[0].reasoning)
         self.assertEqual("The answer.", said[0].text)
 
-    def test_deepseeks_own_responses_api(self) -> None:
-        self.fake.answer(ANSWER)
-        self.assert_hits(self.cache_proxy(responses_upstream="native"), "responses")
-        self.assertEqual(["/responses"], [seen.path for seen in self.fake.seen])
-
     def test_every_host(self) -> None:
         for host in DIALECTS:
             for api in APIS:

@@ -1,4 +1,4 @@
-"""Responses by DeepSeek's own Responses API: everything is as by chat completions."""
+"""Responses by DeepSeek's own Responses API, which a search needs: all else is as by chat completions."""
 
 import json
 from typing import Any
@@ -12,7 +12,10 @@ from tests.support.raw_streams import EVENT_STREAM
 from tests.support.responses_client import ResponsesTestCase
 
 CALL = Call("call_1", "read_file", '{"path": "a.py"}')
-TOOLS = [{"type": "function", "name": "read_file", "parameters": {"type": "object", "properties": {}}}]
+TOOLS = [
+    {"type": "function", "name": "read_file", "parameters": {"type": "object", "properties": {}}},
+    {"type": "web_search"},
+]
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Patches."}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "42"}
 REFUSAL = Failure(400, MISSING_REASONING_TEXT, "invalid_request_error", "invalid_request_error")
@@ -23,9 +26,6 @@ def user(text: str) -> dict[str, Any]:
 
 
 class NativeCase(ResponsesTestCase):
-    def native(self, *store: ReasoningStore, **settings: Any) -> RunningProxy:
-        return self.proxy(*store, responses_upstream="native", **settings)
-
     def ask(self, proxy: RunningProxy, asked: Any, **fields: Any) -> dict[str, Any]:
         """The response object to an input, whichever way it comes."""
         reply = self.create(proxy, asked, **{"model": "deepseek-v4-pro", "tools": TOOLS, "stream": False, **fields})
@@ -61,7 +61,7 @@ class TestToolLoops(NativeCase):
             with self.subTest(stream=stream):
                 self.fake.forget()
                 self.script()
-                proxy = self.native()
+                proxy = self.proxy()
                 first = self.ask(proxy, "What is it?", stream=stream)
                 self.assertEqual(["reasoning", "message", "function_call"], [item["type"] for item in first["output"]])
                 self.assertTrue(first["id"].startswith("resp_"))
@@ -80,7 +80,7 @@ class TestToolLoops(NativeCase):
             with self.subTest(stream=stream):
                 self.fake.forget()
                 self.script()
-                proxy = self.native()
+                proxy = self.proxy()
                 history: list[Any] = [user("What is it?")]
                 for more in (OUTPUT, user("Thanks.")):
                     found = self.ask(proxy, history, stream=stream, store=False)
@@ -91,7 +91,7 @@ class TestToolLoops(NativeCase):
 
     def test_chats_and_native_responses_share_stored_reasoning(self) -> None:
         self.script()
-        proxy = self.native(display_reasoning=False)
+        proxy = self.proxy(display_reasoning=False)
         said = self.chat(proxy, [user("What is it?")])
         call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": CALL.arguments}
         words = {"role": "assistant", "content": said["content"]}
@@ -107,12 +107,12 @@ class TestToolLoops(NativeCase):
 
     def test_a_custom_tool_is_a_function_for_deepseek_and_free_text_for_the_client(self) -> None:
         self.fake.answer(Answer(reasoning="Patch.", calls=(Call("call_1", "apply_patch", '{"input": "a\\nb"}'),)))
-        proxy = self.native()
-        found = self.ask(proxy, "Patch it.", tools=[PATCH], stream=True)
+        proxy = self.proxy()
+        found = self.ask(proxy, "Patch it.", tools=[PATCH, TOOLS[1]], stream=True)
         self.assertEqual(("custom_tool_call", "a\nb"), (found["output"][1]["type"], found["output"][1]["input"]))
         told = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}
-        self.ask(proxy, [told], tools=[PATCH], previous_response_id=found["id"])
-        self.assertEqual(["function"], [tool["type"] for tool in self.sent()["tools"]])
+        self.ask(proxy, [told], tools=[PATCH, TOOLS[1]], previous_response_id=found["id"])
+        self.assertEqual(["function", "web_search"], [tool["type"] for tool in self.sent()["tools"]])
         self.assert_native()
         self.assert_upstream_saw("Patch.")
 
@@ -124,7 +124,7 @@ class TestRequests(NativeCase):
         self.fake.answer(Answer(reasoning="Hm.", content='{"a": "b"}'))
         fields = {"text": {"format": form}, "max_output_tokens": 100, "user": "me", "metadata": {"a": "b"}}
         fields |= {"reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}
-        found = self.ask(self.native(), "hi", instructions="Be brief.", **fields)
+        found = self.ask(self.proxy(), "hi", instructions="Be brief.", **fields)
         self.assertEqual('{"a": "b"}', found["output_text"])
         self.assertIn("encrypted_content", found["output"][0])
         sent = self.sent()
@@ -133,25 +133,25 @@ class TestRequests(NativeCase):
         self.assertEqual(["system", "user"], [item["role"] for item in sent["input"]])
         self.assertEqual(("me", 100), (sent["user"], sent["max_output_tokens"]))
 
-    def test_without_the_setting_a_response_is_made_by_chat_completions(self) -> None:
-        self.ask(self.proxy(), "hi")
+    def test_without_a_search_a_response_is_made_by_chat_completions(self) -> None:
+        self.ask(self.proxy(), "hi", tools=TOOLS[:1])
         self.assertEqual(["/chat/completions"], [seen.path for seen in self.fake.seen])
 
     def test_native_usage_has_all_its_fields(self) -> None:
         for stream in (False, True):
-            usage = self.ask(self.native(), "hi", stream=stream)["usage"]
+            usage = self.ask(self.proxy(), "hi", stream=stream)["usage"]
             self.assertGreater(min(usage["input_tokens"], usage["output_tokens_details"]["reasoning_tokens"]), 0)
             self.assertEqual(usage["total_tokens"], usage["input_tokens"] + usage["output_tokens"])
 
     def test_a_trace_has_the_native_request(self) -> None:
-        self.ask(self.native(trace_dir=self.folder), "hi")
+        self.ask(self.proxy(trace_dir=self.folder), "hi")
         (path,) = self.folder.iterdir()
         self.assertEqual(self.sent(), json.loads(path.read_text(encoding="utf-8"))["upstream_request"])
 
 
 class TestEnds(NativeCase):
     def test_native_answers_that_end_early_are_incomplete_or_failed(self) -> None:
-        proxy = self.native()
+        proxy = self.proxy()
         for finish, status, reason in (
             ("length", "incomplete", "max_output_tokens"),
             ("content_filter", "incomplete", "content_filter"),
@@ -167,19 +167,19 @@ class TestEnds(NativeCase):
     def test_a_native_stream_that_breaks_is_a_failed_response(self) -> None:
         for cut_after in (4, 6, 20):
             self.fake.answer(Answer(reasoning="A long thought. " * 9, content="An answer.", cut_after=cut_after))
-            found = self.ask(self.native(), "hi", stream=True)
+            found = self.ask(self.proxy(), "hi", stream=True)
             self.assertEqual("failed", found["status"])
             self.assertIn("cut off", found["error"]["message"])
 
     def test_a_native_stream_without_its_last_event_is_a_failed_response(self) -> None:
         begun = b'data: {"type":"response.output_text.delta","output_index":0,"delta":"Hel"}\n\n'
         self.fake.answer(Raw(EVENT_STREAM + begun))
-        found = self.ask(self.native(), "hi", stream=True)
+        found = self.ask(self.proxy(), "hi", stream=True)
         self.assertEqual(("failed", "Hel"), (found["status"], found["output_text"]))
         self.assertIn("without finishing", found["error"]["message"])
 
     def test_the_reasoning_before_a_broken_native_stream_is_stored(self) -> None:
-        proxy = self.native()
+        proxy = self.proxy()
         self.fake.answer(Answer(reasoning="A thought.", content="An answer.", piece=99, cut_after=11))
         found = self.ask(proxy, "hi", stream=True)
         self.assertEqual(("failed", "An answer."), (found["status"], found["output_text"]))
@@ -190,19 +190,19 @@ class TestEnds(NativeCase):
     def test_a_busy_native_call_is_retried(self) -> None:
         for stream in (False, True):
             self.fake.answer(Failure(503), Answer(content="Hello."))
-            found = self.ask(self.native(retry_budget=5.0), "hi", stream=stream)
+            found = self.ask(self.proxy(retry_budget=5.0), "hi", stream=stream)
             self.assertEqual("Hello.", found["output_text"])
         self.assertEqual([503, 200, 503, 200], [seen.status for seen in self.fake.seen])
 
     def test_native_refusals_keep_their_status(self) -> None:
         self.fake.answer(Failure(402, "Insufficient Balance"))
-        reply = self.create(self.native(), "hi")
+        reply = self.create(self.proxy(), "hi")
         self.assertEqual(402, reply.status)
         self.assertIn("Insufficient Balance", reply.error["message"])
 
     def test_cancelling_a_native_background_response_ends_its_call(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hello.", stall_after=5))
-        proxy = self.native()
+        proxy = self.proxy()
         queued = self.ask(proxy, "hi", background=True)
         self.assertEqual("queued", queued["status"])
         self.fake.stalls.get(timeout=PATIENCE)
@@ -222,7 +222,7 @@ class TestRecovery(NativeCase):
     )
 
     def test_missing_reasoning_is_recovered_before_a_native_call(self) -> None:
-        found = self.ask(self.native(), list(self.LOST), stream=True)
+        found = self.ask(self.proxy(), list(self.LOST), stream=True)
         self.assertTrue(found["output_text"].startswith(NOTICE))
         self.assert_native()
 
@@ -233,7 +233,7 @@ class TestRecovery(NativeCase):
             with self.subTest(stream=stream):
                 self.fake.forget()
                 self.fake.answer(REFUSAL, Answer(reasoning="Hm.", content="It is 42."))
-                found = self.ask(self.native(), history, stream=stream)
+                found = self.ask(self.proxy(), history, stream=stream)
                 self.assertTrue(found["output_text"].endswith("It is 42."))
                 self.assertEqual([400, 200], [seen.status for seen in self.fake.seen])
                 self.assertNotIn("function_call", {item.get("type") for item in self.sent()["input"]})
@@ -243,7 +243,7 @@ class TestRecovery(NativeCase):
         created = b'event: response.created\ndata: {"type":"response.created"}\n\n'
         self.fake.answer(Raw(EVENT_STREAM + created + b"data: " + json.dumps(failed).encode() + b"\n\n"))
         self.fake.answer(Answer(content="Hello."))
-        found = self.ask(self.native(), [user("hi"), {"role": "assistant", "content": "Hm?"}, user("hi")], stream=True)
+        found = self.ask(self.proxy(), [user("hi"), {"role": "assistant", "content": "Hm?"}, user("hi")], stream=True)
         self.assertEqual("completed", found["status"])
         self.assertTrue(found["output_text"].endswith("Hello."))
 
@@ -254,14 +254,14 @@ class TestRecovery(NativeCase):
         self.chat(first, [user("What is it?")])
         first.close()
         call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": CALL.arguments}
-        second = self.native(ReasoningStore(path))
+        second = self.proxy(ReasoningStore(path))
         self.ask(second, [user("What is it?"), call, OUTPUT])
         self.assert_upstream_saw("I must look.")
 
     def test_empty_reasoning_is_never_sent_to_a_native_call(self) -> None:
         with FakeDeepSeek(rules=Rules(refuses_empty=True)) as fake:
             fake.answer(Answer(calls=(CALL,)), Answer(content="Done."))
-            proxy = self.native(upstream_base_url=fake.url)
+            proxy = self.proxy(upstream_base_url=fake.url)
             first = self.ask(proxy, "hi")
             self.ask(proxy, [OUTPUT], previous_response_id=first["id"])
             self.assertEqual([], fake.refused)

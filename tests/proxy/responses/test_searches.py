@@ -321,15 +321,6 @@ class TestChoiceOfApi(SearchCase):
         self.complete(proxy, [question("Rain?"), *output, question("Sure?")])
         self.assertEqual(["/responses", "/chat/completions", "/responses"], self.paths())
 
-    def test_server_tools_may_be_left_out(self) -> None:
-        proxy = self.proxy(server_tools="drop")
-        search = {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "rain"}}
-        said = {"role": "assistant", "content": "It rains."}
-        self.complete(proxy, [question("Rain?"), search, said, question("Sure?")], tools=[LOOK, TOOL])
-        self.assertEqual(["/chat/completions"], self.paths())
-        reply = self.create(proxy, "Rain?", tools=[TOOL], tool_choice={"type": "web_search"})
-        self.assertEqual((400, "tool_choice"), (reply.status, reply.error["param"]))
-
     def test_a_deepseek_that_ignores_the_tool_answers_as_always(self) -> None:
         self.fake.runs_server_tools = False
         self.fake.answer(FIRST)

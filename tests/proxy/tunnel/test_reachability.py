@@ -43,7 +43,7 @@ class ReachabilityTest(SocketTestCase):
         self.assertIn("CERTIFICATE_VERIFY_FAILED", reach.problem)
 
     def test_a_check_needs_no_key_and_pins_none(self) -> None:
-        proxy = self.proxy(tunnel="cloudflared", pin_key="always")
+        proxy = self.proxy(tunnel="cloudflared", ngrok=True)
         self.assertEqual(OURS, supervisor.ask(self.root(proxy), *proxy.server.probe))
         closed = self.proxy(tunnel="cloudflared", access_keys=["sk-only-this-one-is-served"])
         self.assertEqual(OURS, supervisor.ask(self.root(closed), *closed.server.probe))

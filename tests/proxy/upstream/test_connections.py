@@ -334,14 +334,14 @@ class TestProxies(ConnectingTestCase):
         self.assertEqual(b"{}", self.call(upstream.url, environment=environment))
         self.assertEqual(0, proxy.connections)
 
-    def test_the_https_proxy_can_be_turned_off_and_hosts_can_be_exempt(self) -> None:
+    def test_hosts_can_be_exempt_from_the_https_proxy(self) -> None:
         upstream = self.upstream()
         proxy = self.tunnel(upstream.port)
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", upstream.port))]
-        exempt = {**self.environment(proxy), "NO_PROXY": "example.test"}
         with mock.patch.object(connect, "_resolve", return_value=found):
-            self.assertEqual(b"{}", self.call(self.URL, environment=self.environment(proxy), https_proxy="off"))
-            self.assertEqual(b"{}", self.call(self.URL, environment=exempt))
+            for exempt in ("example.test", "*"):
+                environment = {**self.environment(proxy), "NO_PROXY": exempt}
+                self.assertEqual(b"{}", self.call(self.URL, environment=environment))
         self.assertEqual(0, proxy.connections)
 
     def test_the_refusal_of_an_https_proxy_is_an_error_with_its_name_and_without_its_password(self) -> None:

@@ -194,7 +194,7 @@ class TestSpenders(KeysTestCase):
         self.assertEqual([1, 0], self.counts())
 
     def test_an_answer_for_the_owners_key_pins_nobody(self) -> None:
-        proxy = self.mixed(pin_key="always")
+        proxy = self.mixed(ngrok=True)
         self.assertEqual(401, self.ask(proxy, model="spare/deepseek-flash").status)
         self.assertEqual(200, self.ask(proxy).status)
         self.assertEqual(200, self.ask(proxy, model="spare/deepseek-flash").status)

@@ -195,15 +195,6 @@ class TestWhatNoEndpointRuns(EveryApiTestCase):
                     self.assertEqual(api.name == "messages", reply.value.get("type") == "error")
         self.assertEqual([], self.fake.seen)
 
-    def test_drop_leaves_out_and_refuses_to_force(self) -> None:
-        proxy = self.proxy(server_tools="drop")
-        for api in APIS:
-            with self.subTest(api.name):
-                self.assert_answered(self.ask(proxy, api, tools=[api.search]))
-                self.assertEqual("/chat/completions", self.fake.seen[-1].path)
-                self.assertNotIn("tools", self.fake.accepted[-1])
-                self.assertEqual(400, self.ask(proxy, api, tools=[api.search], tool_choice=api.forced).status)
-
     def test_a_tool_of_another_api_is_left_out(self) -> None:
         for api in APIS:
             for other in APIS[1:]:

@@ -15,7 +15,6 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, to_toml
 from deepseek_cursor_proxy.config.loaded_config import (
     DECLARATIONS,
-    RETIRED,
     SETTINGS,
     TABLES,
     LoadedConfig,
@@ -28,6 +27,7 @@ from deepseek_cursor_proxy.config.values import PassthroughRoute, expand_home
 from deepseek_cursor_proxy.errors import StartupError
 
 BY_KEY = {each.key: each for each in SETTINGS}
+BY_FIELD = {each.field: each for each in DECLARATIONS}
 
 URLS = {"base_url": "https://x", "tunnel_url": "https://x", "store": "redis://x"}
 
@@ -38,7 +38,7 @@ CONTRACT |= {"thinking": "enabled", "reasoning_effort": "high", "display_reasoni
 CONTRACT |= {"collapsible_reasoning": True, "missing_reasoning_strategy": "recover"}
 CONTRACT |= {"request_timeout": 300.0, "max_request_body_bytes": 48 * 1024 * 1024}
 CONTRACT |= {"reasoning_content_path": HOME / "reasoning_content.sqlite3", "reasoning_cache_max_rows": 100_000}
-CONTRACT |= {"reasoning_cache_max_age_seconds": 30 * 24 * 3600, "reasoning_cache_max_bytes": 1024**3}
+CONTRACT |= {"reasoning_cache_max_age_seconds": 30 * 24 * 3600}
 # Its flags, without the two that are no settings.
 FLAGS = """
 --host --port --base-url --model --thinking --reasoning-effort --reasoning-content-path --ngrok --verbose --trace-dir
@@ -66,7 +66,7 @@ class ConfigTest(unittest.TestCase):
         return message
 
 
-class DeclarationTest(unittest.TestCase):
+class DeclarationTest(ConfigTest):
     def test_every_setting_of_the_contract_has_its_default(self) -> None:
         config = ProxyConfig()
         for name, value in CONTRACT.items():
@@ -77,9 +77,11 @@ class DeclarationTest(unittest.TestCase):
     def test_every_flag_of_the_contract_is_declared(self) -> None:
         self.assertLessEqual(set(FLAGS.split()), {each.flag for each in SETTINGS})
 
-    def test_every_field_is_a_setting_or_was_one(self) -> None:
-        names = {*(each.field for each in DECLARATIONS), *RETIRED} - {"max_flash_calls", "response_max_bytes"}
-        self.assertEqual({each.name for each in fields(ProxyConfig)}, names)
+    def test_a_constant_is_no_setting(self) -> None:
+        constants = [each.name for each in fields(ProxyConfig) if "constant" in each.metadata]
+        self.assertEqual({each.name for each in fields(ProxyConfig)} - set(constants), {*BY_FIELD})
+        for name in constants:
+            self.assertRegex(self.refusal(f"{name} = 1"), rf'^config: unknown key "{name}"')
 
     def test_every_setting_has_a_flag_a_key_an_environment_name_and_help(self) -> None:
         for each in SETTINGS:
@@ -105,23 +107,6 @@ class DeclarationTest(unittest.TestCase):
                 given = "" if each.default is None else each.default if each.kind is tuple else str(each.default)
                 default = expand_home(each.default) if isinstance(each.default, Path) else each.default
                 self.assertEqual(each.parse(given, "here"), default)
-
-
-class RetiredTest(ConfigTest):
-    def test_an_old_name_is_a_warning_with_the_remedy_wherever_it_stands(self) -> None:
-        variable = f"{ENVIRONMENT_PREFIX}BACKGROUND_QUEUE"
-        loaded = self.load("idle_timeout = 5\nport = 9010", {variable: "x"}, max_flash_calls="7")
-        self.assertEqual((9010, 20.0), (loaded.config.port, loaded.config.idle_timeout))
-        expected = (
-            f"config: idle_timeout is no longer a setting: it is 20.0; remove it ({self.file})",
-            f"config: background_queue is no longer a setting: it is 64; remove it (environment {variable})",
-            "config: max_flash_calls is no longer a setting: it is five times max_upstream_calls; remove it "
-            "(flag --max-flash-calls)",
-        )
-        self.assertEqual(expected, loaded.warnings)
-
-    def test_no_old_name_is_that_of_a_setting(self) -> None:
-        self.assertEqual(set(), {*RETIRED} & {name for each in DECLARATIONS for name in (each.key, each.field)})
 
 
 class ValueTest(unittest.TestCase):
@@ -302,7 +287,6 @@ class RefusalTest(ConfigTest):
         message = self.refusal("", {"HTTPS_PROXY": "socks5://me:secret@proxy:1080"})
         self.assertIn("HTTPS_PROXY names a proxy of the kind socks5://", message)
         self.assertNotIn("secret", message)
-        self.load('https_proxy = "off"', {"HTTPS_PROXY": "socks5://me:secret@proxy:1080"})
         self.load("", {"HTTPS_PROXY": "http://proxy:3128", "ALL_PROXY": "socks5://proxy:1080"})
 
     def test_a_bad_value_names_the_variable_or_flag_it_comes_from(self) -> None:
@@ -354,11 +338,11 @@ class RefusalTest(ConfigTest):
 class CollectTest(ConfigTest):
     def test_every_bad_value_is_collected_and_the_good_ones_are_used(self) -> None:
         self.file.write_text('port = "x"\nmodel = "m"\nunknown = 1\n')
-        environment = {f"{ENVIRONMENT_PREFIX}MAX_CONNECTIONS": "0", f"{ENVIRONMENT_PREFIX}HOST": "::1"}
+        environment = {f"{ENVIRONMENT_PREFIX}REASONING_CACHE_MAX_ROWS": "0", f"{ENVIRONMENT_PREFIX}HOST": "::1"}
         found = collect(self.file, environment, {"cors": "maybe"})
         self.assertEqual({"upstream_model": "m", "host": "::1"}, found.values)
         keys = [_key_in(str(fault)) for fault in found.faults]
-        self.assertEqual(["port", "unknown", "max_connections", "cors"], keys)
+        self.assertEqual(["port", "unknown", "reasoning_cache_max_rows", "cors"], keys)
         self.assertEqual("default", found.origins["port"])
 
     def test_a_file_that_cannot_be_read_leaves_the_other_sources(self) -> None:

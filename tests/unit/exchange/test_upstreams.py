@@ -22,7 +22,7 @@ class TestUpstreams(DatabaseTestCase):
     def upstreams(self, former: Upstreams | None = None, **tables: dict[str, Any]) -> Upstreams:
         given = {name: {"base_url": f"https://{name}.example", **table} for name, table in tables.items()}
         config = ProxyConfig(upstreams=given)  # type: ignore[arg-type]
-        self.limits = CallLimits(config.most_calls, 0, config.calls_setting)
+        self.limits = CallLimits(config.most_calls, 0)
         self.clock = 1000.0
         keys = {"A": "sk-a", "NONE": "", "ANTHROPIC": "sk-ant-x, sk-b"}
         forms = ReasoningForms(self.database)
@@ -99,7 +99,6 @@ class TestUpstreams(DatabaseTestCase):
         a, b = (upstreams._all[name] for name in "ab")
         self.assertIs(upstreams.limit(Candidate(a, PRO)), upstreams.limit(Candidate(a, "deepseek-flash")))
         self.assertIsNot(upstreams.limit(Candidate(b, PRO)), upstreams.limit(Candidate(b, "deepseek-flash")))
-        self.assertIn("or raise max_calls of [upstreams.a].", str(self.limits.of("a")._queue_full()))
         found = [upstreams.limit(Candidate(each, model))._limit for each in (a, b) for model in (PRO, "x/flash")]
         self.assertEqual([3, 3, 480, 2400], found)
 

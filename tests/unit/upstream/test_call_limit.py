@@ -36,7 +36,7 @@ class TestCallLimit(unittest.TestCase):
         with self.assertRaises(QueueFull) as caught:
             finish(limit.acquire())
         self.assertEqual((429, 2), (caught.exception.status, caught.exception.retry_after))
-        self.assertIn("--max-upstream-calls", caught.exception.message)
+        self.assertIn("2 calls to this model are running already", caught.exception.message)
         first.release()
         finish(limit.acquire())
         second.release()
