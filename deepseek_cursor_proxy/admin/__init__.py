@@ -7,7 +7,6 @@
     app             the table of paths, who may ask (key, Host and Origin), the headers of every reply, dashboard/
     metrics         Prometheus' text, in the format of prometheus
     requests, stats, usage, keys, sessions    the JSON of /api; .github/docs/observing.md has the shapes
-    feed            /api/events: what happens, to every open dashboard
     statistics      what requests add up to
     state           whether the proxy is ready, what it uses, what it holds
 

@@ -19,7 +19,6 @@ from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.admin import keys, metrics, requests, sessions, stats, usage
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.feed import Feeds
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
 from deepseek_cursor_proxy.admin.state import why_not_ready
 from deepseek_cursor_proxy.config.access_keys import AccessKey
@@ -61,13 +60,12 @@ Endpoint = Callable[[Parameters], HttpReply]
 
 
 class AdminApp:
-    """Called by the threads of the listener; `reload` and `close` by the main thread."""
+    """Called by the threads of the listener; `reload` by the main thread."""
 
     def __init__(self, context: AdminContext) -> None:
         self._context = context
         self._files = StaticFiles()
         self._secret = InstallationSecret(context.config.reasoning_content_path)
-        self._feeds = Feeds(context)
         self._access = AdminAccess(context)
         self._endpoints: dict[str, Endpoint] = {
             "/healthz": lambda _: _json({"status": "alive"}),
@@ -77,7 +75,6 @@ class AdminApp:
             "/api/usage": lambda parameters: _json(usage.report(context, parameters)),
             "/api/keys": lambda _: _json(keys.keys(context)),
             "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
-            "/api/events": lambda _: HttpReply.events(self._feeds.open()),
             "/api/config": lambda _: _json(stats.settings(context.loaded, context.config_path)),
         }
 
@@ -88,14 +85,8 @@ class AdminApp:
             reply = _error_reply(error)
         return HttpReply(reply.status, reply.body, (*reply.headers, *_HEADERS))
 
-    def reload(self, *, has_new_key: bool) -> None:
+    def reload(self) -> None:
         self._access = AdminAccess(self._context, self._access)
-        if has_new_key:
-            self._feeds.end_all()
-
-    def close(self) -> None:
-        """After the listener."""
-        self._feeds.close()
 
     def _reply(self, request: HttpRequest) -> HttpReply:
         self._access.check_address(request)
@@ -111,7 +102,7 @@ class AdminApp:
         if (session := _SESSION.fullmatch(request.path)) is not None:
             return _json(sessions.find(self._context.services(), *session.groups()))
         if request.path == _METRICS:
-            return metrics.reply(self._context, request.header("accept") or "")
+            return metrics.reply(self._context)
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
             raise errors.NotFound(

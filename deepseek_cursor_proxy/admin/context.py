@@ -101,12 +101,8 @@ class AdminContext:
                 services.request_log.subscribe(self._statistics.add)
             return self._statistics
 
-    def reload(self, loaded: LoadedConfig) -> bool:
-        """Take new settings; whether the key is another one now."""
-        own_key = _own_key(loaded.config)
-        has_new_key = (self.config.admin_key, self.own_key) != (loaded.config.admin_key, own_key)
-        self.loaded, self.own_key = loaded, own_key
-        return has_new_key
+    def reload(self, loaded: LoadedConfig) -> None:
+        self.loaded, self.own_key = loaded, _own_key(loaded.config)
 
 
 def _own_key(config: ProxyConfig) -> str | None:

@@ -5,14 +5,7 @@ from collections.abc import Iterator
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.prometheus import (
-    OPENMETRICS_END,
-    OPENMETRICS_TYPE,
-    TEXT_TYPE,
-    Metric,
-    render,
-    wants_openmetrics,
-)
+from deepseek_cursor_proxy.admin.prometheus import CONTENT_TYPE, Metric, render
 from deepseek_cursor_proxy.admin.state import Gauges, ProcessUse, gauges, store_size
 from deepseek_cursor_proxy.admin.statistics import OTHER
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
@@ -22,21 +15,17 @@ from deepseek_cursor_proxy.redaction import safe_text
 _NAME_LENGTH = 60
 
 
-def reply(context: AdminContext, accept: str) -> HttpReply:
-    """All metrics, in the format that an Accept header asks for."""
+def reply(context: AdminContext) -> HttpReply:
     services = context.services()
     statistics = context.statistics()
-    openmetrics = wants_openmetrics(accept)
     with statistics.lock:
         for upstream in services.upstreams.all:
             statistics.reroutes.add(0, upstream.name)
         # Rendered under the lock, so that all numbers are of one moment.
-        body = render(statistics.metrics(), openmetrics=openmetrics)
+        body = render(statistics.metrics())
     now = gauges(context)
-    body += render([*_current(context, now), *_process(context, now.use)], openmetrics=openmetrics)
-    kind = OPENMETRICS_TYPE if openmetrics else TEXT_TYPE
-    headers = (("Content-Type", kind), ("Cache-Control", "no-store"), ("Vary", "Accept"))
-    return HttpReply(200, body + OPENMETRICS_END if openmetrics else body, headers)
+    body += render([*_current(context, now), *_process(context, now.use)])
+    return HttpReply(200, body, (("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store")))
 
 
 def _current(context: AdminContext, now: Gauges) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text format (0.0.4) and in OpenMetrics (1.0.0): counters, gauges and histograms.
+"""Metrics in Prometheus' text format (0.0.4): counters, gauges and histograms.
 
 Label values come from requests, so they are escaped here and bounded by the caller. Pure: nothing here knows what is
 counted or when. A metric is guarded by the lock of its owner.
@@ -8,9 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-OPENMETRICS_END = b"# EOF\n"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = tuple[str, ...]
 # What follows the name of the metric, the labels with their names, the value.
@@ -67,38 +65,16 @@ class Histogram(Metric):
             yield "_count", names, totals[-1]
 
 
-def wants_openmetrics(accept: str) -> bool:
-    """Whether an Accept header prefers OpenMetrics, of the version that there is, to plain text."""
-    weights = {"openmetrics": 0.0, "text": 0.0}
-    for each in accept.lower().split(","):
-        kind, *parameters = [part.strip() for part in each.split(";")]
-        given = dict(parameter.partition("=")[::2] for parameter in parameters)
-        try:
-            weight = float(given.get("q", 1))
-        except ValueError:
-            continue
-        if kind == "application/openmetrics-text" and given.get("version", "1.0.0") == "1.0.0":
-            weights["openmetrics"] = max(weights["openmetrics"], weight)
-        elif kind == "text/plain":
-            weights["text"] = max(weights["text"], weight)
-    return 0 < weights["openmetrics"] >= weights["text"]
+def render(metrics: Iterable[Metric]) -> bytes:
+    """The text that Prometheus scrapes; metrics without a sample are left out."""
+    return "".join(line for metric in metrics for line in _lines(metric)).encode()
 
 
-def render(metrics: Iterable[Metric], *, openmetrics: bool = False) -> bytes:
-    """The text that Prometheus scrapes; metrics without a sample are left out. OPENMETRICS_END follows the last."""
-    return "".join(line for metric in metrics for line in _lines(metric, openmetrics)).encode()
-
-
-def _lines(metric: Metric, openmetrics: bool) -> Iterator[str]:
+def _lines(metric: Metric) -> Iterator[str]:
     samples = list(metric.samples())
     if samples:
-        # In OpenMetrics a counter has the suffix in its samples alone.
-        name = metric.name.removesuffix("_total") if openmetrics and metric.type == "counter" else metric.name
-        yield f"# HELP {name} {metric.help}\n# TYPE {name} {metric.type}\n"
+        yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.type}\n"
     for suffix, labels, value in samples:
-        if openmetrics and labels.get("le", "+Inf") != "+Inf":
-            # And a bound is a number with a point.
-            labels["le"] = str(float(labels["le"]))
         pairs = ",".join([f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items()])
         yield f"{metric.name}{suffix}{f'{{{pairs}}}' if pairs else ''} {_format_number(value)}\n"
 

@@ -1,4 +1,4 @@
-"""Requests as JSON: GET /api/requests, page by page, and the details of one; rows of the feed; those in flight.
+"""Requests as JSON: GET /api/requests, page by page, and the details of one; those in flight.
 
 A request in memory and one of the ledger are the same RequestRecord, so one function makes the row of both. Records
 have no prompt, no answer and no key. Only with tracing on the bodies are added, from the trace file, which has no key

@@ -87,17 +87,15 @@ class AdminService:
         return self._app
 
     def reload(self, loaded: LoadedConfig) -> None:
-        """Use these settings from now on; feeds that were opened with another key end."""
+        """Use these settings from now on."""
         with self._build_lock:
-            has_new_key = self.context.reload(loaded)
+            self.context.reload(loaded)
             if self._app is not None:
-                self._app.reload(has_new_key=has_new_key)
+                self._app.reload()
 
     def close(self) -> None:
         self._files.close()
         self._listener.close()
-        if self._app is not None:
-            self._app.close()
 
 
 class AdminServer:
@@ -129,7 +127,7 @@ class AdminServer:
             raise Overloaded("No file can be opened at the moment.", retry_after=1) from None
 
     def close(self) -> None:
-        """Accept no more, end all responses, feeds too, and give the port back."""
+        """Accept no more, end all responses, and give the port back."""
         self._acceptor.stop()
         self._thread.join()
         self._listener.close()

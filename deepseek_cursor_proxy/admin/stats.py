@@ -26,13 +26,7 @@ _HOUR = 3600.0
 
 
 def stats(context: AdminContext) -> dict[str, Any]:
-    now = gauges(context)
-    return {**summary(context, now), "in_flight": [requests.running(request) for request in now.running]}
-
-
-def summary(context: AdminContext, current: Gauges | None = None) -> dict[str, Any]:
-    """All but the requests in flight, as the feed repeats it."""
-    services, now, current = context.services(), time.time(), current or gauges(context)
+    services, now, current = context.services(), time.time(), gauges(context)
     return {
         "version": __version__,
         "started_at": round(context.started_at, 3),
@@ -43,6 +37,7 @@ def summary(context: AdminContext, current: Gauges | None = None) -> dict[str, A
         "upstreams": [_upstream(each, current) for each in services.upstreams.all],
         # Calls that wait for a slot, of every model that has some.
         "waiting": {safe_text(name): limit.queued_calls for name, limit in current.calls.items() if limit.queued_calls},
+        "in_flight": [requests.running(request) for request in current.running],
         "connections": current.connections,
         "last_minutes": _last_minutes(context),
         **_last_hour(services.request_log.ended(limit=sys.maxsize), now),

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens
@@ -107,7 +107,6 @@ class RequestRecord(NamedTuple):
 
 
 EndListener = Callable[[RequestRecord], None]
-BeginListener = Callable[[int], None]
 
 
 class RequestLog:
@@ -123,7 +122,6 @@ class RequestLog:
         self._unknown: dict[int, None] = {}
         self._most_records = most_records
         self._end_listeners: tuple[EndListener, ...] = ()
-        self._begin_listeners: tuple[BeginListener, ...] = ()
         self.handlers: events.Handlers = {
             events.Received: self.begin,
             **dict.fromkeys((events.Finished, events.Refused, events.PassedThrough), self.end),
@@ -132,8 +130,6 @@ class RequestLog:
     def begin(self, event: events.Received) -> None:
         with self._lock:
             self._running[event.number] = event.progress
-        for listener in self._begin_listeners:
-            _notify(listener, event.number)
 
     def end(self, event: events.Terminal) -> None:
         record = make_record(event)
@@ -149,7 +145,11 @@ class RequestLog:
             while len(self._ended) - len(self._unknown) > self._most_records:
                 self._forget(next(iter(self._ended)))
         for listener in self._end_listeners:
-            _notify(listener, record)
+            try:
+                listener(record)
+            except Exception as error:
+                name = getattr(listener, "__qualname__", listener)
+                _log.warning("%s failed: %s: %s", name, type(error).__name__, error)
 
     def _forget(self, number: int) -> None:
         del self._ended[number]
@@ -161,7 +161,8 @@ class RequestLog:
         """The requests in flight, oldest first."""
         with self._lock:
             running = list(self._running.values())
-        return [_with_safe_facts(progress()) for progress in running]
+        found = [progress() for progress in running]
+        return [progress._replace(facts=_safe_facts(progress.facts)) for progress in found]
 
     def ended(self, before: int | None = None, limit: int = 50) -> list[RequestRecord]:
         """The last requests that ended, newest first; those that ended before request number `before`."""
@@ -175,33 +176,10 @@ class RequestLog:
     def find(self, number: int) -> RequestRecord | None:
         return self._ended.get(number)
 
-    def find_running(self, number: int) -> events.Progress | None:
-        progress = self._running.get(number)
-        return _with_safe_facts(progress()) if progress is not None else None
-
-    def subscribe(self, on_end: EndListener, on_begin: BeginListener | None = None) -> Callable[[], None]:
-        """Call these on the thread of each request, which they must not block; returns a function that unsubscribes."""
+    def subscribe(self, on_end: EndListener) -> None:
+        """Call this on the thread of each request, which it must not block."""
         with self._lock:
             self._end_listeners += (on_end,)
-            self._begin_listeners += (on_begin,) if on_begin is not None else ()
-
-        def unsubscribe() -> None:
-            with self._lock:
-                self._end_listeners = tuple(other for other in self._end_listeners if other is not on_end)
-                self._begin_listeners = tuple(other for other in self._begin_listeners if other is not on_begin)
-
-        return unsubscribe
-
-
-def _notify(listener: Callable[[Any], None], value: object) -> None:
-    try:
-        listener(value)
-    except Exception as error:
-        _log.warning("%s failed: %s: %s", getattr(listener, "__qualname__", listener), type(error).__name__, error)
-
-
-def _with_safe_facts(progress: events.Progress) -> events.Progress:
-    return progress._replace(facts=_safe_facts(progress.facts))
 
 
 # Records …

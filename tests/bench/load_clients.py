@@ -9,7 +9,6 @@ import json
 import re
 import selectors
 import socket
-import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -29,7 +28,6 @@ _RECEIVED_AT_ONCE = 262144
 # A mark may be cut in two by the end of what was received; it is shorter than this.
 _MARK_LENGTH = 24
 CHAT = "/chat/completions"
-_ROW_EVENT = b"event: request\n"
 
 
 def post(url: str, body: bytes, path: str = CHAT) -> bytes:
@@ -117,32 +115,6 @@ class Client:
         if is_stream and not reader.is_done_stream:
             raise BenchmarkFailed(f"a stream ended with {reader.tail.decode(errors='replace')!r}")
         return Timing(whole if first is None else first, whole)
-
-
-class FeedClient:
-    """An open dashboard: reads its feed on a thread of its own and counts the rows."""
-
-    def __init__(self, url: str, request: bytes) -> None:
-        self.rows = 0
-        self._socket = _connect(url)
-        self._socket.sendall(request)
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._socket.close()
-
-    def _read(self) -> None:
-        rest = b""
-        with suppress(OSError):
-            while data := self._socket.recv(_RECEIVED_AT_ONCE):
-                text = rest + data
-                self.rows += text.count(_ROW_EVENT)
-                # The name of an event may be cut in two.
-                rest = text[-len(_ROW_EVENT) + 1 :]
 
 
 def requests_per_second(url: str, clients: int, request: bytes, seconds: float) -> float:

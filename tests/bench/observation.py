@@ -4,12 +4,11 @@ Two fresh processes take turns, one as it is started by default, one without the
 """
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from tests.bench.load_clients import Client, FeedClient, get, post, requests_per_second, run_crowd
+from tests.bench.load_clients import Client, get, post, requests_per_second, run_crowd
 from tests.bench.requests import question
 from tests.bench.rounds import Contest, Target, intervals
 from tests.bench.scale import Scale
@@ -20,6 +19,8 @@ from tests.support.processes import BenchmarkFailed
 _UNOBSERVED = "unobserved"
 _DASHBOARDS = 3
 _SECONDS_BETWEEN_SCRAPES = 0.2
+# As the page does.
+_SECONDS_BETWEEN_POLLS = 1.0
 
 
 def observed_costs(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
@@ -78,7 +79,7 @@ def _scrape_rows(observed: Target, admin: _AdminPort, scale: Scale) -> Iterator[
     """How long a scrape takes while the proxy is busy with streams."""
     for streams in scale.crowds:
         chunks = round(scale.crowd_seconds * CROWD_RATE)
-        with _scraping(admin) as times:
+        with _asking(admin, _SECONDS_BETWEEN_SCRAPES, "/metrics") as times:
             run_crowd(crowd(observed, streams, chunks, CROWD_RATE))
         observed.settle()
         yield Row(f"scrape of /metrics during {streams} streams: p50", "ms", {OURS: Figure.of(times)})
@@ -86,19 +87,19 @@ def _scrape_rows(observed: Target, admin: _AdminPort, scale: Scale) -> Iterator[
 
 
 @contextmanager
-def _scraping(admin: _AdminPort) -> Iterator[list[float]]:
-    """Scrape again and again meanwhile, on a thread; the milliseconds that each took."""
+def _asking(admin: _AdminPort, period: float, *paths: str) -> Iterator[list[float]]:
+    """Ask for these paths again and again meanwhile, on a thread; the milliseconds that each took."""
     times: list[float] = []
     is_over = threading.Event()
 
-    def scrape() -> None:
+    def ask() -> None:
         with closing(Client(admin.url)) as client:
             while True:
-                times.append(1000 * client.ask(admin.request("/metrics")).whole)
-                if is_over.wait(_SECONDS_BETWEEN_SCRAPES):
+                times.extend(1000 * client.ask(admin.request(path)).whole for path in paths)
+                if is_over.wait(period):
                     return
 
-    thread = threading.Thread(target=scrape)
+    thread = threading.Thread(target=ask)
     thread.start()
     try:
         yield times
@@ -108,19 +109,17 @@ def _scraping(admin: _AdminPort) -> Iterator[list[float]]:
 
 
 def _dashboard_rows(observed: Target, admin: _AdminPort, scale: Scale) -> Iterator[Row]:
-    """What busy clients cost with and without dashboards open, in turns, and the rows that arrived there."""
+    """What busy clients cost with and without dashboards open, in turns."""
     without: list[float] = []
     with_them: list[float] = []
-    rows: list[float] = []
     for _ in range(scale.bursts):
         without += _cpu_per_request(observed, scale)
-        with _dashboards(admin) as feeds:
-            started = time.monotonic()
+        with ExitStack() as stack:
+            for _ in range(_DASHBOARDS):
+                stack.enter_context(_asking(admin, _SECONDS_BETWEEN_POLLS, "/api/stats", "/api/requests?limit=100"))
             with_them += _cpu_per_request(observed, scale)
-            rows += [feed.rows / (time.monotonic() - started) for feed in feeds]
     ratios = [one / other for one, other in zip(with_them, without, strict=True)]
     yield Row(f"{_DASHBOARDS} dashboards open, against none: CPU per small request", "", {OURS: Figure.of(ratios)})
-    yield Row("  rows that each received", "rows/s", {OURS: Figure.of(rows)})
 
 
 def _cpu_per_request(target: Target, scale: Scale) -> list[float]:
@@ -131,12 +130,3 @@ def _cpu_per_request(target: Target, scale: Scale) -> list[float]:
     spent = intervals((before, target.cpu_seconds()))
     target.settle()
     return [seconds / (rate * scale.burst_seconds) for seconds in spent]
-
-
-@contextmanager
-def _dashboards(admin: _AdminPort) -> Iterator[Sequence[FeedClient]]:
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(closing(FeedClient(admin.url, admin.request("/api/events"))))
-            for _ in range(_DASHBOARDS)
-        ]

@@ -206,7 +206,6 @@ class TestMemoryMeasures(LabTest):
             "scrape of /metrics during 2 streams: p50",
             "p95",
             "3 dashboards open, against none: CPU per small request",
-            "rows that each received",
         )
 
 

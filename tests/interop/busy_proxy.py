@@ -32,32 +32,28 @@ OPENED = 408
 
 
 class BusyProxy:
-    """Used as a context; the feed says what runs and then nothing, until the end."""
+    """Used as a context."""
 
     def __enter__(self) -> "BusyProxy":
-        self._ended = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._ended))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler())
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
 
-def _handler(ended: threading.Event) -> type[BaseHTTPRequestHandler]:
+def _handler() -> type[BaseHTTPRequestHandler]:
     files = StaticFiles()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
-            if url.path == "/api/events":
-                self._feed()
-            elif url.path.startswith("/api/"):
+            if url.path.startswith("/api/"):
                 parameters = {name: values[0] for name, values in parse_qs(url.query).items()}
                 self._send(json.dumps(answer(url.path, parameters)).encode(), "application/json")
             else:
@@ -71,10 +67,6 @@ def _handler(ended: threading.Event) -> type[BaseHTTPRequestHandler]:
                 self.send_header("Content-Type", kind)
                 self.end_headers()
                 self.wfile.write(body)
-
-        def _feed(self) -> None:
-            self._send(b"event: hello\ndata: {}\n\n", "text/event-stream")
-            ended.wait()
 
         def log_message(self, *_: object) -> None:
             pass

@@ -366,19 +366,23 @@ class ModuleTest(DashboardCase):
         page = self.dashboard(admin)
         return page.evaluate(f"async () => {{ const module = await import('/js/{module}'); {script} }}")
 
-    def test_the_model_keeps_the_newest_rows_and_draws_once_per_frame(self) -> None:
-        drawn, size, oldest = self.evaluate(
+    def test_the_model_keeps_the_newest_rows_and_none_of_a_gap_or_of_another_run(self) -> None:
+        """A request that ended between the two answers of a poll is shown once, as ended."""
+        found = self.evaluate(
             "model.js",
             """
             const model = new module.Model();
-            let drawn = 0;
-            model.onChange(() => { drawn += 1; });
-            for (let number = 1; number <= 2000; number += 1) model.apply("request", { id: number, number });
-            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-            return [drawn, model.rows.size, Math.min(...model.rows.keys())];
+            const known = () => [model.rows.size, Math.min(...model.rows.keys()), [...model.running.keys()]];
+            const poll = (newest, started_at = 1, count = 100) => {
+              const rows = Array.from({ length: count }, (_, place) => ({ id: newest - place }));
+              model.update({ in_flight: [{ number: newest }, { number: newest + 1 }], started_at, now: 2 }, rows, true);
+              return known();
+            };
+            for (let newest = 100; newest < 2000; newest += 90) poll(newest);
+            return [poll(2050), poll(3000), poll(1, 2, 1)];
             """,
         )
-        self.assertEqual((1, 500, 1501), (drawn, size, oldest))
+        self.assertEqual([[500, 1551, [2051]], [100, 2901, [3001]], [1, 1, [2]]], found)
 
     def test_rows_of_earlier_runs_come_behind_those_of_this_run(self) -> None:
         order = self.evaluate(

@@ -2,15 +2,12 @@
 
 import contextlib
 import http.client
-import json
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
-from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase
 
@@ -31,11 +28,6 @@ class AdminCase(SocketTestCase):
         """A proxy whose settings suit an admin listener of a test."""
         return self.proxy(*store, **{"admin_port": 0, "admin_key": ADMIN_KEY, **settings})
 
-    def feed(self, admin: AdminService) -> "FeedReader":
-        reader = FeedReader(admin.url)
-        self.addCleanup(reader.close)
-        return reader
-
     def get(
         self, admin: AdminService, path: str, *, key: str | None = ADMIN_KEY, method: str = "GET", **headers: str
     ) -> RawReply:
@@ -44,40 +36,6 @@ class AdminCase(SocketTestCase):
         if key is not None:
             given["Authorization"] = f"Bearer {key}"
         return fetch(admin.url, path, given, method)
-
-
-class FeedReader:
-    """A client of the feed, which reads when it is told to."""
-
-    def __init__(self, url: str, key: str = ADMIN_KEY) -> None:
-        host, _, port = url.removeprefix("http://").rpartition(":")
-        self._sock = socket.create_connection((host, int(port)), PATIENCE)
-        head = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n"
-        self._sock.sendall(head.encode())
-        self._file = self._sock.makefile("rb")
-        self.status = int(self._file.readline().split()[1])
-        while self._file.readline().strip():
-            pass
-        self._parser = sse.Parser()
-        self._events: list[sse.Event] = []
-
-    def next(self, *names: str) -> tuple[str, Any]:
-        """The next event with one of these names, or any, as its name and value; EOFError at the end."""
-        while True:
-            while not self._events:
-                size = int(self._file.readline() or b"0", 16)
-                if not size:
-                    raise EOFError
-                data = self._file.read(size)
-                self._file.readline()
-                self._events += [each for each in self._parser.feed(data) if isinstance(each, sse.Event)]
-            event = self._events.pop(0)
-            if not names or event.name in names:
-                return event.name, json.loads(event.data)
-
-    def close(self) -> None:
-        self._file.close()
-        self._sock.close()
 
 
 def fetch(url: str, path: str, headers: Mapping[str, str], method: str = "GET") -> RawReply:

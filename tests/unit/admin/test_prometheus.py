@@ -2,7 +2,7 @@
 
 import unittest
 
-from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric, render, wants_openmetrics
+from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric, render
 
 
 class RenderTest(unittest.TestCase):
@@ -28,38 +28,6 @@ class RenderTest(unittest.TestCase):
         gauge.add(1, 'a"} 1\nforged 2\\')
         text = render([gauge]).decode()
         self.assertEqual(r'n{model="a\"} 1\nforged 2\\"} 1', text.splitlines()[2])
-
-    def test_openmetrics_has_the_suffix_of_a_counter_in_samples_alone_and_bounds_with_a_point(self) -> None:
-        histogram = Histogram("s", "Help.", (0.5, 1))
-        counter, gauge = Metric("n_total", "counter", "Help.", "a"), Metric("g_total", "gauge", "Help.")
-        counter.add(3, "x")
-        gauge.add(1.5)
-        self.assertEqual(
-            '# HELP n Help.\n# TYPE n counter\nn_total{a="x"} 3\n# HELP s Help.\n# TYPE s histogram\n'
-            's_bucket{le="0.5"} 0\ns_bucket{le="1.0"} 0\ns_bucket{le="+Inf"} 0\ns_sum 0\ns_count 0\n'
-            "# HELP g_total Help.\n# TYPE g_total gauge\ng_total 1.5\n",
-            render([counter, histogram, gauge], openmetrics=True).decode(),
-        )
-
-    def test_openmetrics_is_written_for_those_who_prefer_it(self) -> None:
-        prometheus = (
-            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.4"
-        )
-        for accept, expected in (
-            (prometheus + ",*/*;q=0.2", True),
-            ("application/openmetrics-text", True),
-            ("Application/OpenMetrics-Text ; Version=1.0.0", True),
-            ("text/plain, application/openmetrics-text", True),
-            ("text/plain, application/openmetrics-text;q=0.9", False),
-            ("application/openmetrics-text;q=0", False),
-            ("application/openmetrics-text;version=2.0.0", False),
-            ("application/openmetrics-text;q=x", False),
-            ("text/html,*/*", False),
-            ("", False),
-            (",;,=;q", False),
-        ):
-            with self.subTest(accept):
-                self.assertEqual(expected, wants_openmetrics(accept))
 
     def test_a_family_without_samples_is_left_out(self) -> None:
         self.assertEqual(b"", render([Metric("n", "gauge", "Help.", "a")]))

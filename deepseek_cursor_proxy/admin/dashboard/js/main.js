@@ -1,12 +1,12 @@
-// The start of the page: key, theme, feed, and which view is shown. Views are made when first shown and know nothing of
+// The start of the page: key, theme, poll, and which view is shown. Views are made when first shown and know nothing of
 // each other; the address says which one it is (router.js).
 
 import { getJson, setKey, takeKey } from "./api.js";
 import { announce, setText } from "./dom.js";
-import { Feed } from "./feed.js";
 import * as format from "./format.js";
 import { installKeyboard, showHelp } from "./keyboard.js";
 import { Model } from "./model.js";
+import { Poll } from "./poll.js";
 import * as router from "./router.js";
 import { gate, stoppedBanner } from "./states.js";
 import { cycleTheme, showTheme } from "./theme.js";
@@ -45,20 +45,22 @@ const views = {};
 let shown = null;
 let link = { name: "connecting" };
 
-const feed = new Feed({
-  async onOpen() {
-    const [stats, newest] = await Promise.all([getJson("/api/stats"), getJson("/api/requests?limit=100")]);
+const poll = new Poll(
+  async (signal) => {
+    // One after the other: a request that ends in between is in both, not in none.
+    const stats = await getJson("/api/stats", signal);
+    const newest = await getJson("/api/requests?limit=100", signal);
     format.setCurrency(stats.currency);
-    model.setStats(stats);
-    model.setNewest(newest.requests, newest.next_before !== null);
+    model.update(stats, newest.requests, newest.next_before !== null);
+    shown?.update();
+    showTitle();
   },
-  onEvent: (name, data) => model.apply(name, data),
-  onState(state) {
+  (state) => {
     link = state;
     if (state.name === "refused") showGate(state.error);
     else showLink();
   },
-});
+);
 
 function showView() {
   const route = router.current();
@@ -94,10 +96,10 @@ function showLink() {
   setText(linkState.lastElementChild, words[link.name]);
   document.body.classList.toggle("is-stale", link.name === "waiting");
   // One failure may be a restart of the proxy; it is over before the banner can be read.
-  const isStopped = link.name === "waiting" && feed.attempt > 1;
+  const isStopped = link.name === "waiting" && poll.attempt > 1;
   if (isStopped && banner.hidden) {
     announce(link.error.message);
-    banner.replaceChildren(...stoppedBanner(link.error, () => feed.start()));
+    banner.replaceChildren(...stoppedBanner(link.error, () => poll.start()));
   }
   if (link.name === "live" && !banner.hidden) announce("The proxy answers again.");
   if (isStopped || link.name === "live") banner.hidden = !isStopped;
@@ -119,8 +121,8 @@ function open(key) {
 }
 
 function start() {
-  feed.attempt = 0;
-  feed.start();
+  poll.attempt = 0;
+  poll.start();
   showView();
 }
 
@@ -130,10 +132,6 @@ window.addEventListener("hashchange", () => {
     takeKey();
     start();
   } else if (link.name !== "refused") showView();
-});
-model.onChange(() => {
-  shown?.update();
-  showTitle();
 });
 setInterval(() => {
   if (link.name === "waiting") showLink();

@@ -1,11 +1,9 @@
-// What the page knows: the last figures, the requests in flight, the newest ended ones. Views read it and are called in
-// an animation frame, at most five times a second however many events came. It is bounded: the oldest rows go.
+// What the page knows: the last figures, the requests in flight, the newest ended ones. Views read it. It is
+// bounded: the oldest rows go.
 //
 // A row has an `id`: the number of its request or, for requests of earlier runs of the proxy, a negative one.
 
 const MOST_ROWS = 500;
-// Drawn in every frame, a thousand requests a second fill a processor.
-const PAUSE_MS = 200;
 
 // Where an id stands in time: negative ones are older, and the more negative the newer.
 const age = (id) => (id >= 0 ? id + 1e15 : -id);
@@ -26,13 +24,6 @@ export class Model {
     this.hasRows = false;
     this.hasOlder = false;
     this.clockSkew = 0;
-    this.listeners = new Set();
-    this.isScheduled = false;
-    this.nextAt = 0;
-  }
-
-  onChange(listener) {
-    this.listeners.add(listener);
   }
 
   // Unix seconds by the proxy's clock.
@@ -40,53 +31,24 @@ export class Model {
     return Date.now() / 1000 + this.clockSkew;
   }
 
-  setStats({ in_flight: running, ...stats }) {
-    // Another run counts its requests from 1 again.
-    if (this.stats && stats.started_at && stats.started_at !== this.stats.started_at) this.rows.clear();
-    this.stats = { ...this.stats, ...stats };
-    if (stats.now) this.clockSkew = stats.now - Date.now() / 1000;
-    if (running) this.running = new Map(running.map((each) => [each.number, each]));
-    this.changed();
-  }
-
-  // The newest page of the history: also the rows that were missed while the feed was away.
-  setNewest(rows, hasOlder) {
+  // What a poll has brought: the figures, and the newest page of the history.
+  update({ in_flight: running, ...stats }, rows, hasOlder) {
     const isOverlap = rows.some((row) => this.rows.has(idOf(row)));
-    // A gap between what is known and what came would look like a whole list.
-    if (hasOlder && !isOverlap) this.rows.clear();
+    // Another run counts its requests from 1 again; and a gap between what is known and what came would look like a
+    // whole list.
+    const isOtherRun = this.stats && stats.started_at !== this.stats.started_at;
+    if (isOtherRun || (hasOlder && !isOverlap)) this.rows.clear();
     rows.forEach((row) => this.rows.set(idOf(row), row));
+    this.trim();
+    this.stats = stats;
+    this.clockSkew = stats.now - Date.now() / 1000;
+    this.running = new Map(running.map((each) => [each.number, each]).filter(([number]) => !this.rows.has(number)));
     this.hasRows = true;
     this.hasOlder = hasOlder;
-    this.trim();
-    this.changed();
-  }
-
-  apply(name, data) {
-    if (name === "stats") this.setStats(data);
-    else if (name === "running" && !this.rows.has(data.number)) this.running.set(data.number, data);
-    else if (name === "ended") this.running.delete(data.number);
-    else if (name === "request") {
-      this.running.delete(data.number);
-      this.rows.set(idOf(data), data);
-      this.trim();
-    }
-    this.changed();
   }
 
   trim() {
     if (this.rows.size <= MOST_ROWS) return;
     for (const row of newestFirst(this.rows.values()).slice(MOST_ROWS)) this.rows.delete(idOf(row));
-  }
-
-  changed() {
-    if (this.isScheduled) return;
-    this.isScheduled = true;
-    setTimeout(() => requestAnimationFrame(() => this.draw()), this.nextAt - performance.now());
-  }
-
-  draw() {
-    this.isScheduled = false;
-    this.nextAt = performance.now() + PAUSE_MS;
-    this.listeners.forEach((listener) => listener());
   }
 }

@@ -36,7 +36,7 @@ function step(words, what) {
   return h("li", words, h("div", what));
 }
 
-// The feed is away: the proxy is stopped, or answers with an error.
+// The proxy is stopped, or answers with an error.
 export function stoppedBanner(error, retry) {
   const remedy = [" Start it with ", h("code", "python -m deepseek_cursor_proxy"), "; this page finds it again."];
   const words = [h("strong", error.message), " What you see is what it said last.", ...(error.status ? [] : remedy)];

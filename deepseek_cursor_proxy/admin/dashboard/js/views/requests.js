@@ -52,7 +52,7 @@ export class RequestsView {
     this.split = h("div.split", this.pane, this.detail.element);
     this.element = h("div.requests", head, this.split);
     this.pane.addEventListener("pointerleave", () => this.update());
-    this.pane.addEventListener("focusout", () => this.model.changed());
+    this.pane.addEventListener("focusout", () => setTimeout(() => this.update()));
   }
 
   show({ item, options }) {
