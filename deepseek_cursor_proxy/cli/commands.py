@@ -69,7 +69,6 @@ _CONFIG_COMMANDS = (
 _STORE_COMMANDS = (
     Command("secret", "the secret that all proxies of one engine need", "store:print_secret"),
     Command("stats", "how much is stored", "store:print_stats"),
-    Command("copy", "copy it to another file or engine", "store:copy_store", "store:add_copy_flags"),
     Command(
         "clear",
         "delete reasoning, responses and cached answers",

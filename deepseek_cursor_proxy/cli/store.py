@@ -1,10 +1,8 @@
-"""The store for commands: opened as the settings say, counted, copied and cleared."""
+"""The store for commands: opened as the settings say, counted and cleared."""
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.cli import questions
@@ -76,46 +74,6 @@ def check_engine(config: ProxyConfig) -> None:
         from deepseek_cursor_proxy.storage.resp.address import EngineAddress
 
         EngineAddress.parse(config.store)
-
-
-def add_copy_flags(parser: argparse.ArgumentParser) -> None:
-    place = "a file of a store, or the redis:// or valkey:// URL of an engine"
-    parser.add_argument("source", metavar="FROM", help=place)
-    parser.add_argument("target", metavar="TO", help=place)
-    parser.add_argument(
-        "--from-secret", type=Path, metavar="FILE", help="the secret of FROM, if it is another engine's"
-    )
-
-
-def copy_store(options: dict[str, Any]) -> None:
-    """Copy reasonings and responses, with progress; StartupError if it stops half-way."""
-    from deepseek_cursor_proxy.reasoning.sealed import Sealer
-    from deepseek_cursor_proxy.storage.resp.protocol import EngineDown
-    from deepseek_cursor_proxy.storage.shared.copy import EngineSide, FileSide, Side, copy
-
-    places, other_secret = [options.pop("source"), options.pop("target")], options.pop("from_secret")
-    if "://" not in places[0] and not expand_home(Path(places[0])).exists():
-        raise StartupError(f"store copy: there is no file {places[0]}")
-    config = load(options).config
-    own = InstallationSecret(expand_home(config.reasoning_content_path), given_secret(config.secret_file))
-    secrets = [given_secret(other_secret, {}) or own.read(), own.read()]
-
-    def report(progress: str) -> None:
-        print(f"\r{progress}", end="", file=sys.stderr, flush=True)
-
-    with contextlib.ExitStack() as resources:
-        try:
-            sides: list[Side] = [
-                EngineSide(place, secret, Sealer, resources)
-                if "://" in place
-                else FileSide(expand_home(Path(place)), resources)
-                for place, secret in zip(places, secrets, strict=True)
-            ]
-            print(f"\r{copy(sides[0], sides[1], report)}")
-        except (EngineDown, Unusable) as fault:
-            raise StartupError(
-                f"{fault}. Nothing is lost: run it again, and what was copied is not copied twice"
-            ) from None
 
 
 def add_clear_flags(parser: argparse.ArgumentParser) -> None:

@@ -185,11 +185,6 @@ class CommandTests(EngineCase):
         reply = self.client.run_script(COUNT_UP, b"k", [b"1", b"10"], SECONDS)
         self.assertIn("WRONGTYPE", reply.text if isinstance(reply, ReplyError) else "")
 
-    def test_all_keys_are_listed(self) -> None:
-        keys = {b"chat:%d" % number for number in range(3000)}
-        self.client.run([(b"SET", key, b"") for key in [*keys, b"other"]], SECONDS)
-        self.assertEqual(keys, {*self.client.scan(b"chat:*", SECONDS)})
-
     def test_callers_at_once_get_their_own_replies(self) -> None:
         wrong: list[Reply] = []
         start = threading.Barrier(8)

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import BackgroundTask
@@ -104,19 +104,6 @@ class Engine:
         if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
             [reply] = self.run([(b"EVAL", script.source, b"1", key, *arguments)], deadline.left)
         return reply
-
-    def scan(self, pattern: bytes, seconds: float) -> Iterator[bytes]:
-        """The keys of all nodes that match, some perhaps twice; each step takes at most so many seconds."""
-        self._load_topology(_Budget(Deadline.after(seconds)))
-        for node in sorted(self._topology.nodes):
-            cursor = b""
-            while cursor != b"0":
-                step = _Step(0, (b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000"), node)
-                [(_, reply)] = self._exchange([step], _Budget(Deadline.after(seconds)))
-                if isinstance(reply, ReplyError):
-                    raise EngineDown(f"{node}: {reply.text}")
-                cursor, keys = cast(tuple[bytes, list[bytes]], reply)
-                yield from keys
 
     def close(self) -> None:
         """Close all connections; idempotent. Calls that are under way end by themselves."""

@@ -15,7 +15,7 @@ import hmac
 import logging
 import re
 import struct
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -54,12 +54,6 @@ _LATER = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
 def prefix(caller: bytes) -> bytes:
     """The beginning of all keys of a caller on the engine."""
     return b"dcp:{%s}:" % (urlsafe_b64encode(caller).rstrip(b"=") or b"-")
-
-
-def owner(key: bytes) -> bytes:
-    """The caller in a key that begins with its prefix."""
-    tag = key.partition(b"{")[2].partition(b"}")[0]
-    return urlsafe_b64decode(tag + b"=" * (-len(tag) % 4)) if tag != b"-" else b""
 
 
 class Sealer(Protocol):

@@ -30,7 +30,7 @@ LINES = (
     "service install", "service install --print", "service uninstall", "service status", "service logs",
     "doctor", "doctor --json", "doctor --report", "dashboard", "demo", "config show", "config path",
     "usage", "usage --json", "usage --csv", "balance", "explain absent.json", "access-key", "access-key --new",
-    "sessions list", "sessions show absent", "sessions export", "store stats", "store secret", "store copy absent",
+    "sessions list", "sessions show absent", "sessions export", "store stats", "store secret",
     "store clear", "store clear --yes",
 )  # fmt: skip
 CONDITIONS = ("no input", "null input", "full output", "no output", "closed pipe", "no streams", "no home")

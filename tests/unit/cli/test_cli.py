@@ -293,14 +293,6 @@ class StoreCommandTest(CliTest):
         self.assertRegex(secret, "^[0-9a-f]{64}$")
         self.assertEqual(secret, self.output_of("store", "secret").strip())
 
-    def test_store_copy_prints_how_much_and_refuses_what_is_not_there(self) -> None:
-        self.fill_store("one", "two")
-        source = str(self.store)
-        ran = self.run_command("store", "copy", source, str(self.home / "other.sqlite3"))
-        self.assertIn("Copied 0 reasonings and 0 responses. 2 reasonings of older versions", ran.out)
-        self.assertIn("there is no file", self.refusal("store", "copy", "absent", source))
-        self.assertIn("postgres", self.refusal("store", "copy", source, "postgres://x"))
-
     def test_store_clear_deletes_everything_and_prints_how_much(self) -> None:
         self.fill_store("one", "two")
         for count in (2, 0):
