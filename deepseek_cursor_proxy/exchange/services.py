@@ -179,7 +179,7 @@ def _open_shared(config: ProxyConfig, secret: InstallationSecret, reasonings: Re
     from deepseek_cursor_proxy.storage.shared.state import SharedState
 
     assert config.store is not None
-    shared = SharedState(config.store, secret.read(), reasonings.database, Sealer, durability=config.durability)
+    shared = SharedState(config.store, secret.read(), reasonings.database, Sealer)
     reasonings.share(SharedReasonings(shared, config.reasoning_cache_max_age_seconds))
     shared.open()
     return shared

@@ -8,7 +8,7 @@ import unittest
 
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress
 from deepseek_cursor_proxy.storage.resp.client import Engine, Script
-from deepseek_cursor_proxy.storage.resp.protocol import KeyedCommand, Reply, ReplyError, as_dict
+from deepseek_cursor_proxy.storage.resp.protocol import Reply, ReplyError, as_dict
 from tests.support.resp_commands import Call, register_twin
 from tests.support.threads import run_at_once
 
@@ -199,18 +199,6 @@ class CommandTests(EngineCase):
 
         run_at_once(ask, range(8))
         self.assertEqual([], wrong)
-
-    def test_commands_with_one_key_stay_together(self) -> None:
-        commands = [
-            KeyedCommand([b"MULTI"], b"k"),
-            _command(b"SET", b"k", 1),
-            _command(b"INCRBY", b"k", 2),
-            KeyedCommand([b"EXEC"], b"k"),
-            KeyedCommand([b"WAIT", b"0", b"1"], b"k"),
-        ]
-        *_, executed, waited = self.client.run(commands, SECONDS)
-        self.assertEqual(["OK", 3], executed)
-        self.assertIsInstance(waited, int)
 
 
 def _command(*words: bytes | int) -> tuple[bytes, ...]:

@@ -27,7 +27,7 @@ _WITHOUT_LOGIN = ("HELLO", "AUTH", "QUIT")
 _KEYLESS = frozenset(
     [
         *("PING", "HELLO", "AUTH", "SELECT", "CLUSTER", "ROLE", "INFO", "SCRIPT", "TIME", "DBSIZE", "FLUSHALL", "SCAN"),
-        *("MULTI", "EXEC", "DISCARD", "WAIT", "ASKING", "SENTINEL"),
+        *("ASKING", "SENTINEL"),
     ]
 )
 
@@ -40,8 +40,6 @@ class Session:
     database: int = 0
     is_logged_in: bool = False
     is_asking: bool = False
-    # The commands after MULTI; None outside.
-    queued: list[tuple[bytes, ...]] | None = None
 
 
 class RespServer:
@@ -166,14 +164,6 @@ class RespServer:
             with self._lock:
                 self._sockets.discard(sock)
 
-    def _answer_all(self, session: Session, stream: socket.socket) -> None:
-        with stream.makefile("rb") as reader:
-            for command in _commands(reader):
-                self._running.wait()
-                with self._lock:
-                    reply = self._answer(session, command)
-                self.send(stream, encode_reply(reply, session.protocol))
-
     def _secured(self, sock: socket.socket) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock if self._tls_context is None else self._tls_context.wrap_socket(sock, server_side=True)
@@ -189,9 +179,6 @@ class RespServer:
         name = command[0].upper().decode("latin-1")
         try:
             self._check(session, name, command)
-            if session.queued is not None and name not in ("EXEC", "DISCARD"):
-                session.queued.append(command)
-                return "QUEUED"
             own = getattr(self, f"_do_{name.lower()}", None)
             if own is not None:
                 return own(session, *command[1:])
@@ -243,20 +230,6 @@ class RespServer:
     def _do_flushall(self, _session: Session, *_mode: bytes) -> str:
         for database in self._databases.values():
             database.entries.clear()
-        return "OK"
-
-    def _do_multi(self, session: Session) -> str:
-        session.queued = []
-        return "OK"
-
-    def _do_exec(self, session: Session) -> list[Any]:
-        if session.queued is None:
-            raise CommandError("ERR EXEC without MULTI")
-        queued, session.queued = session.queued, None
-        return [self._answer(session, command) for command in queued]
-
-    def _do_discard(self, session: Session) -> str:
-        session.queued = None
         return "OK"
 
     def _do_asking(self, session: Session) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
 from deepseek_cursor_proxy.storage.resp.connection import Dialer, first_answer
-from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineRefused, KeyedCommand, Reply, ReplyError
+from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineRefused, Reply, ReplyError
 from deepseek_cursor_proxy.storage.resp.topology import Topology
 
 SLOTS = 16384
@@ -21,8 +21,6 @@ _NUMBERED_KEYS = frozenset([b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO"])
 
 def key_of(command: Command) -> bytes | None:
     """The key that decides where a command goes; None if any node will do."""
-    if isinstance(command, KeyedCommand):
-        return command.key
     index = 3 if command[0].upper() in _NUMBERED_KEYS else 1
     return command[index] if len(command) > index else None
 

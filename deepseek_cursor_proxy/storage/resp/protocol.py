@@ -44,17 +44,6 @@ class ReplyError:
         return self.text.partition(" ")[0]
 
 
-class KeyedCommand(tuple[bytes, ...]):
-    """A command whose key is not its second word: WAIT, MULTI, EXEC and others that go where this key is."""
-
-    key: bytes
-
-    def __new__(cls, words: Iterable[bytes], key: bytes) -> "KeyedCommand":
-        command = super().__new__(cls, words)
-        command.key = key
-        return command
-
-
 def encode(commands: Iterable[Command]) -> bytes:
     parts = []
     for command in commands:

@@ -1,12 +1,10 @@
 """SharedState: the engine as the stores use it. The engine going away costs no answer and hangs none.
 
-    write    returns when the engine has acknowledged. If it cannot be used, or is late, the write goes to the backlog
-             in the file of this instance, and so do all writes after it, until a thread has written them in order
-    read     waits for 50 ms, once more if that was too short, and then returns None
-    secret   the engine has an HMAC of the secret of those who share it. An instance with another secret says so, goes
-             on alone and neither reads nor writes there
-
-With `durability = "full"` a write also waits for a replica and, from Redis 7.2 on, for the append-only file of both.
+write    returns when the engine has acknowledged. If it cannot be used, or is late, the write goes to the backlog
+         in the file of this instance, and so do all writes after it, until a thread has written them in order
+read     waits for 50 ms, once more if that was too short, and then returns None
+secret   the engine has an HMAC of the secret of those who share it. An instance with another secret says so, goes
+         on alone and neither reads nor writes there
 """
 
 import functools
@@ -23,8 +21,7 @@ from deepseek_cursor_proxy.storage.entries import BacklogEntry, Kind
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress
 from deepseek_cursor_proxy.storage.resp.client import Engine, Script
-from deepseek_cursor_proxy.storage.resp.cluster import slot_of
-from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, KeyedCommand, Reply, ReplyError
+from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, Reply, ReplyError
 from deepseek_cursor_proxy.storage.shared.scripts import NAMES, WRITES
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.storage.sqlite.rows import BacklogRows
@@ -42,8 +39,6 @@ _BYTES_PER_SECOND = 32 * 1024 * 1024
 _CATCH_UP_SECONDS = 2.0
 # Within these an engine that is there has answered. A proxy starts without one that is not.
 _START_SECONDS = 0.5
-# Of a write, for a replica.
-_WAIT_MILLISECONDS = 200
 _CHECK_KEY = b"dcp:check"
 SEAL_BYTES = 16
 _BATCH = 64
@@ -116,8 +111,6 @@ class SharedState:
         secret: bytes,
         database: Database,
         sealer: Callable[[bytes, bytes], Sealer],
-        *,
-        durability: str = "normal",
     ) -> None:
         """Raises StartupError for a bad address; the engine itself may be absent. `sealer` gets secret and caller."""
         self.address = EngineAddress.parse(url)
@@ -127,9 +120,6 @@ class SharedState:
         self.refusal = ""
         self.stalled = ""
         self._is_verified = False
-        self._is_durable = durability == "full"
-        # By slot: the command that waits for a copy of a write there.
-        self._waits: dict[int, tuple[bytes, ...]] = {}
         self._secret = secret
         self.sealer = functools.lru_cache(256)(functools.partial(sealer, secret))
         self._catcher = Reopener(self._catch_up, name="engine-catch-up")
@@ -190,21 +180,7 @@ class SharedState:
     def _run(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
         """The reply of a write. Raises EngineDown if it may or must be repeated."""
         seconds += sum(map(len, arguments)) / _BYTES_PER_SECOND
-        words = self._wait_command(key) if self._is_durable else ()
-        if not words:
-            reply = self.engine.run_script(script, key, arguments, seconds)
-        else:
-            # On one connection: WAIT is about the writes of its own.
-            wait = KeyedCommand(words, key)
-            call: Command = (b"EVALSHA", script.sha, b"1", key, *arguments)
-            reply, copies = self.engine.run([call, wait], seconds)
-            if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-                call = (b"EVAL", script.source, b"1", key, *arguments)
-                reply, copies = self.engine.run([call, wait], seconds)
-            has = copies if isinstance(copies, list) else [copies]
-            wanted = [int(word) for word in words[1:-1]]
-            if any(isinstance(each, int) and each < least for each, least in zip(has, wanted, strict=False)):
-                raise _Stalled("no replica has confirmed a write in time")
+        reply = self.engine.run_script(script, key, arguments, seconds)
         if isinstance(reply, ReplyError):
             if reply.code in _LATER:
                 raise _Stalled(reply.text)
@@ -258,27 +234,12 @@ class SharedState:
                 self.refusal,
             )
             return
-        # A replica may have come or gone.
-        self._waits.clear()
         self._is_verified = True
 
-    def _wait_command(self, key: bytes) -> tuple[bytes, ...]:
-        """The command that waits for a copy of a write to this key; empty if its server makes none."""
-        if (known := self._waits.get(slot_of(key))) is not None:
-            return known
-        values = read_info(self.engine, key)
-        replicas, time = b"%d" % min(1, int(values.get("connected_slaves", 0))), b"%d" % _WAIT_MILLISECONDS
-        if version_of(values) >= (7, 2) and values.get("aof_enabled") == "1":
-            command: tuple[bytes, ...] = (b"WAITAOF", b"1", replicas, time)
-        else:
-            command = (b"WAIT", replicas, time) if replicas != b"0" else ()
-        self._waits[slot_of(key)] = command
-        return command
 
-
-def read_info(engine: Engine, key: bytes = _CHECK_KEY) -> dict[str, str]:
-    """What the server of a key says of itself, by name. Raises EngineDown."""
-    [info] = engine.run([KeyedCommand((b"INFO", b"everything"), key)], _WRITE_SECONDS)
+def read_info(engine: Engine) -> dict[str, str]:
+    """What a server says of itself, by name. Raises EngineDown."""
+    [info] = engine.run([(b"INFO", b"everything")], _WRITE_SECONDS)
     return (
         dict(re.findall(r"^(\w+):(\S+)", info.decode("utf-8", "replace"), re.MULTILINE))
         if isinstance(info, bytes)

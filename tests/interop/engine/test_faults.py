@@ -273,10 +273,8 @@ class TestOneServer(FaultCase):
 
 
 class TestFailover(FaultCase):
-    """With durability = "full" a turn is acknowledged when a replica has it."""
-
     def run_failover(self, url: str, kill: Callable[[], object]) -> None:
-        self.start_proxies(url, 2, "--durability", "full")
+        self.start_proxies(url, 2)
         with self.load():
             kill()
             self.wait_for_log(GONE)

@@ -2,7 +2,7 @@ import unittest
 
 from deepseek_cursor_proxy.storage.resp.address import Node
 from deepseek_cursor_proxy.storage.resp.cluster import Redirection, _owners, key_of, redirection, slot_of
-from deepseek_cursor_proxy.storage.resp.protocol import EngineRefused, KeyedCommand, ReplyError
+from deepseek_cursor_proxy.storage.resp.protocol import EngineRefused, ReplyError
 
 
 class TestSlots(unittest.TestCase):
@@ -21,7 +21,6 @@ class TestSlots(unittest.TestCase):
     def test_the_key_of_a_command(self) -> None:
         self.assertEqual(b"k", key_of((b"GET", b"k")))
         self.assertEqual(b"k", key_of((b"evalsha", b"sha", b"1", b"k", b"x")))
-        self.assertEqual(b"k", key_of(KeyedCommand((b"WAIT", b"1", b"10"), b"k")))
         self.assertIsNone(key_of((b"PING",)))
 
     def test_redirections_are_read(self) -> None:

@@ -4,7 +4,6 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage.resp import protocol
 from deepseek_cursor_proxy.storage.resp.protocol import (
-    KeyedCommand,
     ProtocolError,
     Reply,
     ReplyError,
@@ -69,9 +68,9 @@ WRONG = [
 
 class TestProtocol(unittest.TestCase):
     def test_a_command_is_an_array_of_strings(self) -> None:
-        commands = [(b"SET", b"k", b"a\r\n\x00"), KeyedCommand((b"WAIT", b"1"), b"k")]
+        commands = [(b"SET", b"k", b"a\r\n\x00"), (b"GET", b"k")]
         self.assertEqual(
-            b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4\r\na\r\n\x00\r\n*2\r\n$4\r\nWAIT\r\n$1\r\n1\r\n", encode(commands)
+            b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4\r\na\r\n\x00\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", encode(commands)
         )
 
     def test_replies_are_read_whole_and_byte_by_byte(self) -> None:

@@ -124,28 +124,6 @@ class TestOutages(EngineTestCase):
         self.assertIn("WRONGPASS", self.log[0])
         self.assertNotIn("guess", " ".join(self.log))
 
-    def test_a_write_waits_for_a_replica_if_durability_is_full(self) -> None:
-        info = b"redis_version:7.0.0\r\nconnected_slaves:2\r\naof_enabled:1\r\n"
-        with mock.patch.object(self.engine, "_do_info", return_value=info):
-            one = self.instance(durability="full")
-            one.record("copied", 1)
-            # The stand-in has no replica, so nothing is acknowledged.
-            self.assertEqual(1, self.waiting())
-            self.assertIn((b"WAIT", b"1", b"200"), self.engine.commands)
-        # The replica is gone, and with it what to wait for.
-        wait_until(lambda: not one.state.backlog)
-        waits = self.engine.commands.count((b"WAIT", b"1", b"200"))
-        one.record("alone", 2)
-        self.assertEqual((0, waits), (self.waiting(), self.engine.commands.count((b"WAIT", b"1", b"200"))))
-
-    def test_a_server_that_refuses_to_wait_fails_no_write(self) -> None:
-        info = b"redis_version:7.4.0\r\nconnected_slaves:1\r\naof_enabled:1\r\n"
-        with mock.patch.object(self.engine, "_do_info", return_value=info):
-            one = self.instance(durability="full")
-            self.assertTrue(one.record("kept", 1))
-        self.assertEqual(b"WAITAOF", self.engine.commands[-1][0])
-        self.assertEqual(["kept"], self.order())
-
 
 class TestSecret(EngineTestCase):
     def test_an_instance_with_another_secret_says_so_and_shares_nothing(self) -> None:
