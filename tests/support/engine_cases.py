@@ -8,7 +8,7 @@ import unittest
 
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress
 from deepseek_cursor_proxy.storage.resp.client import Engine, Script
-from deepseek_cursor_proxy.storage.resp.protocol import Reply, ReplyError, as_dict
+from deepseek_cursor_proxy.storage.resp.protocol import Reply, ReplyError
 from tests.support.resp_commands import Call, register_twin
 from tests.support.threads import run_at_once
 
@@ -126,7 +126,7 @@ class CommandTests(EngineCase):
             (0, (b"EXISTS", b"k")),
         )
         self.run_command(b"HSET", b"k", b"a", b"1")
-        self.assertEqual({b"a": b"1"}, as_dict(self.run_command(b"HGETALL", b"k")))
+        self.assertEqual([b"a", b"1"], self.run_command(b"HGETALL", b"k"))
 
     def test_lists(self) -> None:
         self.assert_replies(
@@ -150,7 +150,7 @@ class CommandTests(EngineCase):
             ([b"a", b"b", b"c"], (b"ZRANGE", b"k", 0, -1)),
             ([b"b", b"c"], (b"ZRANGEBYSCORE", b"k", b"(1", b"+inf")),
             ([b"a"], (b"ZRANGEBYSCORE", b"k", b"-inf", b"+inf", b"LIMIT", 0, 1)),
-            (2.5, (b"ZSCORE", b"k", b"b")),
+            (b"2.5", (b"ZSCORE", b"k", b"b")),
             (None, (b"ZSCORE", b"k", b"z")),
             (2, (b"ZREMRANGEBYSCORE", b"k", 0, b"2.5")),
             (1, (b"ZCARD", b"k")),

@@ -3,7 +3,7 @@
     server = self.enterContext(RespServer())
     Engine(EngineAddress.parse(server.url))
 
-It speaks RESP2 and, after HELLO 3, RESP3. Tests make it fail: `pause` (as SIGSTOP does), `stop`, `start` (on the same
+Tests make it fail: `pause` (as SIGSTOP does), `stop`, `start` (on the same
 port), `refusal` (an error reply to every command), `password`. `RespCluster` is some of them with the slots shared out.
 The commands, and how scripts run without Lua, are in `resp_commands`.
 """
@@ -23,11 +23,11 @@ from tests.support.polling import PATIENCE
 from tests.support.raw_upstream import CERTIFICATE, KEY
 from tests.support.resp_commands import CommandError, Database, error_reply, score_text
 
-_WITHOUT_LOGIN = ("HELLO", "AUTH", "QUIT")
+_WITHOUT_LOGIN = ("AUTH", "QUIT")
 _KEYLESS = frozenset(
     [
-        *("PING", "HELLO", "AUTH", "SELECT", "CLUSTER", "ROLE", "INFO", "SCRIPT", "TIME", "DBSIZE", "FLUSHALL", "SCAN"),
-        *("ASKING", "SENTINEL"),
+        *("PING", "AUTH", "SELECT", "CLUSTER", "ROLE", "INFO", "SCRIPT", "TIME", "DBSIZE", "FLUSHALL", "SCAN"),
+        "ASKING",
     ]
 )
 
@@ -36,7 +36,6 @@ _KEYLESS = frozenset(
 class Session:
     """What the server knows of one connection."""
 
-    protocol: int = 2
     database: int = 0
     is_logged_in: bool = False
     is_asking: bool = False
@@ -45,16 +44,13 @@ class Session:
 class RespServer:
     """The lock makes commands run one after the other; tests set the attributes at any time."""
 
-    def __init__(self, *, password: str = "", knows_hello: bool = True, has_tls: bool = False) -> None:
+    def __init__(self, *, password: str = "", has_tls: bool = False) -> None:
         self.password = password
         self.users: dict[str, str] = {}
-        self.knows_hello = knows_hello
         self._tls_context = _tls_context() if has_tls else None
-        # An error reply to every command but HELLO, such as "LOADING …".
+        # An error reply to every command but AUTH, such as "LOADING …".
         self.refusal = ""
         self.role = b"master"
-        # Answers to SENTINEL GET-MASTER-ADDR-BY-NAME, by name.
-        self.masters: dict[str, RespServer] = {}
         self.cluster: RespCluster | None = None
         # Every command, as it came.
         self.commands: list[tuple[bytes, ...]] = []
@@ -159,7 +155,7 @@ class RespServer:
                     self._running.wait()
                     with self._lock:
                         reply = self._answer(session, command)
-                    self.send(stream, encode_reply(reply, session.protocol))
+                    self.send(stream, encode_reply(reply))
         finally:
             with self._lock:
                 self._sockets.discard(sock)
@@ -192,20 +188,10 @@ class RespServer:
     def _check(self, session: Session, name: str, command: tuple[bytes, ...]) -> None:
         if (self.password or self.users) and not session.is_logged_in and name not in _WITHOUT_LOGIN:
             raise CommandError("NOAUTH Authentication required.")
-        if self.refusal and name not in ("HELLO", "AUTH", "ROLE"):
+        if self.refusal and name not in ("AUTH", "ROLE"):
             raise CommandError(self.refusal)
         if self.cluster is not None and name not in _KEYLESS:
             self.cluster.check(self, slot_of(key_of(command) or b""), session.is_asking)
-
-    def _do_hello(self, session: Session, *words: bytes) -> dict[bytes, Any]:
-        if not self.knows_hello:
-            raise CommandError("ERR unknown command `HELLO`, with args beginning with: ")
-        if words[1:2] and words[1].upper() == b"AUTH":
-            self._do_auth(session, *words[2:4])
-        if (self.password or self.users) and not session.is_logged_in:
-            raise CommandError("NOAUTH HELLO must be called with the client already authenticated")
-        session.protocol = int(words[0])
-        return {b"server": b"redis", b"version": b"7.0.0", b"proto": session.protocol, b"modules": []}
 
     def _do_auth(self, session: Session, *words: bytes) -> str:
         user, password = (word.decode() for word in (b"default", *words)[-2:])
@@ -242,10 +228,6 @@ class RespServer:
         if action.upper() == b"SLOTS":
             return self.cluster.slots()
         return b"cluster_state:%b\r\n" % (b"ok" if self.cluster.is_ok else b"fail")
-
-    def _do_sentinel(self, _session: Session, _action: bytes, name: bytes) -> list[bytes] | None:
-        master = self.masters.get(name.decode())
-        return None if master is None else [b"127.0.0.1", b"%d" % master.port]
 
 
 @dataclass
@@ -304,31 +286,25 @@ def _commands(reader: Any) -> Iterator[tuple[bytes, ...]]:
         yield tuple(words)
 
 
-def encode_reply(reply: Any, protocol: int) -> bytes:
+def encode_reply(reply: Any) -> bytes:
     match reply:
         case None:
-            return b"_\r\n" if protocol == 3 else b"$-1\r\n"
-        case bool():
-            return (b"#t\r\n" if reply else b"#f\r\n") if protocol == 3 else b":%d\r\n" % reply
-        case int():
+            return b"$-1\r\n"
+        case bool() | int():
             return b":%d\r\n" % reply
         case float():
-            return b",%b\r\n" % score_text(reply) if protocol == 3 else encode_reply(score_text(reply), 2)
+            return encode_reply(score_text(reply))
         case str():
             return b"+%b\r\n" % reply.encode()
         case bytes():
             return b"$%d\r\n%b\r\n" % (len(reply), reply)
         case ReplyError():
             return b"-%b\r\n" % reply.text.encode()
-        case dict() if protocol == 3:
-            pairs = b"".join(encode_reply(each, 3) for pair in reply.items() for each in pair)
-            return b"%%%d\r\n%b" % (len(reply), pairs)
         case dict():
-            return encode_reply([each for pair in reply.items() for each in pair], 2)
+            return encode_reply([each for pair in reply.items() for each in pair])
         case _:
-            kind = b"~" if isinstance(reply, set) and protocol == 3 else b"*"
             items = [*reply]
-            if protocol == 2 and all(isinstance(each, list) and isinstance(each[-1], float) for each in items):
-                # Members with their scores are flat in RESP2.
+            if all(isinstance(each, list) and isinstance(each[-1], float) for each in items):
+                # Members with their scores are flat.
                 items = [word for each in items for word in each]
-            return b"%b%d\r\n%b" % (kind, len(items), b"".join(encode_reply(each, protocol) for each in items))
+            return b"*%d\r\n%b" % (len(items), b"".join(encode_reply(each) for each in items))

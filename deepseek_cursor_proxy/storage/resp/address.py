@@ -1,8 +1,7 @@
-"""EngineAddress: the URL of the server, of a cluster or of Sentinels, parsed.
+"""EngineAddress: the URL of the server or of a cluster, parsed.
 
     redis://user:password@host:6379/0                    one server; rediss:// with TLS; valkey://, valkeys:// alike
     redis://host1:6379,host2:6379/?cluster=1             a cluster, by some of its nodes
-    redis://host1:26379,host2:26379/0?sentinel=NAME      the master of that name, by its Sentinels
     rediss://host/?ca=/etc/ssl/engine.pem                TLS, checked with this certificate authority
 
 User and password are percent-encoded. No text made here has the password in it.
@@ -41,7 +40,6 @@ class EngineAddress:
     has_tls: bool = False
     authorities: str = ""
     is_cluster: bool = False
-    sentinel_name: str = ""
 
     def __str__(self) -> str:
         return self.text
@@ -59,13 +57,12 @@ class EngineAddress:
             _refuse(text, "begins with none of redis://, rediss://, valkey:// and valkeys://")
         address = cls(
             text,
-            _nodes(parts, text, 26379 if "sentinel" in options else 6379),
+            _nodes(parts, text),
             _login(parts),
             _database(parts.path, text),
             _SCHEMES[parts.scheme],
             options.pop("ca", ""),
             options.pop("cluster", "0") == "1",
-            options.pop("sentinel", ""),
         )
         _check(address, options)
         return address
@@ -76,13 +73,14 @@ def hide_password(url: str) -> str:
     return re.sub(r"(://[^:/@]*:).*@", r"\1***@", url, flags=re.DOTALL)
 
 
-def _nodes(parts: SplitResult, text: str, default_port: int) -> tuple[Node, ...]:
+def _nodes(parts: SplitResult, text: str) -> tuple[Node, ...]:
     nodes = []
     for name in parts.netloc.rpartition("@")[2].split(","):
         found = _HOST.fullmatch(name)
-        if found is None or not 0 < int(found["port"] or default_port) < 65536:
+        port = int(found["port"] or 6379) if found is not None else 0
+        if found is None or not 0 < port < 65536:
             _refuse(text, f'has "{name}" where a host or host:port belongs; {_EXAMPLE}')
-        nodes.append(Node(found["ipv6"] or found["name"], int(found["port"] or default_port)))
+        nodes.append(Node(found["ipv6"] or found["name"], port))
     return tuple(nodes)
 
 
@@ -102,13 +100,11 @@ def _database(path: str, text: str) -> int:
 def _check(address: EngineAddress, options: dict[str, str]) -> None:
     text = address.text
     if options:
-        _refuse(text, f'has the option "{min(options)}"; there are cluster=1, sentinel=NAME and ca=FILE')
-    if address.is_cluster and address.sentinel_name:
-        _refuse(text, "names a cluster and Sentinels; write one of cluster=1 and sentinel=NAME")
+        _refuse(text, f'has the option "{min(options)}"; there are cluster=1 and ca=FILE')
     if address.is_cluster and address.database:
         _refuse(text, "names a database, and a cluster has only 0; leave it out")
-    if len(address.nodes) > 1 and not address.is_cluster and not address.sentinel_name:
-        _refuse(text, "names several servers; add ?cluster=1 or ?sentinel=NAME")
+    if len(address.nodes) > 1 and not address.is_cluster:
+        _refuse(text, "names several servers; add ?cluster=1")
     if address.authorities and not address.has_tls:
         _refuse(text, "has the option ca without TLS; begin it with rediss://")
     if address.authorities and not Path(address.authorities).is_file():

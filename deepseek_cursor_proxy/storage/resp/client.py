@@ -1,4 +1,4 @@
-"""Engine: one logical server for any number of threads: a single one, a cluster, or the master that Sentinels name.
+"""Engine: one logical server for any number of threads, a single one or a cluster.
 
 The rules:
     1. A call takes at most its `seconds`, and CONNECT_SECONDS more if it has to connect.
@@ -23,10 +23,9 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
-from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, redirection
+from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, SingleServer, redirection
 from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer
 from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, EngineRefused, Reply, ReplyError
-from deepseek_cursor_proxy.storage.resp.topology import SentinelMaster, Topology
 
 CONNECT_SECONDS = 0.25
 # So many timeouts or lost connections in a row mean that the node is down; one may be an accident.
@@ -59,8 +58,7 @@ class Engine:
         self._address = address
         self._on_change = on_change
         self._dialer = Dialer(address)
-        kind = ClusterMap if address.is_cluster else SentinelMaster if address.sentinel_name else Topology
-        self._topology: Topology = kind(address)
+        self._topology = ClusterMap(address) if address.is_cluster else SingleServer(address)
         self._lock = threading.Lock()
         self._idle: dict[Node, list[Connection]] = defaultdict(list)
         self._failures: dict[Node | None, int] = defaultdict(int)

@@ -1,27 +1,25 @@
-"""Clusters: the hash slot of a key, the map of slots to nodes, and redirections.
+"""Which node a command goes to: the only server, or in a cluster the node that has the hash slot of its key.
 
-The map is read from any node by CLUSTER SLOTS, again after every MOVED reply.
+The map of slots is read from any node by CLUSTER SLOTS, again after every MOVED reply.
 """
 
 import binascii
-import functools
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
-from deepseek_cursor_proxy.storage.resp.connection import Dialer, first_answer
-from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineRefused, Reply, ReplyError
-from deepseek_cursor_proxy.storage.resp.topology import Topology
+from deepseek_cursor_proxy.storage.resp.connection import Dialer
+from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, EngineRefused, Reply, ReplyError
 
 SLOTS = 16384
-_NUMBERED_KEYS = frozenset([b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO"])
+_NUMBERED_KEYS = frozenset([b"EVAL", b"EVALSHA"])
 
 
 def key_of(command: Command) -> bytes | None:
     """The key that decides where a command goes; None if any node will do."""
-    index = 3 if command[0].upper() in _NUMBERED_KEYS else 1
+    index = 3 if command[0] in _NUMBERED_KEYS else 1
     return command[index] if len(command) > index else None
 
 
@@ -51,7 +49,27 @@ def redirection(reply: Reply, asked: Node) -> Redirection | None:
     return Redirection(Node(host.strip("[]") or asked.host, int(port)), reply.code == "ASK")
 
 
-class ClusterMap(Topology):
+class SingleServer:
+    """Called by any thread."""
+
+    # What a server is asked to find out whether it can be used.
+    check: Command = (b"ROLE",)
+
+    def __init__(self, address: EngineAddress) -> None:
+        # The servers in use; those of a cluster have to be found first.
+        self.nodes = frozenset(address.nodes)
+
+    def node_for(self, _command: Command) -> Node:
+        [node] = self.nodes
+        return node
+
+    def refresh(self, dialer: Dialer, deadline: Deadline) -> None:
+        """Find the nodes; raises EngineDown. A single server stays where it is."""
+
+
+class ClusterMap(SingleServer):
+    """Called by any thread; each attribute is replaced as a whole, so no lock is needed."""
+
     check = (b"CLUSTER", b"INFO")
 
     def __init__(self, address: EngineAddress) -> None:
@@ -67,8 +85,15 @@ class ClusterMap(Topology):
         return node
 
     def refresh(self, dialer: Dialer, deadline: Deadline) -> None:
-        known = dict.fromkeys([*sorted(self.nodes), *self._seeds])
-        _, self._owners = first_answer(known, deadline, functools.partial(_read_map, dialer))
+        """Ask one node after the other, each within its share of the time; raises what the last one raises."""
+        known = list(dict.fromkeys([*sorted(self.nodes), *self._seeds]))
+        while known:
+            try:
+                self._owners = _read_map(dialer, known.pop(0), Deadline.after(deadline.left / (len(known) + 1)))
+                break
+            except EngineDown:
+                if not known:
+                    raise
         self.nodes = frozenset(owner for owner in self._owners if owner is not None)
 
 

@@ -8,12 +8,9 @@ import contextlib
 import functools
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
 
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
 from deepseek_cursor_proxy.storage.resp.protocol import (
@@ -22,24 +19,23 @@ from deepseek_cursor_proxy.storage.resp.protocol import (
     EngineRefused,
     Reply,
     ReplyError,
-    ReplyParser,
+    ReplyReader,
     encode,
 )
 
-S = TypeVar("S")
-T = TypeVar("T")
 _RECEIVE_BYTES = 64 * 1024
 # What a socket without time left raises if it would have to wait.
 _WOULD_WAIT = (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Connection:
-    """Used by one thread at a time; the pool hands it on when all replies have been read."""
+    """Used by one thread at a time, the next one when all replies have been read."""
 
     def __init__(self, node: Node, sock: socket.socket) -> None:
         self.node = node
         self._sock = sock
-        self._parser = ReplyParser()
+        self._reader = ReplyReader(self._receive)
+        self._deadline = Deadline(0.0)
         self._missing = 0
 
     def exchange(self, commands: Sequence[Command], deadline: Deadline) -> list[Reply]:
@@ -57,23 +53,26 @@ class Connection:
 
     def receive(self, deadline: Deadline) -> list[Reply]:
         """The replies to all that was sent, in its order."""
-        replies: list[Reply] = []
+        self._deadline = deadline
         with network_errors(self.node):
-            while len(replies) < self._missing:
-                self._sock.settimeout(max(deadline.left, 0.0))
-                data = self._sock.recv(_RECEIVE_BYTES)
-                if not data:
-                    raise EngineDown(f"{self.node}: the server closed the connection")
-                replies += self._parser.feed(data)
-        if len(replies) > self._missing:
+            replies = [self._reader.read() for _ in range(self._missing)]
+        if self._reader.has_rest:
+            # Perhaps they are the replies to something else.
             raise EngineDown(f"{self.node}: it sends more replies than it got commands")
         self._missing = 0
         return replies
 
+    def _receive(self) -> bytes:
+        self._sock.settimeout(max(self._deadline.left, 0.0))
+        data = self._sock.recv(_RECEIVE_BYTES)
+        if not data:
+            raise EngineDown(f"{self.node}: the server closed the connection")
+        return data
+
     @property
     def is_idle(self) -> bool:
         """Whether the next call may use it: nothing is missing, and the server neither closed it nor sent more."""
-        return not self._missing and self._parser.is_between_replies and not wait_readable(self._sock, 0, None)
+        return not self._missing and not wait_readable(self._sock, 0, None)
 
     def close(self) -> None:
         self._sock.close()
@@ -81,7 +80,7 @@ class Connection:
 
 @contextlib.contextmanager
 def network_errors(node: Node) -> Iterator[None]:
-    """Raise errors of the network, and replies that are not RESP, as EngineDown that names the server."""
+    """Raise errors of the network, and replies that are not RESP2, as EngineDown that names the server."""
     try:
         yield
     except _WOULD_WAIT:
@@ -103,73 +102,25 @@ class Dialer:
 
     def open(self, node: Node, deadline: Deadline) -> Connection:
         """A connection that is logged in and has its database selected."""
-        return self._open(node, deadline, self._address.login, self._address.database)
-
-    def open_sentinel(self, node: Node, deadline: Deadline) -> Connection:
-        """A connection to a Sentinel, which mostly has no password; if it has one, it is that of the servers."""
-        try:
-            return self._open(node, deadline, (), 0)
-        except EngineRefused:
-            return self._open(node, deadline, self._address.login, 0)
-
-    def _open(self, node: Node, deadline: Deadline, login: tuple[bytes, ...], database: int) -> Connection:
         with network_errors(node):
-            _, sock = first_answer(_resolve(node, deadline), deadline, _connect)
+            sock = socket.create_connection(node, max(deadline.left, 0.001))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(max(deadline.left, 0.001))
             if self._address.has_tls:
                 # It closes the socket if the handshake fails.
                 sock = self._tls_context().wrap_socket(sock, server_hostname=node.host)
         connection = Connection(node, sock)
         try:
-            _greet(connection, deadline, login, database)
+            self._log_in(connection, deadline)
         except BaseException:
             connection.close()
             raise
         return connection
 
-
-def first_answer(candidates: Iterable[S], deadline: Deadline, ask: Callable[[S, Deadline], T]) -> tuple[S, T]:
-    """Ask one after the other, each within its share of the time; raises what the last one raises."""
-    *others, last = candidates
-    for left, each in zip(range(len(others) + 1, 1, -1), others, strict=True):
-        with contextlib.suppress(EngineDown, OSError):
-            return each, ask(each, Deadline.after(deadline.left / left))
-    return last, ask(last, deadline)
-
-
-def _connect(address: Sequence[Any], deadline: Deadline) -> socket.socket:
-    sock = socket.create_connection(address[4][:2], max(deadline.left, 0.001))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.settimeout(max(deadline.left, 0.001))
-    return sock
-
-
-def _resolve(node: Node, deadline: Deadline) -> list[Any]:
-    """The addresses of a name. The system's resolver cannot be interrupted, so a thread calls it."""
-    try:
-        return socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):
-        pass  # it is a name, not an address
-    lookup: Future[list[Any]] = Future()
-    if start_thread(lambda: _look_up(node, lookup), "engine-lookup") is None:
-        raise OSError("no thread is left to look the name up")
-    return lookup.result(max(deadline.left, 0.0))
-
-
-def _look_up(node: Node, lookup: "Future[list[Any]]") -> None:
-    try:
-        lookup.set_result(socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError) as error:
-        lookup.set_exception(error)
-
-
-def _greet(connection: Connection, deadline: Deadline, login: tuple[bytes, ...], database: int) -> None:
-    """Log in with RESP3, or with RESP2 where the server has no HELLO (before Redis 6)."""
-    select: list[Command] = [(b"SELECT", b"%d" % database)] if database else []
-    replies = connection.exchange([(b"HELLO", b"3", *([b"AUTH", *login] if login else [])), *select], deadline)
-    if isinstance(replies[0], ReplyError) and replies[0].text.lower().startswith(("noproto", "err unknown command")):
-        # A server without users takes the password alone.
-        words = login[1:] if login[:1] == (b"default",) else login
-        replies = connection.exchange([*([(b"AUTH", *words)] if words else []), *select], deadline)
-    for reply in replies:
-        if isinstance(reply, ReplyError):
-            raise EngineRefused(f"{connection.node}: {reply.text}")
+    def _log_in(self, connection: Connection, deadline: Deadline) -> None:
+        login, database = self._address.login, self._address.database
+        commands: list[Command] = [(b"AUTH", *login)] if login else []
+        commands += [(b"SELECT", b"%d" % database)] if database else []
+        for reply in connection.exchange(commands, deadline):
+            if isinstance(reply, ReplyError):
+                raise EngineRefused(f"{connection.node}: {reply.text}")

@@ -1,4 +1,4 @@
-"""Real servers on loopback: one redis-server, a cluster of six, or a master with a replica and three Sentinels.
+"""Real servers on loopback: one redis-server or a cluster of six.
 
 The program is the one on the PATH, else that of Debian's packages. Each server has a free port and a temporary
 directory, writes nothing to the disk and is killed when its ExitStack is closed.
@@ -148,34 +148,6 @@ class RedisCluster:
     @property
     def url(self) -> str:
         return f"redis://{','.join(str(server.node) for server in self.masters)}/?cluster=1"
-
-
-class WatchedMaster:
-    """A master, a replica of it, and three Sentinels that agree in twos."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self.master = RedisServer(stack)
-        self.replica = RedisServer(
-            stack, {"replicaof": f"127.0.0.1 {self.master.port}", "repl-diskless-sync-delay": "0"}
-        )
-        wait_until(lambda: b"master_link_status:up" in _bytes(self.replica.run("INFO")))
-        options = {
-            "bind": "127.0.0.1",
-            "sentinel#monitor": f"monitor main 127.0.0.1 {self.master.port} 2",
-            "sentinel#down": "down-after-milliseconds main 500",
-            "sentinel#failover": "failover-timeout main 3000",
-        }
-        self.sentinels = [RedisServer(stack, options, mode="--sentinel") for _ in range(3)]
-        for sentinel in self.sentinels:
-            wait_until(lambda sentinel=sentinel: self._is_ready(sentinel))
-
-    def _is_ready(self, sentinel: RedisServer) -> bool:
-        info = _bytes(sentinel.run("INFO", "sentinel"))
-        return b"slaves=1,sentinels=3" in info
-
-    @property
-    def url(self) -> str:
-        return f"redis://{','.join(str(sentinel.node) for sentinel in self.sentinels)}/?sentinel=main"
 
 
 def _bytes(reply: Reply) -> bytes:

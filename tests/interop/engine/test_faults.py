@@ -23,7 +23,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
-from tests.interop.engine.redis_servers import RedisCluster, RedisServer, WatchedMaster
+from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.support.polling import eventually, wait_until
 from tests.support.program import COMMAND, Process, address
 from tests.support.systems import ROOT
@@ -281,10 +281,6 @@ class TestFailover(FaultCase):
             self.wait_for_log(WRITTEN)
             self.wait_for_turns()
         self.check()
-
-    def test_sentinels_replace_a_master(self) -> None:
-        watched = WatchedMaster(self.stack)
-        self.run_failover(watched.url, watched.master.kill)
 
     def test_a_cluster_replaces_a_master(self) -> None:
         cluster = RedisCluster(self.stack)

@@ -1,7 +1,6 @@
 from unittest import mock
 
 from deepseek_cursor_proxy.storage.resp import client
-from deepseek_cursor_proxy.storage.resp.address import Node
 from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, slot_of
 from deepseek_cursor_proxy.storage.resp.protocol import EngineDown
 from tests.support.engine_cases import SECONDS, CommandTests, EngineCase
@@ -137,69 +136,6 @@ class TestCluster(ClusterCase):
         with self.assertRaisesRegex(EngineDown, "cluster support disabled"):
             engine.run([(b"GET", b"k")], SECONDS)
         self.assertFalse(engine.is_available)
-
-
-class TestSentinel(EngineCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.sentinels = [self.enterContext(RespServer()) for _ in range(2)]
-        self.servers = [self.enterContext(RespServer(password="pw")) for _ in range(2)]
-        self.promote(0)
-        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
-        self.client = self.engine(f"redis://:pw@{hosts}/?sentinel=main")
-
-    def promote(self, index: int) -> None:
-        for sentinel in self.sentinels:
-            sentinel.masters["main"] = self.servers[index]
-        for number, server in enumerate(self.servers):
-            server.role = b"master" if number == index else b"slave"
-            server.refusal = "" if number == index else "READONLY You can't write against a read only replica."
-
-    def test_commands_go_to_the_master(self) -> None:
-        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"v")], SECONDS))
-        self.assertEqual((1, 0), (self.servers[0].accepted, self.servers[1].accepted))
-
-    def test_a_new_master_is_found(self) -> None:
-        self.client.run([(b"SET", b"k", b"v")], SECONDS)
-        self.promote(1)
-        with self.assertRaisesRegex(EngineDown, "READONLY"):
-            self.client.run([(b"SET", b"k", b"v")], SECONDS)
-        wait_until(lambda: self.client.is_available)
-        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"new")], SECONDS))
-        self.assertEqual(b"new", self.servers[1].run(b"GET", b"k"))
-
-    def test_a_killed_master_is_replaced(self) -> None:
-        self.client.run([(b"SET", b"k", b"v")], SECONDS)
-        self.servers[0].stop()
-        with self.assertRaises(EngineDown):
-            self.client.run([(b"SET", b"k", b"v")], SECONDS)
-        self.promote(1)
-        wait_until(
-            lambda: (
-                self.client.is_available and self.client._topology.nodes == {Node("127.0.0.1", self.servers[1].port)}
-            )
-        )
-        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"new")], SECONDS))
-
-    def test_a_sentinel_that_is_gone_is_skipped_and_asked_last(self) -> None:
-        self.sentinels[0].stop()
-        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"v")], SECONDS))
-        self.assertEqual(self.sentinels[1].port, self.client._topology._sentinels[0].port)  # type: ignore[attr-defined]
-
-    def test_a_sentinel_with_the_password_of_the_servers(self) -> None:
-        for sentinel in self.sentinels:
-            sentinel.password = "pw"
-        self.assertEqual(["OK"], self.client.run([(b"SET", b"k", b"v")], SECONDS))
-
-    def test_a_name_that_no_sentinel_knows(self) -> None:
-        engine = self.engine(f"redis://127.0.0.1:{self.sentinels[0].port}/?sentinel=other")
-        with self.assertRaisesRegex(EngineDown, "knows no master other"):
-            engine.run([(b"GET", b"k")], SECONDS)
-        engine._check()
-        self.assertFalse(engine.is_available)
-        self.servers[0].password = ""
-        self.sentinels[0].masters["other"] = self.servers[0]
-        wait_until(lambda: engine.is_available)
 
 
 def _moved(node: RespServer, slot: int) -> Exception:

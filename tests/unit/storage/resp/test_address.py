@@ -20,13 +20,10 @@ class TestEngineAddress(unittest.TestCase):
     def test_a_password_alone_belongs_to_the_default_user(self) -> None:
         self.assertEqual((b"default", b"pw"), EngineAddress.parse("valkey://:pw@h").login)
 
-    def test_a_cluster_and_sentinels(self) -> None:
+    def test_a_cluster(self) -> None:
         address = EngineAddress.parse("valkeys://a,b:7001/?cluster=1")
         self.assertTrue(address.is_cluster and address.has_tls)
         self.assertEqual((Node("a", 6379), Node("b", 7001)), address.nodes)
-        address = EngineAddress.parse("redis://:pw@a,b:7001/2?sentinel=main")
-        self.assertEqual(("main", 2), (address.sentinel_name, address.database))
-        self.assertEqual((Node("a", 26379), Node("b", 7001)), address.nodes)
 
     def test_a_certificate_authority_needs_tls_and_a_file(self) -> None:
         self.assertEqual(str(_CERTIFICATE), EngineAddress.parse(f"rediss://h/?ca={_CERTIFICATE}").authorities)
@@ -56,10 +53,9 @@ class TestEngineAddress(unittest.TestCase):
         self.assert_refused("redis://[::1", "no URL")
         self.assert_refused("redis://h/one", "number")
         self.assert_refused("redis://h/-1", "number")
-        self.assert_refused("redis://h/?db=1", "cluster=1, sentinel=NAME and ca=FILE")
+        self.assert_refused("redis://h/?db=1", "cluster=1 and ca=FILE")
         self.assert_refused("redis://h/?cluster", "no URL")
-        self.assert_refused("redis://a,b", "?cluster=1 or ?sentinel=NAME")
-        self.assert_refused("redis://a,b/?cluster=1&sentinel=x", "one of")
+        self.assert_refused("redis://a,b", "add ?cluster=1")
         self.assert_refused("redis://a,b/1?cluster=1", "leave it out")
 
     def assert_refused(self, url: str, words: str) -> str:

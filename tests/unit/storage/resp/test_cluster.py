@@ -20,7 +20,7 @@ class TestSlots(unittest.TestCase):
 
     def test_the_key_of_a_command(self) -> None:
         self.assertEqual(b"k", key_of((b"GET", b"k")))
-        self.assertEqual(b"k", key_of((b"evalsha", b"sha", b"1", b"k", b"x")))
+        self.assertEqual(b"k", key_of((b"EVALSHA", b"sha", b"1", b"k", b"x")))
         self.assertIsNone(key_of((b"PING",)))
 
     def test_redirections_are_read(self) -> None:
