@@ -27,7 +27,6 @@ from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.entries import DaySums
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
@@ -84,8 +83,6 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
         return empty, "The store is in memory (reasoning_content_path), so usage is forgotten when the proxy stops."
     try:
         with open_read_only(path) as connection:
-            if not usage_rows.has_tables(connection):
-                return empty, f"{path} was last used by a version that recorded no usage. Start the proxy once."
             return make_report(
                 connection, period, by, PriceList(config)
             ), "The proxy records each request when it ends."

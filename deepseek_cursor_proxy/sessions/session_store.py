@@ -86,7 +86,7 @@ _SESSIONS = (
 )
 _JOURNALS = ("CREATE TABLE journals (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID",)
 # "DScs".
-_SCHEMA = Schema(0x44536373, [_SESSIONS, _JOURNALS])
+_SCHEMA = Schema(0x44536373, 3, ";\n".join((*_SESSIONS, *_JOURNALS)))
 
 
 class Limits(NamedTuple):

@@ -7,7 +7,7 @@ also on a server, by the same rules (`shared/`).
 
 The file (`sqlite.database.Database`)
     path, fault, fault_count     `fault` is the known one, or None; until `reopen`, what it stops raises it at once
-    open(may_set_aside), close() connect, create the file or migrate it; move a damaged one away only if that is allowed
+    open(may_set_aside), close() connect or create the file; move a damaged one away only if that is allowed
     request_reopen()             ask for a `reopen` soon; from any thread
     on_reopen(write_waiting)     register a function that writes the waiting entries of one table, True if none is left
     reopen()                     `open`, call these functions, then `confirm` by a write that the file is usable

@@ -5,6 +5,7 @@ Unusable          may pass by itself: full disk, unreadable disk, a file of anot
 ├── ReadOnly      this connection will never write, a new one may
 ├── Lost          this connection no longer reaches the file: it was moved, or is not open
 └── Damaged       a database that cannot be read; waiting does not help
+    └── Outdated  one of an earlier version of this program
 
 Refused: no fault of the file; the engine does not take an entry or a statement.
 
@@ -55,6 +56,12 @@ class Damaged(Unusable):
     def __init__(self, damage: str) -> None:
         super().__init__(f"it is damaged ({damage})", "the proxy sets it aside when it runs, or move it away yourself")
         self.damage = damage
+
+
+class Outdated(Damaged):
+    def __init__(self, version: int) -> None:
+        super().__init__(f"it was made by an earlier version, schema {version}")
+        self.reason = self.damage
 
 
 class Refused(ValueError):

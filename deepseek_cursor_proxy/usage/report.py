@@ -128,10 +128,8 @@ class UsageReport(NamedTuple):
 
 
 def make_report(connection: usage_rows.Reader, period: Period, by: str, prices: PriceList) -> UsageReport:
-    """The sums of a period in the currency of the prices; an empty report if the file has no ledger yet."""
+    """The sums of a period in the currency of the prices."""
     currency = prices.currency
-    if not usage_rows.has_tables(connection):
-        return UsageReport(period, by, currency, (), UsageGroup("", DaySums()), {})
     days = _read_days(connection, period, currency)
     # A key that got its name later was called by its digest before.
     named = usage_rows.read_key_names(connection).items() if by == "key" else ()
@@ -167,8 +165,7 @@ def _sum_switched(connection: usage_rows.Reader, period: Period, prices: PriceLi
 
 def sum_day(connection: usage_rows.Reader, day: date, currency: str) -> UsageGroup:
     """The sums of one day, without how long its requests took: read in an instant."""
-    has_ledger = usage_rows.has_tables(connection)
-    days = _read_days(connection, Period(day, day), currency) if has_ledger else ()
+    days = _read_days(connection, Period(day, day), currency)
     return UsageGroup(day.isoformat(), add_sums(sums for _, sums in days))
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, ReadOnly, Refused, Unusable
+from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Outdated, ReadOnly, Refused, Unusable
 from deepseek_cursor_proxy.storage.sqlite import file_check, schema
 from deepseek_cursor_proxy.storage.sqlite.file_check import fault_of
 
@@ -326,13 +326,14 @@ class Database:
         with ExitStack() as resources:
             if self._is_file:
                 private_files.make_directory(self._file.parent)
-            writer = self._open_connection(resources, str(self._file), may_create=True, may_wait=may_wait)
+            writer, is_empty = self._open_connection(resources, str(self._file), may_create=True, may_wait=may_wait)
             writer.execute("PRAGMA journal_mode=WAL")
             self._set_durability(writer)
             writer.execute("PRAGMA foreign_keys=ON")
             writer.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
             writer.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
-            self._schema.migrate(writer)
+            if is_empty:
+                self._schema.create(writer)
             reader = writer
             if self._is_file:
                 reader = connect(str(self._file))
@@ -354,16 +355,17 @@ class Database:
         if not self._is_file or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
             return
         with suppress(sqlite3.Error, OSError, Unusable), ExitStack() as resources:
-            connection = self._open_connection(resources, file_check.immutable_uri(self._file), may_create=False)
-            if schema.version(connection) == self._schema.newest_version:
+            uri = file_check.immutable_uri(self._file)
+            connection, is_empty = self._open_connection(resources, uri, may_create=False)
+            if not is_empty:
                 with self._lock, self._read_lock:
                     self._writer, self._reader, self._resources = connection, connection, resources.pop_all()
                     self._read_fault, self._write_fault = None, ReadOnly(fault.reason, fault.remedy)
 
     def _open_connection(
         self, resources: ExitStack, name: str, *, may_create: bool, may_wait: bool = False
-    ) -> StoreConnection:
-        """A connection to the file, checked before any write: a file that is not ours stays as it is."""
+    ) -> tuple[StoreConnection, bool]:
+        """A connection to the file, and whether that is empty. A file that is not ours stays as it is."""
         if self._is_file:
             resources.callback(file_check.claim(self._file, self._schema, may_create=may_create))
             if may_create:
@@ -372,8 +374,7 @@ class Database:
         connection = connect(name, uri=not may_create)
         resources.callback(connection.close)
         self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
-        self._schema.check(connection)
-        return connection
+        return connection, self._schema.check(connection)
 
     def _set_durability(self, connection: StoreConnection) -> None:
         connection.execute(f"PRAGMA synchronous={self._durability}")
@@ -394,12 +395,10 @@ class Database:
             # Another process was faster: the file there now is not the damaged one.
             return
         try:
-            place = file_check.set_aside(self._file)
+            place = file_check.set_aside(self._file, "old" if isinstance(damage, Outdated) else "corrupt")
         except OSError as error:
             raise Unusable(f"{damage.reason} and cannot be moved away ({error.strerror})") from None
-        _log.warning(
-            "%s is damaged (%s): it was set aside as %s and a fresh one begun", self.path, damage.damage, place
-        )
+        _log.warning("%s: %s; it was set aside as %s and a new one begun", self.path, damage.reason, place)
 
     @cached_property
     def _file(self) -> Path:
@@ -452,7 +451,7 @@ class _Transaction:
 
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the file of the store, of this version or an older one. Raises FileNotFoundError or Unusable."""
+    """Open the file of the store. Raises FileNotFoundError or Unusable."""
     # Behind any links, where SQLite keeps its side files.
     path = Path(os.path.realpath(path.expanduser()))
     if not path.exists():
@@ -466,7 +465,11 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
             resources.callback(file_check.claim(path, schema.STORE, may_create=False))
             connection = resources.enter_context(closing(connect(uri, uri=True)))
             connection.execute(f"PRAGMA busy_timeout = {_READ_ONLY_BUSY_MILLISECONDS}")
+            if schema.STORE.check(connection):
+                raise FileNotFoundError(path)
             yield connection
+    except FileNotFoundError:
+        raise
     except (sqlite3.Error, OSError) as error:
         if (fault := fault_of(error)) is None:
             raise

@@ -160,7 +160,7 @@ def _fault_of_unreadable(path: Path, start: bytes, kind: Schema) -> Unusable:
         return Unusable(OF_ANOTHER_PROGRAM) if has_log(path) else Damaged("its first page is overwritten or cut off")
     # Six letters of the magic identify a database that was cut off within it.
     is_cut_off = len(start) >= 6 and _MAGIC.startswith(start)
-    if is_cut_off or not start[:_HEAD_BYTES].strip(b"\0") or kind.first_statement.encode() in start:
+    if is_cut_off or not start[:_HEAD_BYTES].strip(b"\0") or kind.tables()[0].encode() in start:
         return Damaged("its first page is overwritten or cut off")
     return Unusable("it is not an SQLite database and is left alone")
 
@@ -196,9 +196,9 @@ def grant_side_files(path: Path) -> None:
                 os.chmod(side, mode)
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged database and its side files to a name that no file has yet."""
-    target = _reserve(f"{path}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
+def set_aside(path: Path, kind: str) -> Path:
+    """Rename a database and its side files to a name of this kind that no file has yet."""
+    target = _reserve(f"{path}.{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
         os.replace(path, target)
     except OSError:

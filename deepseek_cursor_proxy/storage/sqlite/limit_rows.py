@@ -20,11 +20,11 @@ _LOCK_SECONDS = 2.0
 
 _OF_COUNTER = "holder = ? AND name = ? AND resets = ?"
 _SPENT = f"SELECT coalesce((SELECT spent FROM limit_counters WHERE {_OF_COUNTER}), 0)"
-_USED = f"{_SPENT}, coalesce(sum(amount), 0) FROM limit_holds WHERE {_OF_COUNTER} AND lapses_at > ?"
-_IS_HELD = "SELECT 1 FROM limit_holds WHERE request = ? AND lapses_at > ?"
+_USED = f"{_SPENT}, coalesce(sum(amount), 0) FROM limit_holds WHERE {_OF_COUNTER} AND expires_at > ?"
+_IS_HELD = "SELECT 1 FROM limit_holds WHERE request = ? AND expires_at > ?"
 _HOLD = (
     # A hold that has lapsed may still be there.
-    "INSERT OR REPLACE INTO limit_holds (holder, name, resets, request, amount, lapses_at) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO limit_holds (holder, name, resets, request, amount, expires_at) VALUES (?, ?, ?, ?, ?, ?)"
 )
 _ADD = (
     "INSERT INTO limit_counters (holder, name, resets, spent) VALUES (?, ?, ?, ?) "
@@ -52,8 +52,8 @@ class SqliteLimits:
                 used = _used(connection, hold.counter, now).total
                 if used and used + hold.amount > hold.most:
                     return Refusal(hold, used)
-            lapses_at = now + LEASE_SECONDS
-            connection.executemany(_HOLD, [(*counter, request_id, amount, lapses_at) for counter, amount, _ in holds])
+            expires_at = now + LEASE_SECONDS
+            connection.executemany(_HOLD, [(*counter, request_id, amount, expires_at) for counter, amount, _ in holds])
             return None
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
@@ -65,7 +65,7 @@ class SqliteLimits:
             totals = [int(connection.execute(_ADD, (*each.counter, each.amount)).fetchone()[0]) for each in spent]
             if abs(now - self._pruned_at) >= _SECONDS_BETWEEN_PRUNINGS:
                 self._pruned_at = now
-                connection.execute("DELETE FROM limit_holds WHERE lapses_at <= ?", (now,))
+                connection.execute("DELETE FROM limit_holds WHERE expires_at <= ?", (now,))
                 connection.execute("DELETE FROM settled_requests WHERE settled_at < ?", (now - SETTLED_SECONDS,))
                 connection.execute("DELETE FROM limit_counters WHERE resets < ?", (now - _COUNTER_SECONDS,))
             return totals
@@ -73,7 +73,7 @@ class SqliteLimits:
     def renew(self, request_ids: Sequence[str], now: float) -> None:
         with self._transaction() as connection:
             connection.executemany(
-                "UPDATE limit_holds SET lapses_at = ? WHERE request = ? AND lapses_at > ?",
+                "UPDATE limit_holds SET expires_at = ? WHERE request = ? AND expires_at > ?",
                 [(now + LEASE_SECONDS, request_id, now) for request_id in request_ids],
             )
 

@@ -53,11 +53,6 @@ def _bounded(connection: sqlite3.Connection, group: DayGroup) -> DayGroup:
     return group if count < _MAX_GROUPS_PER_DAY else group._replace(model=OTHER, key=OTHER)
 
 
-def has_tables(connection: Reader) -> bool:
-    """Whether the file has a ledger: files of older versions have none."""
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'usage_days'").fetchone() is not None
-
-
 def read_days(connection: Reader, since: str, until: str) -> list[tuple[DayGroup, DaySums]]:
     """The sums of these days, both included, oldest first."""
     found = connection.execute(
@@ -76,9 +71,7 @@ def read_answered_keys(connection: Reader) -> frozenset[str]:
 
 
 def read_key_names(connection: Reader) -> dict[bytes, str]:
-    """The names of keys by their namespaces; those of a file of an older version are none."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'key_names'").fetchone() is None:
-        return {}
+    """The names of keys by their namespaces."""
     found = connection.execute("SELECT namespace, substr(name, 6) FROM key_names WHERE name LIKE 'keys.%'")
     return dict(found.fetchall())
 

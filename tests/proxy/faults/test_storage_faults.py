@@ -23,7 +23,6 @@ from unittest import mock
 from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.sqlite import schema
 from deepseek_cursor_proxy.storage.sqlite.schema import STORE
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
 from tests.support.harness import PATIENCE, RunningProxy
@@ -140,7 +139,7 @@ class TestUnusableFiles(FaultTestCase):
             "newer version": lambda: self.make(
                 f"PRAGMA application_id = {STORE.application_id}",
                 "CREATE TABLE reasonings (x)",
-                f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}",
+                f"PRAGMA user_version = {STORE.version + 1}",
             ),
         }
         for name, make in kinds.items():
@@ -253,7 +252,7 @@ class TestDamage(FaultTestCase):
         proxy.close()
         self.assertEqual(1, len(self.warnings), self.warnings)
         self.assertRegex(
-            self.warnings[0], r"is damaged \(.+\): it was set aside as .+\.corrupt-\d{8}-\d{6}\S* and a fresh"
+            self.warnings[0], r"it is damaged \(.+\); it was set aside as .+\.corrupt-\d{8}-\d{6}\S* and a new"
         )
         [aside] = (path for path in self.place.glob("*.corrupt-*") if path.name[-1].isdigit())
         self.assertEqual(content[4096:], aside.read_bytes()[4096:])

@@ -12,7 +12,6 @@ from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.storage import responses, write_behind
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
-from deepseek_cursor_proxy.storage.sqlite import schema
 from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreFileTestCase, StoreTestCase
 from tests.support.polling import PATIENCE, eventually
@@ -520,19 +519,3 @@ class TestReopening(StoreFileTestCase):
             self.assertEqual(1, store.stats().responses)
             self.assertFalse(store.update(ME, response("old")))
             self.assertIsNotNone(store.get(ME, "new"))
-
-    def test_a_file_of_schema_version_two_keeps_its_rows(self) -> None:
-        with mock.patch.object(schema, "STORE", schema.STORE._replace(migrations=schema.MIGRATIONS[:2])):
-            older = self.open()
-            with older.transaction() as connection:
-                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
-                connection.execute("INSERT INTO tool_orders (conversation, names, used_at) VALUES (x'00', '[]', 0)")
-            older.close()
-        database = self.open()
-        with contextlib.closing(ResponseStore(database)) as store:
-            store.put(ME, response("r"))
-            self.assertIsNotNone(store.get(ME, "r"))
-            with database.reader() as connection:
-                self.assertEqual(len(schema.MIGRATIONS), schema.version(connection))
-                for table in ("reasonings", "tool_orders"):
-                    self.assertEqual(1, connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])

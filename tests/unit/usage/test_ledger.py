@@ -302,17 +302,3 @@ class TestFaults(LedgerTestCase):
         opened.add(record())
         self.assertTrue(opened.flush())
         self.assertEqual(1, len(self.rows()))
-
-    def test_a_file_of_an_older_version_gets_the_tables(self) -> None:
-        self.open().close()
-        connection = sqlite3.connect(self.path)
-        for table in ("usage", "usage_days"):
-            connection.execute(f"DROP TABLE {table}")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        connection.execute(f"PRAGMA user_version = {version - 1}")
-        connection.commit()
-        self.assertFalse(usage_rows.has_tables(connection))
-        connection.close()
-        opened = self.ledger()
-        opened.add(record())
-        self.assertTrue(opened.flush())

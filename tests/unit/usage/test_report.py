@@ -1,14 +1,12 @@
 """Sums of the ledger: by everything it can be asked for, over days whose rows are gone, in one currency."""
 
 import random
-import sqlite3
 from datetime import date, datetime, timedelta
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result
-from deepseek_cursor_proxy.storage.entries import DaySums
 from deepseek_cursor_proxy.usage.prices import Cost, PriceList
 from deepseek_cursor_proxy.usage.report import GROUPS, Percentiles, Period, UsageReport, make_report
 from tests.unit.usage.test_ledger import NOON, LedgerTestCase, record
@@ -157,10 +155,6 @@ class TestReport(ReportTestCase):
             },
             found,
         )
-
-    def test_a_file_without_a_ledger_is_an_empty_report(self) -> None:
-        report = make_report(sqlite3.connect(":memory:"), Period(TODAY, TODAY), "day", PriceList(ProxyConfig()))
-        self.assertEqual(((), DaySums()), (report.groups, report.total.sums))
 
     def test_a_period_ends_with_its_last_day(self) -> None:
         since, until = Period(TODAY, TODAY).moments

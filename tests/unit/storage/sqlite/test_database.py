@@ -31,7 +31,7 @@ class TestDatabase(StoreFileTestCase):
         opened = self.open()
         self.assertEqual("wal", self.pragma(opened, "journal_mode"))
         self.assertEqual(1, self.pragma(opened, "synchronous"))
-        self.assertEqual(len(schema.MIGRATIONS), self.pragma(opened, "user_version"))
+        self.assertEqual(schema.STORE.version, self.pragma(opened, "user_version"))
 
     @unittest.skipUnless(os.name == "posix", "modes are a POSIX thing")
     def test_the_files_of_the_store_are_private_whatever_the_umask(self) -> None:
@@ -70,36 +70,23 @@ class TestDatabase(StoreFileTestCase):
         run_at_once(lambda _: [insert(opened) for _ in range(20)], range(8))
         self.assertEqual(160, count(opened))
 
-    def test_migrations_start_at_the_version_of_the_file(self) -> None:
-        self.open().close()
-        step = ("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)",)
-        with mock.patch.object(schema, "STORE", schema.STORE._replace(migrations=[*schema.MIGRATIONS, step])):
-            self.open().close()
-            self.assertEqual(1, count(self.open()))
-
-    def test_a_file_of_every_version_is_migrated_and_keeps_its_rows(self) -> None:
-        insert_key = "INSERT INTO keys (key, reasoning) VALUES (x'01', 1)"
-        for version in range(len(schema.MIGRATIONS) + 1):
+    def test_a_file_of_an_earlier_version_is_set_aside_with_one_line(self) -> None:
+        for version in (11, 0, -1):
             with self.subTest(version):
-                path = self.path.with_name(f"version-{version}.sqlite3")
-                path.parent.mkdir(exist_ok=True)
-                with closing(sqlite3.connect(path)) as old, old:
-                    for statement in [each for step in schema.MIGRATIONS[:version] for each in step]:
-                        old.execute(statement)
-                    old.execute(f"PRAGMA application_id = {schema.STORE.application_id}")
-                    old.execute(f"PRAGMA user_version = {version}")
-                    if version:
-                        old.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
-                        old.execute(insert_key)
-                opened = self.open(path)
-                with opened.reader() as connection:
-                    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-                    keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
-                self.assertEqual(schema.STORE.tables(), {name for (name,) in found})
-                self.assertEqual((min(version, 1),) * 2, (count(opened), keys))
-                self.assertEqual(len(schema.MIGRATIONS), self.pragma(opened, "user_version"))
+                with closing(self.open()) as old, old.transaction() as connection:
+                    connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+                    connection.execute(f"PRAGMA user_version = {version}")
+                with self.assertRaisesRegex(Unusable, f"earlier version, schema {version}"), open_read_only(self.path):
+                    self.fail("it was read")
+                with self.assertLogs(database.__name__, logging.WARNING) as logged:
+                    opened = self.open()
+                [line] = logged.output
+                self.assertRegex(
+                    line, rf"earlier version, schema {version}; it was set aside as \S+\.old-\S+ and a new one"
+                )
+                self.assertEqual(0, count(opened))
                 opened.close()
-        self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
+        self.assertEqual(3, len(list(self.path.parent.glob("*.old-*"))))
 
     def test_full_durability_is_synchronous_and_checkpoints_flush_the_cache_of_a_mac_drive(self) -> None:
         for durability, *expected in (("normal", 1, 0, 1), ("full", 2, 1, 1)):
@@ -383,27 +370,6 @@ class TestFaults(StoreFileTestCase):
         with self.assertLogs(database.__name__, logging.WARNING):
             self.opened.open()
         self.assertEqual(1, count(self.opened))
-
-    def test_a_file_without_its_tables_is_damaged(self) -> None:
-        self.lock("DROP TABLE keys").close()
-        with self.assertRaises(Lost), self.opened.reader() as connection:
-            connection.execute("SELECT * FROM keys")
-        with self.assertLogs(database.__name__, logging.WARNING):
-            self.opened.open()
-            self.opened.confirm()
-        self.assertEqual(1, len(list(self.path.parent.glob("*.corrupt-*"))))
-
-    def test_a_file_whose_version_does_not_fit_its_tables_is_damaged(self) -> None:
-        """Every step of a migration would fail for ever."""
-        for version in (-1, 0, 1):
-            with self.subTest(version):
-                self.opened.close()
-                with closing(sqlite3.connect(self.path)) as other:
-                    other.execute(f"PRAGMA user_version = {version}")
-                with self.assertLogs(database.__name__, logging.WARNING):
-                    self.opened = self.open()
-                insert(self.opened)
-        self.assertEqual(3, len(list(self.path.parent.glob("*.corrupt-*"))))
 
     def test_tables_and_version_are_read_in_one_snapshot(self) -> None:
         """Else a migration by another process in between looks like a file that lost its tables."""
