@@ -14,7 +14,7 @@ A request passes this list from the top, its reply from the bottom; no folder im
     reasoning   identify a turn, restore its reasoning, show it, take it out again; compare a chat with its last request
     upstream    calls to DeepSeek: connect, pool, limit, retry, read the response
     tokens      counting prompt tokens
-    storage     one SQLite file: reasonings, responses, token ratios
+    storage     one SQLite file: reasonings, responses, usage
     deepseek    what DeepSeek accepts and sends; errors, model names
     net, http1  waiting on sockets; HTTP as bytes
     config      every setting, declared once

@@ -34,7 +34,7 @@ DIRECTIONS = {
     **dict.fromkeys(CLIENT_PROTOCOLS, "deepseek http1 protocols.request reasoning"),
     "storage": "net",
     "reasoning.chats": "deepseek reasoning storage",
-    "tokens": "deepseek net storage",
+    "tokens": "deepseek net",
     "upstream": "deepseek http1 net",
     "sessions": "deepseek net observers reasoning storage tokens",
     "usage.prices": "deepseek",

@@ -266,7 +266,7 @@ class Exchange:
             return
         self.is_closed = True
         attempt, is_complete = self._attempt, self._end is COMPLETED
-        is_cached, prepared = attempt.is_cached, attempt.prepared
+        is_cached = attempt.is_cached
         try:
             # The user pressed Stop, or the stream broke: the reasoning so far is worth keeping.
             if attempt.response is not None:
@@ -290,8 +290,6 @@ class Exchange:
             attempt.upstream.host_choice.learn(
                 self._reply, has_thinking=attempt.request.thinking, was_transcript=attempt.is_transcript
             )
-            if prepared is not None:
-                self._services.counter.learn(prepared.request, self._reply.usage)
 
     def _finished_event(self) -> Finished:
         attempt, reply, report, facts = self._attempt, self._reply, self._report, self._facts()

@@ -100,7 +100,7 @@ class Services:
             memory=ChatMemory(),
             responses=responses,
             jobs=Jobs(config.background_workers, config.background_queue),
-            counter=TokenCounter(config, database),
+            counter=TokenCounter(config),
             upstream=client,
             upstreams=Upstreams(config, forms, client.call_limits, _owner_key(config, access)),
             reasoning_forms=forms,
@@ -166,7 +166,6 @@ class Services:
         self.responses.close()
         self.chats.close()
         self.response_cache.close()
-        self.counter.close()
         self.upstream.close()
         if self.shared is not None:
             self.shared.close()

@@ -2,7 +2,7 @@
 
     reasonings, responses            the two large stores, each a policy over its table
     answers                          answers of the response cache
-    learned                          token ratios of models, reasoning forms of upstreams, namespaces of named keys
+    learned                          reasoning forms of upstreams, namespaces of named keys
     limits                           what keys and groups have used of their limits: the contract of an engine
     table, entries                   Table; Kind, the values of rows, and the contract of an engine
     write_behind                     writes that share a commit, and entries that wait for the file

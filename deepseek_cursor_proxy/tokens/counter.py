@@ -1,28 +1,18 @@
 """TokenCounter counts the tokens of a prompt: exactly with a tokenizer file from the user, else by an estimate.
 
-    count      never waits for a file: until the tokenizer is read, it returns the estimate
-    learn      compares DeepSeek's own count with the estimate, later, in a thread of its own, when the proxy is idle
-
-Estimating a prompt of 436 kB takes 25 ms, and every other thread waits for parts of that. So `learn` takes samples: no
-long prompts; of each model 16, unless an earlier process has learned enough, then one a minute. `storage.learned`
-keeps the ratio between the two counts.
+`count` never waits for the file: until it is read, the estimate is returned.
 """
 
 import hashlib
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.conversation.memo import Memo
-from deepseek_cursor_proxy.deepseek.usage import count_of
-from deepseek_cursor_proxy.net.threads import BackgroundTask, start_thread
-from deepseek_cursor_proxy.storage.learned import TokenRatios
-from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 
 if TYPE_CHECKING:
@@ -30,15 +20,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The mean hardly changes after this many samples.
-_FIRST_SAMPLES = 16
-_SECONDS_BETWEEN_SAMPLES = 60.0
-# Longest prompt that is sampled: its estimate takes 7 ms, and a longer one teaches no more.
-_MOST_TOKENS = 32_000
-# The proxy is idle if it uses less CPU than this within this time. After so many busy tries a sample is dropped.
-_IDLE_CPU_SECONDS = 0.005
-_SECONDS_TO_BE_IDLE = 0.1
-_MOST_TRIES = 50
 # Clients count the same long chat again and again. Counting a shorter text is as fast as looking it up.
 _SHORTEST_REMEMBERED = 512
 # A digest, a number and a dictionary entry. The budget below holds some 12,000 texts.
@@ -47,77 +28,21 @@ _MAX_BYTES_OF_TEXTS = 2 * 1024 * 1024
 
 
 class TokenCounter:
-    """Called by workers. The lock protects `_sampled`, `_sample` and the start of the loader."""
+    """Called by workers. The lock protects the start of the loader."""
 
-    def __init__(self, config: ProxyConfig, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: ProxyConfig) -> None:
         """Opens no file."""
         self._path = config.tokenizer
-        self._ratios = TokenRatios(database, clock=clock)
-        self._clock = clock
         self._lock = threading.Lock()
         # Once its file is read.
         self._tokenizer: BpeTokenizer | None = None
         self._loader: threading.Thread | None = None
         self._texts: Memo[bytes, int] = Memo(_MAX_BYTES_OF_TEXTS, lambda key, count: _BYTES_PER_TEXT)
-        # By model: the number of samples and the time of the last.
-        self._sampled: dict[str, tuple[int, float]] = {}
-        # The prompt that is sampled next, or now, and DeepSeek's count.
-        self._sample: tuple[ChatRequest, int] | None = None
-        self._sampler = BackgroundTask(self._take_sample, "token-count-learn")
 
     def count(self, request: ChatRequest) -> int:
         if self._path is not None and self._is_loaded(self._path):
             return count_prompt(request, self._count_exactly)
-        return round(estimate_prompt(request) * self._ratios.ratio(request.model))
-
-    def learn(self, request: ChatRequest, usage: Mapping[str, Any] | None) -> None:
-        """Compare the estimate with the usage that DeepSeek reported for this request. Returns at once."""
-        count = count_of(usage, "prompt_tokens") if usage is not None else 0
-        # With a tokenizer there is nothing to learn, and a search adds to the prompt what it finds.
-        if not 0 < count <= _MOST_TOKENS or self._path is not None or request.server_tools:
-            return
-        with self._lock:
-            if self._sample is not None or not self._is_due(request.model):
-                return
-            self._sample = request, count
-        self._sampler.wake()
-
-    def close(self) -> None:
-        """Stop sampling and write the ratios; idempotent. The owner of the database closes it."""
-        self._sampler.close()
-        self._ratios.close()
-
-    def _is_due(self, model: str) -> bool:
-        count, last = self._sampled.get(model, (0, float("-inf")))
-        now = self._clock()
-        if count >= _FIRST_SAMPLES and now - last < _SECONDS_BETWEEN_SAMPLES:
-            return False
-        self._sampled[model] = (count + 1, now)
-        return True
-
-    def _take_sample(self) -> None:
-        """Estimate the prompt that waits as soon as the proxy is idle."""
-        if self._sample is None:
-            return
-        request, count = self._sample
-        try:
-            is_first = self._sampled[request.model][0] == 1
-            if is_first and self._ratios.has_learned(request.model):
-                self._sampled[request.model] = (_FIRST_SAMPLES, self._clock())
-            elif self._wait_until_idle():
-                self._ratios.learn(request.model, estimate_prompt(request), count)
-        finally:
-            self._sample = None
-
-    def _wait_until_idle(self) -> bool:
-        for _ in range(_MOST_TRIES):
-            before = time.process_time()
-            self._sampler.pause(_SECONDS_TO_BE_IDLE)
-            if self._sampler.is_closed:
-                return False
-            if time.process_time() - before < _IDLE_CPU_SECONDS:
-                return True
-        return False
+        return estimate_prompt(request)
 
     def _is_loaded(self, path: Path) -> bool:
         """Whether the tokenizer can be used. The first call starts reading it in the background."""

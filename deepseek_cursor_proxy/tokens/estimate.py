@@ -6,7 +6,6 @@ together are twice as fast as one pass of a regular expression over the words.
 
 The weights fit DeepSeek's own tokenizer on half of a corpus (.github/docs/tokens.md has the error on the other half).
 None is below zero and every class has one, so that no text counts as nothing.
-This file does not know how far estimates were off for real prompts: see storage.learned.
 """
 
 import json

@@ -104,8 +104,6 @@ def trace_turn() -> TurnTrace:
         store = ReasoningStore(Path(folder, "reasonings.sqlite3"))
         with closing(RunningProxy(fake.url, store, retry_budget=8)) as proxy:
             _play_turn(proxy, fake, "Read a.py.", nullcontext())
-            # It estimates prompts whenever the process is idle: a trace has that by chance.
-            proxy.server.services().counter.close()
             _play_turn(proxy, fake, "Read b.py.", profiler.recording())
     return profiler.trace()
 

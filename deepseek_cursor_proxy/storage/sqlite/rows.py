@@ -485,7 +485,6 @@ _TYPES: dict[str, type[Rows]] = {
     "tool_orders": ToolOrderRows,
     "responses": ResponseRows,
     "cached_answers": AnswerRows,
-    "picture_descriptions": Rows,
     "usage": UsageRows,
     "backlog": BacklogRows,
 }

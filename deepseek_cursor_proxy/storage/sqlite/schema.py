@@ -38,21 +38,12 @@ CREATE TABLE responses (
 CREATE INDEX responses_by_age ON responses (created_at, size);
 CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress');
 
--- By model, the mean logarithm of (counted / estimated prompt tokens), and of how many prompts.
-CREATE TABLE token_ratios (model TEXT PRIMARY KEY, mean REAL NOT NULL, count REAL NOT NULL) STRICT, WITHOUT ROWID;
 -- By base URL, the form in which its answers have their reasoning.
 CREATE TABLE reasoning_forms (base_url TEXT PRIMARY KEY, form TEXT NOT NULL) STRICT, WITHOUT ROWID;
 -- By name of a key or group and by base URL, whose reasoning it has.
 CREATE TABLE key_names (
     name TEXT NOT NULL, base_url TEXT NOT NULL, namespace BLOB NOT NULL, PRIMARY KEY (name, base_url)
 ) STRICT, WITHOUT ROWID;
-
--- By caller and picture, the text in its place for models that see none.
-CREATE TABLE picture_descriptions (
-    id INTEGER PRIMARY KEY, caller BLOB NOT NULL, picture BLOB NOT NULL, text BLOB NOT NULL, used_at REAL NOT NULL,
-    UNIQUE (caller, picture)
-) STRICT;
-CREATE INDEX picture_descriptions_by_use ON picture_descriptions (used_at);
 
 -- One row per request, figures only; and the sums of each day, which stay when its rows are deleted.
 CREATE TABLE usage (

@@ -1,22 +1,12 @@
 """count_tokens: answered without a call to DeepSeek."""
 
-from unittest import mock
-
-from deepseek_cursor_proxy.tokens import counter as counter_module
 from tests.fake_deepseek import Answer
 from tests.support.messages_client import PATH, TOOLS, Json, MessagesTestCase, assistant, user
-from tests.support.polling import eventually
 
 COUNT = f"{PATH}/count_tokens"
 
 
 class TestCounting(MessagesTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        # Samples wait for an idle process, which tests are not.
-        self.enterContext(mock.patch.object(counter_module, "_SECONDS_TO_BE_IDLE", 0.001))
-        self.enterContext(mock.patch.object(counter_module, "_IDLE_CPU_SECONDS", 1.0))
-
     def count(self, *messages: Json, path: str = COUNT, **more: object) -> int:
         reply = self.send(self.running, {"model": "claude-opus-4-5", "messages": list(messages), **more}, path=path)
         self.assertEqual((200, {"input_tokens"}), (reply.status, set(reply.value)), reply.body)
@@ -33,9 +23,6 @@ class TestCounting(MessagesTestCase):
     def test_thinking_is_counted_where_deepseek_reads_it_even_if_it_was_emptied(self) -> None:
         self.fake.answer(Answer("A long thought. " * 50, "Yes."))
         answer = assistant(self.complete(self.running, tools=TOOLS))
-        # The usage of that answer changes what the same text counts, some moments later.
-        counter = self.running.server.services().counter
-        self.assertTrue(eventually(lambda: bool(counter._sampled) and counter._sample is None))
         emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in answer["content"]]
         whole = self.count(user("q"), answer, user("go on"), tools=TOOLS)
         self.assertEqual(whole, self.count(user("q"), {**answer, "content": emptied}, user("go on"), tools=TOOLS))
@@ -52,24 +39,6 @@ class TestCounting(MessagesTestCase):
         said = [{"role": "assistant", "content": content} for content in ([text], [use, result, text])]
         plain, searched = (self.count(question, each, question, tools=[search]) for each in said)
         self.assertGreater(searched, plain + 100)
-
-    def test_reported_usage_corrects_count_tokens(self) -> None:
-        question = user("Some words that are longer than a few. " * 40)
-        before = self.count(question)
-        counter = self.running.server.services().counter
-        for _ in range(8):
-            reply = self.complete(self.running, question)["usage"]
-            self.assertTrue(eventually(lambda: counter._sample is None))
-        true = reply["input_tokens"] + reply["cache_read_input_tokens"]
-        after = self.count(question)
-        self.assertLess(abs(after - true), abs(before - true))
-
-    def test_a_finished_chat_answer_is_a_sample_for_the_token_counter(self) -> None:
-        counter = self.running.server.services().counter
-        self.fake.answer(Answer(content="Hello."))
-        self.client(self.running).ask("Hi")
-        counter.close()
-        self.assertEqual(["deepseek-v4-pro"], list(counter._sampled))
 
     def test_count_tokens_needs_a_key_and_messages(self) -> None:
         reply = self.send(self.running, {"messages": 5}, path=COUNT)

@@ -11,12 +11,19 @@ from tests.support.polling import PATIENCE, wait_until
 from tests.support.threads import run_at_once
 
 
-class Pictures(Table[Row]):
-    kind = Kind("picture_descriptions", "pictures", ("caller", "picture"), ("text",))
+class Things(Table[Row]):
+    kind = Kind("things", "things", ("caller", "name"), ("text",))
 
 
 class TestTable(StoreTestCase):
-    store_type = Pictures
+    store_type = Things
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.execute(
+            "CREATE TABLE things (id INTEGER PRIMARY KEY, caller BLOB, name BLOB, text BLOB, used_at REAL, "
+            "UNIQUE (caller, name))"
+        )
 
     def write(self, names: range, size: int = 1) -> None:
         for name in names:
@@ -24,7 +31,7 @@ class TestTable(StoreTestCase):
             self.now += 1
 
     def names(self) -> list[int]:
-        return [int(name) for (name,) in self.select("SELECT picture FROM picture_descriptions ORDER BY id")]
+        return [int(name) for (name,) in self.select("SELECT name FROM things ORDER BY id")]
 
     def test_a_row_is_replaced_or_only_its_time(self) -> None:
         for text, keeps_first, expected in ((b"1", False, b"1"), (b"2", False, b"2"), (b"3", True, b"2")):
@@ -37,7 +44,7 @@ class TestTable(StoreTestCase):
     def test_the_longest_unused_go_beyond_the_limits_of_number_bytes_and_age(self) -> None:
         for limits, left in (({"max_rows": 3}, 3), ({"max_bytes": 1_000_000}, 4), ({"max_age_seconds": 5.5}, 5)):
             with self.subTest(**limits):
-                self.execute("DELETE FROM picture_descriptions")
+                self.execute("DELETE FROM things")
                 self.store = self.store_on(self.database, **limits)
                 self.write(range(10), 250_000)
                 self.assertEqual(10 - left, self.store.prune())
@@ -57,7 +64,7 @@ class TestTable(StoreTestCase):
         self.assertEqual([], self.names())
         locker.execute("ROLLBACK")
         self.database.reopen()
-        self.assertEqual([(b"x",)], self.select("SELECT text FROM picture_descriptions"))
+        self.assertEqual([(b"x",)], self.select("SELECT text FROM things"))
 
     def test_a_file_that_cannot_be_used_has_no_rows(self) -> None:
         self.database.close()
