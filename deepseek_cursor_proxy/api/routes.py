@@ -123,13 +123,6 @@ _SESSION = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
 _RECORDED = re.compile(rf"{_SESSION}(/v1(?:/.*)?)", re.DOTALL)
 
 
-class Probe(NamedTuple):
-    """A random path and its answer, by which the proxy recognises itself behind a public URL."""
-
-    path: str
-    answer: str
-
-
 class Route(NamedTuple):
     name: str
     method: str
@@ -156,17 +149,12 @@ class App:
     """Called by workers; immutable. The first call of `services` builds them."""
 
     def __init__(
-        self,
-        config: ProxyConfig,
-        services: "Callable[[], Services]",
-        dashboard_url: str | None = None,
-        probe: Probe | None = None,
+        self, config: ProxyConfig, services: "Callable[[], Services]", dashboard_url: str | None = None
     ) -> None:
         self._config = config
         self._cors_headers = _CORS_HEADERS if config.cors else ()
         self._services = services
         self._dashboard_url = dashboard_url
-        self._probe = probe
 
     def __call__(self, request: HttpRequest) -> Steps[HttpReply]:
         name, report, session = None, None, ""
@@ -207,8 +195,6 @@ class App:
             from deepseek_cursor_proxy.api.endpoints import start_page
 
             return start_page.reply(request, self._dashboard_url)
-        if self._probe is not None and request.path == self._probe.path:
-            return HttpReply(200, self._probe.answer.encode())
         # The base URL of the API that the request is meant for.
         if _speaks_messages(request):
             remedy = "Messages are at /v1/messages: ANTHROPIC_BASE_URL is the address of this proxy without /v1."

@@ -81,7 +81,6 @@ def _serve(
         admin = _open_admin(server, loaded, config_path, stack) if config.admin_port else None
         tunnel = _make_tunnel(server, admin) if config.tunnel_program else None
         if tunnel is not None:
-            signals.kill_hooks.append(tunnel.kill)
             # Stopped after the server: running answers still pass through it.
             stack.callback(tunnel.stop)
         stack.enter_context(_run_server(server))
@@ -228,7 +227,7 @@ def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "
 
     config = server.config
     program = programs.choose(config.tunnel_program or "", server.server_port, config.tunnel_url or "", os.environ)
-    return supervisor.Tunnel(program, lambda url: supervisor.ask(url, *server.probe), _print, use)
+    return supervisor.Tunnel(program, _print, use)
 
 
 def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:

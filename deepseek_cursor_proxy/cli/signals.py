@@ -43,8 +43,6 @@ class Signals:
     def __init__(self) -> None:
         self.is_stopping = False
         self._stopped_at = 0.0
-        # Called from a handler before the process ends at once; they must neither wait nor take locks.
-        self.kill_hooks: list[Callable[[], None]] = []
         self._requests: queue.SimpleQueue[SignalRequest] = queue.SimpleQueue()
         self._on_stop: Callable[[], None] | None = None
         self._before: dict[signal.Signals, object] = {}
@@ -106,9 +104,6 @@ class Signals:
             self._stop()
 
     def _end_now(self, number: int) -> None:
-        for kill in self.kill_hooks:
-            with contextlib.suppress(Exception):
-                kill()
         with contextlib.suppress(Exception):
             sys.stderr.write(_LAST_LINE)
             standard_streams.drain(_LAST_LINE_SECONDS)

@@ -16,7 +16,6 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config.declaration import constant, freeze, parse_items, setting, switch_word, table
 from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
 from deepseek_cursor_proxy.config.values import (
-    TUNNELS,
     PassthroughRoute,
     base_url,
     is_loopback,
@@ -27,7 +26,6 @@ from deepseek_cursor_proxy.config.values import (
     raw_field,
     store_url,
     tunnel_address,
-    tunnel_choice,
 )
 
 if TYPE_CHECKING:
@@ -191,10 +189,9 @@ class ProxyConfig:
     )
     tunnel: str | bool | None = setting(
         None,
-        "open a public https address with this program; on: with the first that is installed",
-        choices=TUNNELS,
+        "open a public https address with this program; on: ngrok if it has a token, else cloudflared",
+        choices=("on", "off", "ngrok", "cloudflared"),
         switch=True,
-        check=tunnel_choice,
         needs_restart=True,
         group="who may use it",
     )
@@ -366,7 +363,7 @@ class ProxyConfig:
 
     @property
     def tunnel_program(self) -> str | None:
-        """The program that opens a tunnel, `on` for any that is installed; None for no tunnel."""
+        """The program that opens a tunnel, `on` for one that can; None for no tunnel."""
         if self.tunnel is None:
             return "ngrok" if self.ngrok else None
         return None if self.tunnel == "off" else str(self.tunnel)

@@ -18,7 +18,7 @@ from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.api.routes import App, Probe
+from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.net.deadline import Deadline
@@ -74,8 +74,6 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.tunnel_url = ""
         # For the page at /: where the dashboard is, if there is one.
         self.dashboard_url: str | None = None
-        # For the tunnel, which asks whether its URL leads here; needs no key, and the answer says nothing else.
-        self.probe = Probe(f"/probe/{os.urandom(16).hex()}", os.urandom(16).hex())
         # Called with new services before any request uses them; again after a reload.
         self.on_services: Callable[[Services], object] = lambda services: None
         if ":" in address[0]:
@@ -91,7 +89,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     def app(self) -> App:
         """The app, built by the first worker; if two threads build one, both are the same."""
         if self._app is None:
-            self._app = App(self.config, self.services, self.dashboard_url, self.probe)
+            self._app = App(self.config, self.services, self.dashboard_url)
         return self._app
 
     def services(self) -> "Services":
@@ -133,7 +131,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             # Built first: a failure changes nothing.
             former, self._services = self._services, self._build_services(config)
             self.config = config
-            self._app = App(config, self.services, self.dashboard_url, self.probe)
+            self._app = App(config, self.services, self.dashboard_url)
         if former is not None:
             former.close_upstream()
 

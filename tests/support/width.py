@@ -29,8 +29,6 @@ _SCALED_SECONDS = {
     "deepseek_cursor_proxy.storage.sqlite.database._BUSY_SECONDS": 0.03,
     "deepseek_cursor_proxy.storage.resp.client._FIRST_CHECK_SECONDS": 0.01,
     "deepseek_cursor_proxy.storage.store._FIRST_DELAY_SECONDS": 0.02,
-    "deepseek_cursor_proxy.cli.tunnel.supervisor._POLL": 0.02,
-    "deepseek_cursor_proxy.cli.tunnel.supervisor._CHECK_POLL": 0.05,
 }
 
 

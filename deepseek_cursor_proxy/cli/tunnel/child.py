@@ -1,7 +1,7 @@
-"""Child: at most one tunnel program of ours, and the thread that reads what it prints.
+"""Child: a running program, and the thread that reads what it prints.
 
-All that run() began (process, thread, pipe) is gone when close() returns, and when this process is killed: a
-ChildProcess ends with this one, however this one ends, even by SIGKILL or the Task Manager.
+All that __init__ began (process, thread, pipe) is gone when close() returns, and when this process ends, even by
+SIGKILL or the Task Manager.
 
 POSIX: the child leads its own session, and a guard, a shell, reads from a pipe that only we can write to. When we end,
 the system closes the pipe, and the guard ends the child's process group. PR_SET_PDEATHSIG is no help: it exists on
@@ -15,13 +15,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import IO
-
-from deepseek_cursor_proxy.cli.tunnel.programs import Log, Program
-from deepseek_cursor_proxy.errors import StartupError
 
 if sys.platform == "win32":
     from deepseek_cursor_proxy.cli.tunnel import windows_job
@@ -36,58 +32,57 @@ kill -s TERM -- "-$group" && sleep 3 && kill -s KILL -- "-$group"
 """
 
 
-class ChildProcess:
-    """One process and what it starts. start() once, then end() and wait(); a signal handler may call end()."""
+class Child:
+    """Made and closed by one thread at a time."""
 
-    def __init__(self) -> None:
-        self._process: Popen[bytes] | None = None
+    def __init__(self, command: Sequence[str], read: Callable[[str], None]) -> None:
+        """Run the command; raises OSError. A thread calls `read` with every line that it prints, at its end with ""."""
         self._guard: Popen[bytes] | None = None
         self._job: int | None = None
+        self._process = self._start(command)
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(
+            target=_read_lines, args=(self._process.stdout, read), name="tunnel-log", daemon=True
+        )
+        self._reader.start()
 
-    def start(self, command: Sequence[str]) -> None:
-        """Run the command, stdout and stderr in one pipe; raises OSError."""
+    def _start(self, command: Sequence[str]) -> "Popen[bytes]":
         if sys.platform == "win32":
-            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, creationflags=windows_job.FLAGS)
-            self._job = windows_job.hold(self._process)
-            return
-        with contextlib.suppress(OSError):  # no shell: the child may outlive us, but it runs
-            guard = ("/bin/sh", "-c", _GUARD)
-            self._guard = Popen(guard, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True, bufsize=0)
+            process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, creationflags=windows_job.FLAGS)
+            self._job = windows_job.hold(process)
+            return process
+        guard = ("/bin/sh", "-c", _GUARD)
+        self._guard = Popen(guard, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True, bufsize=0)
+        assert self._guard.stdin is not None
         try:
             # Its own session: Ctrl-C in the terminal reaches only us, and we end the child when we choose.
-            self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
+            process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
         except BaseException:
             self._dismiss_guard()
             raise
-        if self._guard is not None and self._guard.stdin is not None:
-            # ValueError: a signal handler has already called wait().
-            with contextlib.suppress(OSError, ValueError):
-                self._guard.stdin.write(b"%d\n" % self._process.pid)
+        self._guard.stdin.write(b"%d\n" % process.pid)
+        return process
 
-    @property
-    def output(self) -> IO[bytes] | None:
-        return self._process.stdout if self._process is not None else None
+    def close(self) -> None:
+        """End the process, with SIGTERM first; returns when process, thread and pipe are gone."""
+        for number in (signal.SIGTERM, None):
+            self._end(number)
+            self._reader.join(_GRACE_SECONDS)  # the output ends with the last process that can write to it
+        self._dismiss_guard()
+        self._process.wait()
+        if sys.platform == "win32" and self._job is not None:
+            windows_job.release(self._job)
+            self._job = None
 
-    def end(self, *, force: bool) -> None:
-        """Ask the process and its children to end, or kill them; returns at once."""
-        if self._process is None:
-            return
+    def _end(self, number: signal.Signals | None) -> None:
+        """Send a signal, None for SIGKILL, to the process and its children."""
         if sys.platform == "win32":
             windows_job.end(self._process, self._job)
         else:
             # The group, because some packages install ngrok as a script that starts the real program. Until wait() its
             # id cannot be reused. macOS answers EPERM for a group that has ended.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL if force else signal.SIGTERM)
-
-    def wait(self) -> None:
-        """Wait for the end of the process and release all that belongs to it."""
-        self._dismiss_guard()
-        if self._process is not None:
-            self._process.wait()
-        if sys.platform == "win32" and self._job is not None:
-            windows_job.release(self._job)
-            self._job = None
+                os.killpg(self._process.pid, number or signal.SIGKILL)
 
     def _dismiss_guard(self) -> None:
         guard, self._guard = self._guard, None
@@ -97,65 +92,8 @@ class ChildProcess:
             guard.stdin.close()
 
 
-class Child:
-    """Run and closed by the supervisor, by one thread at a time; a signal handler may call kill()."""
-
-    def __init__(self, program: Program, changed: threading.Condition) -> None:
-        # Protected by `changed`, which is notified of every line.
-        self.log = Log()
-        self._program = program
-        self._changed = changed
-        self._process: ChildProcess | None = None
-        # The process to kill, until it is known to be gone.
-        self._alive: ChildProcess | None = None
-        self._reader = threading.Thread()
-
-    @property
-    def is_started(self) -> bool:
-        """Whether run() was called, and close() not yet; the process may have ended."""
-        return self._process is not None
-
-    def run(self) -> None:
-        """Start the program; StartupError when it cannot be."""
-        path = self._program.find()
-        command = (path, *self._program.arguments())
-        self._program.prepare()
-        self._alive = self._process = process = ChildProcess()
-        try:
-            process.start(command)
-        except OSError as error:
-            self._alive = self._process = None
-            name, install = self._program.name, self._program.install
-            raise StartupError(f"{name}: `{path}` cannot be run ({error.strerror}): {install}") from None
-        self._reader = threading.Thread(target=self._read, args=(process.output,), name="tunnel-log", daemon=True)
-        self._reader.start()
-
-    def _read(self, output: IO[bytes]) -> None:
-        # ValueError: close() was called by a signal while this thread was started.
-        with contextlib.suppress(ValueError), output:
-            while not self.log.has_ended:
-                line = output.readline(_MAX_LINE).decode(errors="replace")
-                with self._changed:
-                    self.log = self._program.read(self.log, line) if line else replace(self.log, has_ended=True)
-                    self._changed.notify_all()
-
-    def close(self) -> None:
-        """End the process, with SIGTERM first; returns when process, thread and pipe are gone."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        for force in (False, True):
-            process.end(force=force)
-            if self._reader.ident is not None:
-                self._reader.join(_GRACE_SECONDS)  # the log ends with the last process that can write to it
-        if self._reader.ident is None and process.output is not None:
-            # A signal came between the start of the process and of its reader.
-            process.output.close()
-        process.wait()
-        self._alive = None
-        self.log = Log()
-
-    def kill(self) -> None:
-        """Kill at once, without waiting for the end of the process."""
-        if (process := self._alive) is not None:
-            process.end(force=True)
+def _read_lines(output: IO[bytes], read: Callable[[str], None]) -> None:
+    with output:
+        while line := output.readline(_MAX_LINE):
+            read(line.decode(errors="replace"))
+    read("")

@@ -1,17 +1,12 @@
 """The proxy as a process of its own: how it starts, how it refuses to start, how it stops."""
 
 import contextlib
-import json
 import os
 import re
-import shlex
 import signal
 import socket
-import sys
-import threading
 import unittest
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -22,10 +17,8 @@ from deepseek_cursor_proxy.cli.welcome import Addresses, welcome_text
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support import ngrok_stand_in
-from tests.support.program import PATIENCE, WINDOWS, ServeTest, address
+from tests.support.program import WINDOWS, ServeTest, address
 from tests.support.systems import ROOT
-from tests.support.tunnel_edge import Edge
 
 # What a process finds that runs as a user without an entry in /etc/passwd, and without HOME.
 HOMELESS = """
@@ -177,7 +170,7 @@ class ServedCallersTest(unittest.TestCase):
             ({"public_hosts": ["a.example"]}, "", (PINNED,)),
             ({"host": "::1"}, "", ()),
             ({"ngrok": True}, "", (PINNED,)),
-            *(({"tunnel": name}, "", (PINNED,)) for name in ("on", "cloudflared", "tailscale", "ssh", "ssh:home")),
+            *(({"tunnel": name}, "", (PINNED,)) for name in ("on", "cloudflared")),
             ({"tunnel": "off", "ngrok": True}, "", ()),
             ({"host": "0.0.0.0", "passthrough": ROUTE}, "", (PINNED, SPENT, NAMES)),
             ({"ngrok": True, "passthrough": ROUTE, "access_keys": [OURS]}, "", (ONLY, NAMES)),
@@ -205,7 +198,7 @@ class ServedCallersTest(unittest.TestCase):
         for settings, names in (
             ({}, "an IP address or localhost;"),
             ({"ngrok": True}, "an IP address, localhost or the tunnel;"),
-            ({"tunnel": "ssh"}, "an IP address, localhost or the tunnel;"),
+            ({"tunnel": "on"}, "an IP address, localhost or the tunnel;"),
             ({"public_hosts": ["a.example", "*.b.example"]}, "an IP address, localhost, a.example or *.b.example;"),
         ):
             self.assertIn(f"only for requests to {names} add other", self.said(passthrough=ROUTE, **settings))
@@ -250,61 +243,3 @@ class RefusalTest(ServeTest):
         ):
             with self.subTest(flags[0]):
                 self.assertRegex(self.refusal("--port", "0", *flags, PATH=str(self.bin)), words)
-
-
-class NgrokServeTest(ServeTest):
-    may_fork = True
-
-    def install(self, part: ngrok_stand_in.Part | None = None) -> dict[str, str]:
-        """Puts the stand-in first on PATH; by default it has a URL that leads to the proxy."""
-        edge = self.enterContext(contextlib.closing(Edge(self.forwarded_port)))
-        self.public_url = edge.url
-        part = part or {"urls": [edge.url]}
-        (self.bin / "stand_in.py").write_text(ngrok_stand_in.STAND_IN)
-        (self.bin / "plan.json").write_text(json.dumps([part]))
-        (self.bin / "launches").write_text("")
-        command = shlex.join([sys.executable, "-S", "-E", str(self.bin / "stand_in.py")])
-        (self.bin / "ngrok").write_text(f'#!/bin/sh\necho $$ > "{self.bin}/pid"\nexec {command} "$@"\n')
-        (self.bin / "ngrok").chmod(0o755)
-        return {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", **edge.environment}
-
-    def forwarded_port(self) -> int:
-        """The port that the stand-in was told to forward to."""
-        [_, _, arguments] = json.loads((self.bin / "launches").read_text().splitlines()[-1])
-        return int(arguments[1])
-
-    def expect_agent_gone(self) -> None:
-        with self.assertRaises(ProcessLookupError):
-            os.kill(int((self.bin / "pid").read_text()), 0)
-
-
-@unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
-class NgrokTest(NgrokServeTest):
-    def test_the_public_address_is_the_one_to_paste_and_ends_with_the_proxy(self) -> None:
-        process, welcome = self.serve("--ngrok", **self.install())
-        self.assertRegex(welcome, rf"Override OpenAI Base URL +{self.public_url}/v1\n")
-        self.assertNotIn("For Cursor start it", welcome)
-        self.expect_health(self.forwarded_port())
-        process.send(signal.SIGTERM)
-        self.expect_stopped(process)
-        self.expect_agent_gone()
-
-    def test_a_refusing_ngrok_is_one_line_with_the_command_that_helps(self) -> None:
-        failing = self.install(ngrok_stand_in.fails("ERR_NGROK_4018"))
-        line = self.refusal("--port", "0", "--ngrok", progress="Opening a tunnel with ngrok", **failing)
-        self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
-
-    def test_a_slow_ngrok_does_not_delay_the_stop(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with self.subTest(number):
-                # An agent that has no URL yet: it answers every question for one with 404.
-                is_asked = threading.Event()
-                pages: Any = SimpleNamespace(get=lambda path, is_asked=is_asked: is_asked.set())
-                agent = self.enterContext(contextlib.closing(ngrok_stand_in.Agent(pages)))
-                started = {"msg": "starting web service", "addr": agent.api.removeprefix("http://")}
-                environment = self.install({"log": [started], "stays": True})
-                process = self.launch("--port", "0", "--ngrok", **environment)
-                self.assertTrue(is_asked.wait(PATIENCE))
-                process.send(number)
-                self.expect_stopped(process)
-                self.expect_agent_gone()

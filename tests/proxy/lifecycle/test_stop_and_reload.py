@@ -27,10 +27,10 @@ from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
-from tests.proxy.lifecycle.test_serve import NgrokServeTest
 from tests.support.harness import RunningProxy, read_reply, request_bytes
 from tests.support.polling import wait_until
 from tests.support.program import COMMAND, ENDLESS_GRACE, PATIENCE, ServeTest, address
+from tests.support.tunnel_stand_in import OK, TunnelProgramTest
 from tests.unit.net.test_wait import systems
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -235,7 +235,7 @@ class StopTest(RunningTest):
 
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
-class SecondSignalTest(RunningTest, NgrokServeTest):
+class SecondSignalTest(RunningTest, TunnelProgramTest):
     def test_two_signals_within_a_fifth_of_a_second_count_as_one(self) -> None:
         """GNU timeout signals the process, and then the group it is in."""
         fake = self.pausing_fake("Here it is, whole.")
@@ -253,7 +253,7 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
         for first, second in ((signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)):
             with self.subTest(second):
                 fake = self.pausing_fake("Never said.")
-                environment = self.install()
+                environment = self.install("ngrok", OK)
                 process, _ = self.serve("--base-url", fake.url, "--ngrok", *ENDLESS_GRACE, **environment)
                 response = self.stream(self.local())
                 process.send(first)
@@ -266,17 +266,11 @@ class SecondSignalTest(RunningTest, NgrokServeTest):
                 self.assertNotIn("Traceback", process.errors)
                 with self.assertRaises((http.client.IncompleteRead, ConnectionError)):
                     response.read()
-                wait_until(self.is_agent_gone)
+                wait_until(self.is_tunnel_gone)
 
     def local(self) -> str:
         """The welcome as it would be without the tunnel."""
         return f"http://127.0.0.1:{self.forwarded_port()}/v1"
-
-    def is_agent_gone(self) -> bool:
-        with contextlib.suppress(AssertionError):
-            self.expect_agent_gone()
-            return True
-        return False
 
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")

@@ -1,23 +1,20 @@
 """A child must not outlive the process that started it, however that one ends."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
 import unittest
-from typing import Any
-from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel.child import ChildProcess
+from deepseek_cursor_proxy.cli.tunnel.child import Child
 from tests.support.systems import ROOT
 
 PATIENCE = 20.0
 
 PARENT = """
 import sys, time
-from deepseek_cursor_proxy.cli.tunnel.child import ChildProcess
-ChildProcess().start(sys.argv[1:])
+from deepseek_cursor_proxy.cli.tunnel.child import Child
+child = Child(sys.argv[1:], lambda line: None)
 print(flush=True)
 time.sleep(60)
 """
@@ -32,7 +29,7 @@ WRAPPER = "import subprocess, sys; subprocess.run(sys.argv[1:])"
 RUN = (sys.executable, "-E", "-S", "-c")
 
 
-class ChildProcessTest(unittest.TestCase):
+class ChildTest(unittest.TestCase):
     def setUp(self) -> None:
         self.listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
         self.listener.settimeout(PATIENCE)
@@ -61,28 +58,9 @@ class ChildProcessTest(unittest.TestCase):
                 self.expect_gone(sock)
 
     def test_ending_a_child_ends_its_own_children(self) -> None:
-        child = ChildProcess()
-        child.start((*RUN, WRAPPER, *self.child))
+        lines: list[str] = []
+        child = Child((*RUN, WRAPPER, *self.child), lines.append)
         sock = self.connected()
-        child.end(force=False)
+        child.close()
         self.expect_gone(sock)
-        self.close(child)
-
-    @unittest.skipUnless(os.name == "posix", "Windows needs no shell")
-    def test_a_child_runs_on_a_system_without_a_shell(self) -> None:
-        def popen(command: Any, **options: Any) -> "subprocess.Popen[bytes]":
-            if command[0] == "/bin/sh":
-                raise FileNotFoundError
-            return subprocess.Popen(command, **options)
-
-        child = ChildProcess()
-        with mock.patch("deepseek_cursor_proxy.cli.tunnel.child.Popen", popen):
-            child.start(self.child)
-        sock = self.connected()
-        child.end(force=True)
-        self.expect_gone(sock)
-        self.close(child)
-
-    def close(self, child: ChildProcess) -> None:
-        child.wait()
-        child.output.close()
+        self.assertEqual([""], lines)

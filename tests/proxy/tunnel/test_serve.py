@@ -1,95 +1,79 @@
-"""`--tunnel` as a process: the program that is found, its URL in the start-up text, its end; ngrok is in lifecycle/."""
+"""`--tunnel` as a process: the program that is found, its URL in the start-up text, its end."""
 
-import contextlib
-import json
-import os
 import re
-import shlex
 import signal
-import sys
 import unittest
 
-from tests.support.program import WINDOWS, Process, ServeTest
-from tests.support.tunnel_edge import Edge
-
-# Prints the line of localhost.run, or nothing for a host of one's own, and stays.
-SSH = """
-import json, os, pathlib, sys, threading
-home = pathlib.Path(__file__).parent
-(home / "launch.tmp").write_text(json.dumps([os.getpid(), sys.argv[1:]]))
-(home / "launch.tmp").rename(home / "launch")
-if sys.argv[-1] == "nokey@localhost.run":
-    print("{0} tunneled with tls termination, https://{0}", flush=True)
-threading.Event().wait(60)
-"""
+from tests.proxy.tunnel.test_cloudflared import URL as QUICK_URL
+from tests.proxy.tunnel.test_cloudflared import quick
+from tests.support.polling import wait_until
+from tests.support.program import WINDOWS, Process
+from tests.support.tunnel_stand_in import OK, URL, TunnelProgramTest, launches, ngrok_error, prints
 
 
 @unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
-class TunnelServeTest(ServeTest):
+class TunnelServeTest(TunnelProgramTest):
     may_fork = True
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.edge = self.enterContext(contextlib.closing(Edge(self.forwarded_port)))
-        (self.bin / "ssh.py").write_text(SSH.format(self.edge.url.removeprefix("https://")))
-        command = shlex.join([sys.executable, "-S", "-E", str(self.bin / "ssh.py")])
-        (self.bin / "ssh").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (self.bin / "ssh").chmod(0o755)
-        # Nothing but ssh is installed.
-        self.tools = {"PATH": str(self.bin), **self.edge.environment}
-
-    def launched(self) -> tuple[int, list[str]]:
-        process, arguments = json.loads((self.bin / "launch").read_text())
-        return process, arguments
-
-    def forwarded_port(self) -> int:
-        if not (self.bin / "launch").exists():
-            raise OSError
-        return int(self.launched()[1][-2].rpartition(":")[2])
-
-    def expect_stopped_with_its_tunnel(self, process: Process) -> None:
-        child, _ = self.launched()
-        process.send(signal.SIGTERM)
+    def expect_stopped_with_its_tunnel(self, process: Process, number: int = signal.SIGTERM) -> None:
+        process.send(number)
         self.expect_stopped(process)
-        with self.assertRaises(ProcessLookupError):
-            os.kill(child, 0)
+        self.assertTrue(self.is_tunnel_gone())
 
-    def test_a_tunnel_without_a_name_is_the_first_that_is_installed(self) -> None:
-        process, welcome = self.serve("--tunnel", **self.tools)
-        progress = rf"Opening a tunnel with ssh through localhost.run; .+\n{self.edge.url} is assigned; .+\ndeepseek"
-        self.assertRegex(welcome, rf"\A{progress}")
-        self.assertIn(f"Override OpenAI Base URL   {self.edge.url}/v1\n", welcome)
+    def test_the_public_address_is_the_one_to_paste_and_ends_with_the_proxy(self) -> None:
+        process, welcome = self.serve("--ngrok", **self.install("ngrok", OK))
+        self.assertRegex(welcome, r"\AOpening a tunnel with ngrok; this may take 20 s …\ndeepseek")
+        self.assertIn(f"Override OpenAI Base URL   {URL}/v1\n", welcome)
+        self.assertNotIn("For Cursor start it", welcome)
         self.assertIn("The first key that DeepSeek accepts will be the only one served", welcome)
-        self.assertNotIn("does not lead", welcome)
-        self.assertEqual("nokey@localhost.run", self.launched()[1][-1])
         self.expect_health(self.forwarded_port())
         self.expect_stopped_with_its_tunnel(process)
 
-    def test_a_host_of_ones_own_is_taken_from_the_file(self) -> None:
-        self.directory.mkdir()
-        (self.directory / "config.toml").write_text(f'tunnel = "ssh:me@home"\ntunnel_url = "{self.edge.url}"\n')
-        process, welcome = self.serve(**self.tools)
-        self.assertIn(f"Override OpenAI Base URL   {self.edge.url}/v1\n", welcome)
-        self.assertEqual("me@home", self.launched()[1][-1])
+    def test_a_tunnel_without_a_name_is_cloudflared_where_ngrok_has_no_token(self) -> None:
+        self.install("ngrok", OK)
+        process, welcome = self.serve("--tunnel", **self.install("cloudflared", quick("one-two-three")))
+        self.assertIn("Opening a tunnel with cloudflared", welcome)
+        self.assertIn(f"Override OpenAI Base URL   {QUICK_URL}/v1\n", welcome)
+        self.expect_stopped_with_its_tunnel(process)
+
+    def test_a_tunnel_without_a_name_is_ngrok_with_a_token(self) -> None:
+        tools = self.install("cloudflared", OK) | self.install("ngrok", OK)
+        process, welcome = self.serve("--tunnel", **tools, NGROK_AUTHTOKEN="4nq9")
+        self.assertIn("Opening a tunnel with ngrok", welcome)
         self.expect_stopped_with_its_tunnel(process)
 
     def test_the_dashboard_is_not_behind_the_tunnel(self) -> None:
-        process = self.launch("--port", "0", "--admin-port", "9801", "--tunnel", "ssh", **self.tools)
+        process = self.launch("--port", "0", "--admin-port", "9801", "--ngrok", **self.install("ngrok", OK))
         welcome = process.read_until("Stop with Ctrl-C.\n")
         admin = int(
             re.search(r"http://localhost:(\d+)|http://127\.0\.0\.1:(\d+)/", welcome)[0].rstrip("/").split(":")[-1]
         )
-        self.assertNotIn(str(admin), " ".join(self.launched()[1]))
         self.assertNotEqual(admin, self.forwarded_port())
         self.expect_stopped_with_its_tunnel(process)
 
+    def test_a_refusing_ngrok_is_one_line_with_the_command_that_helps(self) -> None:
+        failing = self.install("ngrok", ngrok_error("ERR_NGROK_4018"))
+        line = self.refusal("--port", "0", "--ngrok", progress="Opening a tunnel with ngrok", **failing)
+        self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
+
+    def test_a_slow_program_does_not_delay_the_stop(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                process = self.launch("--port", "0", "--ngrok", **self.install("ngrok", prints()))
+                wait_until(lambda: launches(self.bin))
+                self.expect_stopped_with_its_tunnel(process, number)
+
     def test_without_a_tunnel_program_the_start_is_one_line(self) -> None:
-        (self.bin / "ssh").unlink()
-        line = self.refusal("--port", "0", "--tunnel", **self.tools)
+        line = self.refusal("--port", "0", "--tunnel", PATH=str(self.bin))
         self.assertRegex(line, "^no tunnel program is installed; cloudflared is the simplest: install it from https://")
 
     def test_no_tunnel_wins_over_the_file(self) -> None:
         self.directory.mkdir()
         (self.directory / "config.toml").write_text("ngrok = true\n")
-        _, welcome = self.serve("--no-tunnel", **self.tools)
+        _, welcome = self.serve("--no-tunnel", **self.install("ngrok", OK))
         self.assertIn("start it with --tunnel", welcome)
+
+    def test_a_killed_proxy_takes_its_tunnel_program_along(self) -> None:
+        process, _ = self.serve("--ngrok", **self.install("ngrok", OK))
+        process.send(signal.SIGKILL)
+        wait_until(self.is_tunnel_gone)

@@ -27,7 +27,6 @@ class TunnelSettingsTest(unittest.TestCase):
             (True, False, "on"),
             (False, True, None),
             ("cloudflared", True, "cloudflared"),
-            ("ssh:me@home.example", False, "ssh:me@home.example"),
         ):
             with self.subTest(tunnel=tunnel, ngrok=ngrok):
                 config = ProxyConfig(tunnel=tunnel, ngrok=ngrok)
@@ -36,28 +35,19 @@ class TunnelSettingsTest(unittest.TestCase):
 
     def test_every_source_can_name_a_tunnel(self) -> None:
         for config, program in (
-            (self.load('tunnel = "tailscale"'), "tailscale"),
+            (self.load('tunnel = "cloudflared"'), "cloudflared"),
             (self.load("tunnel = true"), "on"),
             (self.load('tunnel = ""\nngrok = true'), "ngrok"),
             (self.load(environment={"DEEPSEEK_CURSOR_PROXY_TUNNEL": "yes"}), "on"),
             (self.load('tunnel = "ngrok"', tunnel="off"), None),
             (self.load("ngrok = true", tunnel="off"), None),
-            (self.load('tunnel = "ngrok"', tunnel="ssh:home"), "ssh:home"),
+            (self.load('tunnel = "ngrok"', tunnel="cloudflared"), "cloudflared"),
         ):
             self.assertEqual(program, config.tunnel_program)
 
     def test_a_tunnel_that_is_none_is_refused_with_those_there_are(self) -> None:
-        for value in (
-            "ngork",
-            "ssh:",
-            "ssh:-oProxyCommand=x",
-            "ssh:a b",
-            "ssh:a@-b",
-            "ssh:HOST;x",
-            "SSH",
-            "cloudflared:x",
-        ):
-            with self.subTest(value), self.assertRaisesRegex(StartupError, "is not one of on, off, ngrok, .*ssh:HOST"):
+        for value in ("ngork", "NGROK", "cloudflared:x", "ssh"):
+            with self.subTest(value), self.assertRaisesRegex(StartupError, "is not one of on, off, ngrok, cloudflared"):
                 self.load(tunnel=value)
 
     def test_the_address_of_a_tunnel_is_https_and_has_no_path(self) -> None:
@@ -67,7 +57,7 @@ class TunnelSettingsTest(unittest.TestCase):
             ("https://proxy.example.com/v1", "https://proxy.example.com"),
             ("https://proxy.example.com/v1/", "https://proxy.example.com"),
             ("proxy.example.com", "https://proxy.example.com"),
-            ("box.tail1.ts.net:8443", "https://box.tail1.ts.net:8443"),
+            ("box.example.com:8443", "https://box.example.com:8443"),
             # A tunnel that ends on this machine, as in tests.
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
         ):

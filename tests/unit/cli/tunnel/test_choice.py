@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.cli.tunnel import programs
-from deepseek_cursor_proxy.cli.tunnel.programs import Ssh
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -23,16 +22,14 @@ class ChoiceTest(unittest.TestCase):
             return programs.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
 
     def test_a_named_program_is_taken_even_if_it_is_missing(self) -> None:
-        for name in ("ngrok", "cloudflared", "tailscale", "ssh"):
+        for name in ("ngrok", "cloudflared"):
             self.assertEqual(name, self.chosen(name))
 
-    def test_the_first_that_is_installed_is_taken(self) -> None:
+    def test_ngrok_with_a_token_is_taken_before_cloudflared(self) -> None:
         for installed, token, name in (
-            ("ngrok cloudflared tailscale ssh", "t", "ngrok"),
-            ("ngrok cloudflared tailscale ssh", "", "cloudflared"),
-            ("ngrok tailscale ssh", "", "tailscale"),
-            ("ngrok ssh", "", "ssh"),
-            ("ssh", "t", "ssh"),
+            ("ngrok cloudflared", "t", "ngrok"),
+            ("ngrok cloudflared", "", "cloudflared"),
+            ("cloudflared", "t", "cloudflared"),
         ):
             with self.subTest(installed, token=token):
                 self.assertEqual(name, self.chosen("on", installed, token))
@@ -42,11 +39,8 @@ class ChoiceTest(unittest.TestCase):
             with self.assertRaisesRegex(StartupError, "no tunnel program is installed; cloudflared .* no account"):
                 self.chosen("on", installed)
 
-    def test_a_host_of_ones_own_and_a_reserved_url_reach_the_program(self) -> None:
-        chosen = programs.choose("ssh:me@home.example", 9000, "https://proxy.example.com", {})
-        self.assertIsInstance(chosen, Ssh)
-        self.assertEqual("me@home.example", chosen.arguments()[-1])
-        for name in ("ngrok", "cloudflared", "tailscale", "ssh"):
+    def test_a_reserved_url_reaches_the_program(self) -> None:
+        for name in ("ngrok", "cloudflared"):
             self.assertEqual("https://x.example", programs.choose(name, 9000, "https://x.example", {}).url)
 
     def test_ngrok_asks_for_the_reserved_url(self) -> None:
@@ -93,10 +87,7 @@ class BinaryTest(unittest.TestCase):
     def test_a_program_beside_the_path_is_found_where_installers_put_it(self) -> None:
         for name, place in (
             ("cloudflared", "/opt/homebrew/bin/cloudflared"),
-            ("tailscale", "/Applications/Tailscale.app/Contents/MacOS/Tailscale"),
-            ("tailscale", r"C:\Program Files\Tailscale\tailscale.exe"),
             ("cloudflared", r"C:\Program Files (x86)\cloudflared\cloudflared.exe"),
-            ("ssh", r"C:\Windows\System32\OpenSSH\ssh.exe"),
         ):
             there = place
             with (
@@ -108,7 +99,7 @@ class BinaryTest(unittest.TestCase):
 
     def test_a_path_is_not_looked_for_elsewhere(self) -> None:
         with mock.patch.object(os, "access", return_value=True):
-            self.assertIsNone(programs.find_binary(os.path.join(os.sep, "absent", "ssh")))
+            self.assertIsNone(programs.find_binary(os.path.join(os.sep, "absent", "ngrok")))
 
 
 class QuoteTest(unittest.TestCase):
