@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, TypeAlias
 
 from deepseek_cursor_proxy.storage.resp.client import Script
@@ -37,12 +36,6 @@ class CommandError(Exception):
 class SortedSet(dict[bytes, float]):
     def ordered(self) -> list[tuple[bytes, float]]:
         return sorted(self.items(), key=lambda item: (item[1], item[0]))
-
-
-class Stream(dict[tuple[int, int], list[bytes]]):
-    """Entries by their ids, in order."""
-
-    last = (0, 0)
 
 
 @dataclass
@@ -81,7 +74,7 @@ class Database:
             entry = None
         if entry is None:
             return None
-        # Sorted sets and streams are dicts, as hashes are.
+        # A sorted set is a dict, as a hash is.
         if type(entry.value) is not kind and kind is not object:
             raise CommandError(_WRONG_TYPE)
         return entry.value
@@ -108,12 +101,6 @@ class Database:
     def do_exists(self, *keys: bytes) -> int:
         return sum(self.find(key, object) is not None for key in keys)
 
-    def do_type(self, key: bytes) -> str:
-        names: dict[type, str] = {bytes: "string", dict: "hash", list: "list", set: "set"}
-        names |= {SortedSet: "zset", Stream: "stream"}
-        value = self.find(key, object)
-        return "none" if value is None else names[type(value)]
-
     def do_expire(self, key: bytes, seconds: bytes) -> int:
         return self._expire(key, _integer(seconds))
 
@@ -125,12 +112,6 @@ class Database:
             return 0
         self.entries[key].expires = self.clock() + seconds
         self.find(key, object)
-        return 1
-
-    def do_persist(self, key: bytes) -> int:
-        if self.find(key, object) is None or self.entries[key].expires is None:
-            return 0
-        self.entries[key].expires = None
         return 1
 
     def do_pttl(self, key: bytes) -> int:
@@ -165,10 +146,6 @@ class Database:
         value: bytes | None = self.find(key, bytes)
         return value
 
-    def do_mget(self, *keys: bytes) -> list[bytes | None]:
-        values = [self.find(key, object) for key in keys]
-        return [value if isinstance(value, bytes) else None for value in values]
-
     def do_set(self, key: bytes, value: bytes, *options: bytes) -> Any:
         words = [word.upper() for word in options]
         old = self.find(key, object)
@@ -182,11 +159,6 @@ class Database:
         self.entries[key] = Entry(value, expires)
         return before if b"GET" in words else "OK"
 
-    def do_getdel(self, key: bytes) -> bytes | None:
-        value: bytes | None = self.find(key, bytes)
-        self.entries.pop(key, None)
-        return value
-
     def do_incrby(self, key: bytes, amount: bytes) -> int:
         number = _integer(self.find(key, bytes) or b"0") + _integer(amount)
         expires = self.entries[key].expires if key in self.entries else None
@@ -195,9 +167,6 @@ class Database:
 
     def do_incr(self, key: bytes) -> int:
         return self.do_incrby(key, b"1")
-
-    def do_decrby(self, key: bytes, amount: bytes) -> int:
-        return self.do_incrby(key, b"%d" % -_integer(amount))
 
     # Hashes …
 
@@ -232,12 +201,6 @@ class Database:
     def do_hkeys(self, key: bytes) -> list[bytes]:
         return [*(self.find(key, dict) or {})]
 
-    def do_hvals(self, key: bytes) -> list[bytes]:
-        return [*(self.find(key, dict) or {}).values()]
-
-    def do_hlen(self, key: bytes) -> int:
-        return len(self.find(key, dict) or {})
-
     def do_hdel(self, key: bytes, *names: bytes) -> int:
         value = self.find(key, dict) or {}
         count = sum(value.pop(name, None) is not None for name in names)
@@ -254,57 +217,7 @@ class Database:
         value[name] = b"%d" % number
         return number
 
-    def do_hincrbyfloat(self, key: bytes, name: bytes, amount: bytes) -> bytes:
-        _float(amount)
-        value = self.make(key, dict)
-        total = Decimal(value.get(name, b"0").decode()) + Decimal(amount.decode())
-        text = f"{total:f}"
-        value[name] = (text.rstrip("0").rstrip(".") if "." in text else text).encode()
-        return bytes(value[name])
-
-    def do_hscan(self, key: bytes, cursor: bytes, *options: bytes) -> list[Any]:
-        _integer(cursor)
-        value = self.find(key, dict) or {}
-        names = _matching(value, _options(options).get(b"MATCH", b"*"))
-        return [b"0", [word for name in names for word in (name, value[name])]]
-
     # Lists …
-
-    def do_lpush(self, key: bytes, *values: bytes) -> int:
-        self.make(key, list)[:0] = values[::-1]
-        return self.do_llen(key)
-
-    def do_rpush(self, key: bytes, *values: bytes) -> int:
-        self.make(key, list).extend(values)
-        return self.do_llen(key)
-
-    def do_lpop(self, key: bytes) -> bytes | None:
-        values = self.find(key, list)
-        popped: bytes | None = values.pop(0) if values else None
-        self.drop_if_empty(key)
-        return popped
-
-    def do_llen(self, key: bytes) -> int:
-        return len(self.find(key, list) or [])
-
-    def do_lrange(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
-        return [*_range(self.find(key, list) or [], first, last)]
-
-    def do_ltrim(self, key: bytes, first: bytes, last: bytes) -> str:
-        values = self.find(key, list)
-        if values is not None:
-            values[:] = _range(values, first, last)
-            self.drop_if_empty(key)
-        return "OK"
-
-    def do_lrem(self, key: bytes, count: bytes, value: bytes) -> int:
-        values, number = self.find(key, list) or [], _integer(count)
-        places = [place for place, each in enumerate(values) if each == value]
-        chosen = places[number:] if number < 0 else places[: number or None]
-        for place in reversed(chosen):
-            del values[place]
-        self.drop_if_empty(key)
-        return len(chosen)
 
     # Sets …
 
@@ -314,45 +227,20 @@ class Database:
         value.update(members)
         return len(value) - before
 
-    def do_srem(self, key: bytes, *members: bytes) -> int:
-        value = self.find(key, set) or set()
-        count = len(value & {*members})
-        value -= {*members}
-        self.drop_if_empty(key)
-        return count
-
     def do_smembers(self, key: bytes) -> set[bytes]:
         return {*(self.find(key, set) or set())}
 
-    def do_sismember(self, key: bytes, member: bytes) -> int:
-        return int(member in (self.find(key, set) or set()))
-
-    def do_scard(self, key: bytes) -> int:
-        return len(self.find(key, set) or set())
-
     # Sorted sets …
 
-    def do_zadd(self, key: bytes, *arguments: bytes) -> int:
-        words = [*arguments]
-        flags = set()
-        while words and words[0].upper() in (b"NX", b"XX", b"GT", b"LT", b"CH"):
-            flags.add(words.pop(0).upper())
-        scores = [_float(score) for score in words[::2]]
-        value, count = self.make(key, SortedSet), 0
-        for score, member in zip(scores, words[1::2], strict=True):
-            old = value.get(member)
-            is_refused = (b"NX" in flags and old is not None) or (b"XX" in flags and old is None)
-            is_refused |= old is not None and ((b"GT" in flags and score <= old) or (b"LT" in flags and score >= old))
-            if not is_refused:
-                value[member] = score
-                count += old is None or (b"CH" in flags and old != score)
-        self.drop_if_empty(key)
-        return count
-
-    def do_zincrby(self, key: bytes, amount: bytes, member: bytes) -> float:
+    def do_zadd(self, key: bytes, *words: bytes) -> int:
+        is_new_alone = words[0] == b"NX"
+        pairs = words[is_new_alone:]
         value = self.make(key, SortedSet)
-        value[member] = value.get(member, 0.0) + _float(amount)
-        return float(value[member])
+        before = len(value)
+        for score, member in zip(pairs[::2], pairs[1::2], strict=True):
+            if not (is_new_alone and member in value):
+                value[member] = _float(score)
+        return len(value) - before
 
     def do_zrem(self, key: bytes, *members: bytes) -> int:
         value = self.find(key, SortedSet) or {}
@@ -360,98 +248,9 @@ class Database:
         self.drop_if_empty(key)
         return count
 
-    def do_zcard(self, key: bytes) -> int:
-        return len(self.find(key, SortedSet) or {})
-
-    def do_zscore(self, key: bytes, member: bytes) -> float | None:
-        score: float | None = (self.find(key, SortedSet) or {}).get(member)
-        return score
-
-    def do_zrange(self, key: bytes, first: bytes, last: bytes, *options: bytes) -> list[Any]:
-        words = [option.upper() for option in options]
-        if b"BYSCORE" in words:
-            return self.do_zrangebyscore(key, first, last, *(option for option in options if option != b"BYSCORE"))
+    def do_zrange(self, key: bytes, first: bytes, last: bytes, order: bytes = b"") -> list[bytes]:
         ordered = (self.find(key, SortedSet) or SortedSet()).ordered()
-        return _with_scores(_range(ordered[:: -1 if b"REV" in words else 1], first, last), b"WITHSCORES" in words)
-
-    def do_zrangebyscore(self, key: bytes, low: bytes, high: bytes, *options: bytes) -> list[Any]:
-        chosen = self._between(key, low, high)
-        words = [option.upper() for option in options]
-        if b"LIMIT" in words:
-            place = words.index(b"LIMIT")
-            skipped, count = _integer(options[place + 1]), _integer(options[place + 2])
-            chosen = chosen[skipped:] if count < 0 else chosen[skipped : skipped + count]
-        return _with_scores(chosen, b"WITHSCORES" in words)
-
-    def do_zcount(self, key: bytes, low: bytes, high: bytes) -> int:
-        return len(self._between(key, low, high))
-
-    def do_zremrangebyscore(self, key: bytes, low: bytes, high: bytes) -> int:
-        return self.do_zrem(key, *(member for member, _ in self._between(key, low, high)))
-
-    def do_zremrangebyrank(self, key: bytes, first: bytes, last: bytes) -> int:
-        ordered = (self.find(key, SortedSet) or SortedSet()).ordered()
-        return self.do_zrem(key, *(member for member, _ in _range(ordered, first, last)))
-
-    def _between(self, key: bytes, low: bytes, high: bytes) -> list[tuple[bytes, float]]:
-        least, most = _float(low.lstrip(b"(")), _float(high.lstrip(b"("))
-        ordered = (self.find(key, SortedSet) or SortedSet()).ordered()
-        return [
-            (member, score)
-            for member, score in ordered
-            if (score > least if low[:1] == b"(" else score >= least)
-            and (score < most if high[:1] == b"(" else score <= most)
-        ]
-
-    # Streams …
-
-    def do_xadd(self, key: bytes, *arguments: bytes) -> bytes | None:
-        words = [*arguments]
-        limit = None
-        while words and words[0].upper() in (b"NOMKSTREAM", b"MAXLEN", b"MINID"):
-            option = words.pop(0).upper()
-            if option == b"NOMKSTREAM" and self.find(key, Stream) is None:
-                return None
-            if option != b"NOMKSTREAM":
-                words = words[1:] if words[0] in (b"~", b"=") else words
-                limit = option, words.pop(0)
-        stream, identity = self.make(key, Stream), words.pop(0)
-        new = max((round(self.clock() * 1000), 0), (stream.last[0], stream.last[1] + 1))
-        if identity != b"*":
-            new = _identity(identity, 0)
-            if new <= stream.last:
-                text = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
-                raise CommandError(text)
-        stream[new], stream.last = words, new
-        if limit is not None:
-            self.do_xtrim(key, *limit)
-        return b"%d-%d" % new
-
-    def do_xlen(self, key: bytes) -> int:
-        return len(self.find(key, Stream) or {})
-
-    def do_xrange(self, key: bytes, first: bytes, last: bytes, *options: bytes) -> list[Any]:
-        least = (0, 0) if first == b"-" else _identity(first.lstrip(b"("), 0)
-        most = (2**64, 0) if last == b"+" else _identity(last, 2**64)
-        found = [
-            [b"%d-%d" % identity, fields]
-            for identity, fields in (self.find(key, Stream) or {}).items()
-            if least <= identity <= most and not (first[:1] == b"(" and identity == least)
-        ]
-        return found[: _integer(options[1])] if options else found
-
-    def do_xdel(self, key: bytes, *identities: bytes) -> int:
-        stream = self.find(key, Stream) or {}
-        return sum(stream.pop(_identity(each, 0), None) is not None for each in identities)
-
-    def do_xtrim(self, key: bytes, option: bytes, *limit: bytes) -> int:
-        stream, bound = self.find(key, Stream) or {}, limit[-1]
-        gone = [each for each in stream if each < _identity(bound, 0)]
-        if option.upper() == b"MAXLEN":
-            gone = [*stream][: max(0, len(stream) - _integer(bound))]
-        for identity in gone:
-            del stream[identity]
-        return len(gone)
+        return [member for member, _ in _range(ordered[:: -1 if order == b"REV" else 1], first, last)]
 
     # The server …
 
@@ -461,10 +260,6 @@ class Database:
     def do_time(self) -> list[bytes]:
         now = self.clock()
         return [b"%d" % int(now), b"%06d" % (now % 1 * 1e6)]
-
-    def do_wait(self, replicas: bytes, milliseconds: bytes) -> int:
-        _integer(replicas), _integer(milliseconds)
-        return 0
 
     # Scripts …
 
@@ -537,11 +332,6 @@ def _float(text: bytes) -> float:
         raise CommandError("ERR value is not a valid float") from None
 
 
-def _identity(text: bytes, sequence: int) -> tuple[int, int]:
-    milliseconds, _, number = text.partition(b"-")
-    return _integer(milliseconds), _integer(number) if number else sequence
-
-
 def _range(values: list[Any], first: bytes, last: bytes) -> list[Any]:
     start, end = _integer(first), _integer(last)
     start = max(0, start + len(values)) if start < 0 else start
@@ -557,8 +347,3 @@ def _matching(names: Iterable[bytes], pattern: bytes) -> list[bytes]:
     # A pattern of Redis is one of the shell, but for backslashes, which only escape.
     shell = re.sub(r"\\(.)", r"[\1]", pattern.decode("latin-1"))
     return [name for name in names if fnmatch.fnmatchcase(name.decode("latin-1"), shell)]
-
-
-def _with_scores(items: Sequence[tuple[bytes, float]], has_scores: bool) -> list[Any]:
-    """RESP3 pairs each member with its score; RESP2 does not, see `resp_server`."""
-    return [[member, score] for member, score in items] if has_scores else [member for member, _ in items]

@@ -304,7 +304,4 @@ def encode_reply(reply: Any) -> bytes:
             return encode_reply([each for pair in reply.items() for each in pair])
         case _:
             items = [*reply]
-            if all(isinstance(each, list) and isinstance(each[-1], float) for each in items):
-                # Members with their scores are flat.
-                items = [word for each in items for word in each]
             return b"*%d\r\n%b" % (len(items), b"".join(encode_reply(each) for each in items))
