@@ -48,11 +48,10 @@ DIRECTIONS = {
     "admin": "access deepseek exchange http1 net observers reasoning.chats server sessions storage upstream usage "
     + "usage.prices",
     "cli.tunnel": "net",
-    "cli.service": "storage",
     "cli.demo": "reasoning server storage",
     "cli.setup": "deepseek storage usage.prices",
     "cli.doctor": "access admin cli.demo cli.setup deepseek net storage upstream usage",
-    "cli": "access admin cli.demo cli.doctor cli.service cli.setup cli.tunnel deepseek net observers reasoning server "
+    "cli": "access admin cli.demo cli.doctor cli.setup cli.tunnel deepseek net observers reasoning server "
     + "sessions storage tokens upstream usage usage.prices",
     # Files of the top level that are not open to all.
     "access": "http1",

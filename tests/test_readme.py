@@ -12,9 +12,8 @@ from pathlib import Path
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.api import clients
-from deepseek_cursor_proxy.cli import main
-from deepseek_cursor_proxy.cli.service import managers
-from deepseek_cursor_proxy.cli.service.managers import Launch
+from deepseek_cursor_proxy.cli import main, service
+from deepseek_cursor_proxy.cli.service import Launch
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, SECRET_VARIABLE
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, settings_table
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE_LINE
@@ -189,11 +188,8 @@ class LinksTest(unittest.TestCase):
 class ServicesTest(unittest.TestCase):
     def test_the_texts_of_the_service_are_those_that_the_command_writes(self) -> None:
         words = ("-m", "deepseek_cursor_proxy", "serve")
-        unit = managers.systemd_unit(Launch("/usr/bin/python3", words, "/home/YOU/deepseek-cursor-proxy"))
+        unit = service.systemd_unit(Launch("/usr/bin/python3", words, "/home/YOU/deepseek-cursor-proxy"))
         self.assertEqual(unit, block("ini", "[Unit]"))
         mac = Launch("/opt/homebrew/bin/python3", words, "/Users/YOU/deepseek-cursor-proxy")
-        agent = managers.launchd_agent(mac, "/Users/YOU/Library/Logs/deepseek-cursor-proxy.log")
+        agent = service.launchd_agent(mac, "/Users/YOU/Library/Logs/deepseek-cursor-proxy.log")
         self.assertEqual(agent, block("xml", '<?xml version="1.0" encoding="UTF-8"?>'))
-        windows = Launch(r"C:\Python313\python.exe", words, r"C:\Users\YOU\deepseek-cursor-proxy")
-        task = managers.windows_task(windows, "YOU", r"C:\Users\YOU\.deepseek-cursor-proxy\service.log")
-        self.assertEqual(task, block("xml", '<?xml version="1.0" encoding="UTF-16"?>'))

@@ -13,7 +13,7 @@ stderr gives the reason and the remedy).
     access_key        a new key for access_keys, or the digest of one
     questions         what a person at the terminal is asked
     setup_command     the configuration of clients: shown, changed and put back; setup has the clients
-    service_command   the proxy as a service of the system; service has the texts of the systems
+    service           the proxy as a service of systemd or launchd
     doctor_command    what is wrong with the set-up, and the remedy; doctor has the checks
     tunnel            a public address, for serve
     demo              a chat that needs no key

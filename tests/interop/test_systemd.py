@@ -8,8 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.cli.service import managers
-from deepseek_cursor_proxy.cli.service.managers import Launch
+from deepseek_cursor_proxy.cli.service import Launch, systemd_unit
 
 ANALYZE = shutil.which("systemd-analyze")
 
@@ -22,7 +21,7 @@ class SystemdTest(unittest.TestCase):
         for flags, place in (((), ""), (words, str(folder))):
             launch = Launch(sys.executable, ("-m", "deepseek_cursor_proxy", "serve", *flags), place)
             path = folder / "deepseek-cursor-proxy.service"
-            path.write_text(managers.systemd_unit(launch), encoding="utf-8")
+            path.write_text(systemd_unit(launch), encoding="utf-8")
             # It needs a home and a place for its sockets, though it starts nothing.
             environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
             command = [ANALYZE or "", "--user", "verify", "--man=no", str(path)]

@@ -1,8 +1,11 @@
-"""The `service` command: what it shows, asks, writes, runs and refuses. The commands of the system are recorded."""
+"""The `service` command: its files and commands on each system, what it shows, asks, writes, runs and refuses."""
 
+import configparser
 import contextlib
 import io
 import os
+import plistlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -11,9 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import main
-from deepseek_cursor_proxy.cli import service_command as service
-from deepseek_cursor_proxy.cli.service import managers
+from deepseek_cursor_proxy.cli import main, service
+from deepseek_cursor_proxy.cli.service import Launch, Manager, find_launch, manager
+from deepseek_cursor_proxy.errors import StartupError
+
+ODD = ("--model=a b", "--config=C:\\x y\\", '--x="quoted"', "--y=50%", "--z=$HOME", "--w=<&>'", "--v=ü")
+LAUNCH = Launch("/opt/my python/bin/python3", ("-m", "deepseek_cursor_proxy", "serve", *ODD), "/home/me & you/100%")
+BARE = Launch("/usr/bin/python3", ("-m", "deepseek_cursor_proxy", "serve"))
+HOME = Path("/home/me")
 
 
 def plain(unit: str) -> str:
@@ -34,8 +42,8 @@ class ServiceTest(unittest.TestCase):
         self.enterContext(systemd)
         self.system = "linux"
 
-    def manager(self, *arguments: Any, user_id: int) -> managers.Manager:
-        return managers.manager(*arguments, system=self.system, user_id=user_id)
+    def manager(self, *arguments: Any, user_id: int) -> Manager:
+        return manager(*arguments, system=self.system, user_id=user_id)
 
     def call(self, command: tuple[str, ...], **_: Any) -> Any:
         if command[0] == "absent":
@@ -69,7 +77,7 @@ class ServiceTest(unittest.TestCase):
         self.assertTrue(out.startswith(f"Unchanged: {self.path}\n"), out)
 
     def test_print_changes_nothing(self) -> None:
-        for self.system in ("linux", "darwin", "win32"):
+        for self.system in ("linux", "darwin"):
             code, out, _ = self.run_command("install", "--print")
             self.assertEqual(0, code)
             self.assertIn("deepseek_cursor_proxy", out)
@@ -148,3 +156,94 @@ class ServiceTest(unittest.TestCase):
         log.parent.mkdir(parents=True)
         log.write_text("".join(f"line {number}\n" for number in range(1000)))
         self.assertEqual("\n".join(f"line {number}" for number in range(800, 1000)) + "\n", self.run_command("logs")[1])
+
+
+class ManagerTest(unittest.TestCase):
+    def test_each_system_has_its_file_and_its_commands(self) -> None:
+        for system, environment, path, first in (
+            (
+                "linux",
+                {},
+                ".config/systemd/user/deepseek-cursor-proxy.service",
+                ("systemctl", "--user", "daemon-reload"),
+            ),
+            ("linux", {"XDG_CONFIG_HOME": "/home/me/x"}, "x/systemd/user/deepseek-cursor-proxy.service", None),
+            ("darwin", {}, "Library/LaunchAgents/deepseek-cursor-proxy.plist", ("launchctl", "bootstrap", "gui/501")),
+        ):
+            with self.subTest(system):
+                found = manager(BARE, HOME, environment, system, 501)
+                self.assertEqual(HOME / path, found.path)
+                if first:
+                    self.assertEqual(first, found.install[0][:3])
+
+    def test_an_unknown_system_is_refused(self) -> None:
+        for system in ("plan9", "win32"):
+            with self.assertRaisesRegex(StartupError, f"services are not supported on {system}"):
+                manager(BARE, HOME, {}, system)
+
+
+class LaunchTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def launch(self, package: str) -> Launch:
+        return find_launch(["--port=1"], "/py", self.place / package / "deepseek_cursor_proxy")
+
+    def test_an_environment_is_named_by_its_python_and_a_checkout_by_its_folder(self) -> None:
+        words = ("-m", "deepseek_cursor_proxy", "serve", "--port=1")
+        for package, folder in (
+            ("venv/lib/python3.13/site-packages", ""),
+            ("pipx/venvs/deepseek-cursor-proxy/lib/python3.13/site-packages", ""),
+            ("uv/tools/deepseek-cursor-proxy/lib/python3.13/site-packages", ""),
+            ("usr/lib/python3/dist-packages", ""),
+            ("checkout", str(self.place / "checkout")),
+        ):
+            self.assertEqual(Launch("/py", words, folder), self.launch(package))
+
+    def test_an_archive_is_run_as_it_is(self) -> None:
+        archive = self.place / "proxy.pyz"
+        archive.touch()
+        self.assertEqual(Launch("/py", (str(archive), "serve", "--port=1")), self.launch("proxy.pyz"))
+
+    def test_a_temporary_installation_is_refused(self) -> None:
+        for package in (
+            ".cache/uv/archive-v0/x1/lib/python3.13/site-packages",
+            "uv/cache/archive-v0/x1/Lib/site-packages",
+            ".local/share/pipx/.cache/ab/lib/python3.13/site-packages",
+        ):
+            with self.subTest(package), self.assertRaisesRegex(StartupError, "temporary .* `uv tool install` or `pipx"):
+                self.launch(package)
+
+
+class SystemdTest(unittest.TestCase):
+    def unit(self, launch: Launch) -> configparser.ConfigParser:
+        unit = configparser.ConfigParser(interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read_string(service.systemd_unit(launch))
+        return unit
+
+    def test_the_unit_restarts_the_proxy_unless_that_cannot_help(self) -> None:
+        service = self.unit(BARE)["Service"]
+        self.assertEqual("/usr/bin/python3 -m deepseek_cursor_proxy serve", service["ExecStart"])
+        self.assertEqual(("always", "2"), (service["Restart"], service["RestartPreventExitStatus"]))
+        self.assertNotIn("WorkingDirectory", service)
+
+    def test_every_word_is_quoted_as_systemd_reads_it(self) -> None:
+        service = self.unit(LAUNCH)["Service"]
+        self.assertEqual("/home/me & you/100%%", service["WorkingDirectory"])
+        self.assertNotRegex(re.sub(r"%%|\$\$", "", service["ExecStart"]), r"[%$]")
+        words = re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', service["ExecStart"])
+        read = [re.sub(r"\\(.)", r"\1", quoted) or bare for quoted, bare in words]
+        read = [word.replace("%%", "%").replace("$$", "$") for word in read]
+        self.assertEqual([LAUNCH.python, *LAUNCH.arguments], read)
+
+
+class LaunchdTest(unittest.TestCase):
+    def test_the_agent_has_every_word_and_restarts_the_proxy(self) -> None:
+        for launch in (LAUNCH, BARE):
+            agent = plistlib.loads(service.launchd_agent(launch, "/Users/me & you/x.log").encode())
+            self.assertEqual([launch.python, *launch.arguments], agent["ProgramArguments"])
+            self.assertEqual(launch.folder, agent.get("WorkingDirectory", ""))
+            self.assertEqual("/Users/me & you/x.log", agent["StandardOutPath"])
+            self.assertTrue(agent["KeepAlive"] and agent["RunAtLoad"])
+            self.assertEqual(0o077, agent["Umask"])
