@@ -44,9 +44,8 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     UnnamedSession,
     new_session,
 )
-from deepseek_cursor_proxy.storage.faults import FaultGuard
+from deepseek_cursor_proxy.storage.faults import FaultGuard, fault_of
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.file_check import fault_of
 from deepseek_cursor_proxy.storage.sqlite.schema import Schema
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 

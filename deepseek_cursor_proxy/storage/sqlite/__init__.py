@@ -1,8 +1,7 @@
 """The SQLite engine: transactions that last or do nothing, and all SQL of the store.
 
     database      connections and transactions; the file opened, opened again, and read by commands
-    schema        tables and migrations
-    file_check    a file that is not ours, damaged, moved or replaced
+    schema        tables
     rows          the rows of every kind, as `storage.entries` wants them; pruning
     usage_rows    the ledger: rows, sums of days, and how they are read
 

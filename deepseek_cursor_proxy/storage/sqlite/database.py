@@ -1,4 +1,4 @@
-"""The engine of the store: one SQLite file, opened, shared by threads, and opened again after a fault.
+"""Database: one SQLite file, shared by threads, and opened again after a fault.
 
 WAL with synchronous=NORMAL: a commit survives the death of this process at any moment; a power cut may lose the last
 commits, never the file. With durability "full" a commit returns once the disk has it. One connection writes and one
@@ -8,94 +8,48 @@ The first call that meets a fault waits a moment at most. From then on every cal
 until `reopen` succeeds, which the reopener's thread calls. Reading and writing have separate faults: a file that is
 locked, or on a full disk, can still be read.
 
-CPython with a GIL frees a statement with its last reference; PyPy and free-threaded CPython free it later. Until then
-an unfinished statement blocks every commit on PyPy, and a closed connection keeps its locks on free-threaded CPython.
+A file that is not ours is left alone. One of ours that is damaged or of an earlier version is renamed to a dated name
+in the same folder, with its side files.
 
 This module knows connections and transactions, no table.
 """
 
-import gc
 import logging
 import os
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import cached_property
+from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.storage import private_files
-from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Outdated, ReadOnly, Refused, Unusable
-from deepseek_cursor_proxy.storage.sqlite import file_check, schema
-from deepseek_cursor_proxy.storage.sqlite.file_check import fault_of
+from deepseek_cursor_proxy.storage.faults import Damaged, Lost, Outdated, ReadOnly, Refused, Unusable, fault_of
+from deepseek_cursor_proxy.storage.sqlite import schema
 
 _log = logging.getLogger(__name__)
 
 # Another process may hold the file for a moment. A request may meet one wait for reading and one for writing, its own
 # or behind another thread; together they stay below the half second that an answer may wait for the store.
 _BUSY_SECONDS = 0.2
-# After a wait in vain no call waits for this long: a lock that comes and goes costs one wait, not one per request.
-_SECONDS_BETWEEN_WAITS = 60.0
 # SQLite copies the log into the file at this many pages (of 4 kB), and truncates the log to this many bytes. A smaller
 # one would wait for the disk more often: at 250 pages every thirty turns, and a turn took a quarter more of CPU.
 _LOG_PAGES = 1000
 _LOG_BYTES = 4 * 1024 * 1024
+# Commands that read the file of a running proxy wait longer for a program that holds the whole file.
+_READ_ONLY_BUSY_SECONDS = 1.0
 
-# Writers never keep a reader waiting; only another program that holds the whole file does.
-_READ_ONLY_BUSY_MILLISECONDS = 1000
-_IS_FREE_THREADED = "free-threading build" in sys.version
+# The files SQLite keeps beside a database; they move together.
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+_MAGIC = b"SQLite format 3\0"
+# SQLite takes a smaller file for an empty database.
+_SMALLEST_BYTES = 512
+_NO_DATABASE = "it is not an SQLite database and is left alone"
 
-
-class StoreConnection(sqlite3.Connection):
-    """A connection that knows how long it waits for a lock."""
-
-    busy_seconds = 0.0
-
-    if sys.implementation.name == "pypy":
-
-        def execute(self, *statement: Any) -> Any:
-            return FetchedRows(super().execute(*statement))
-
-
-class FetchedRows:
-    """All rows of a statement that has ended.
-
-    PyPy ends a statement with rows that were not fetched, such as those of PRAGMA journal_mode, when it collects
-    garbage; until then a commit fails ("SQL statements in progress").
-    """
-
-    def __init__(self, cursor: sqlite3.Cursor) -> None:
-        self.rowcount, self.lastrowid = cursor.rowcount, cursor.lastrowid
-        self._rows = iter(cursor.fetchall())
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._rows
-
-    def fetchone(self) -> Any:
-        return next(self._rows, None)
-
-    def fetchall(self) -> list[Any]:
-        return list(self._rows)
-
-
-def connect(name: str, *, uri: bool = False) -> StoreConnection:
-    return sqlite3.connect(
-        name, timeout=0, isolation_level=None, check_same_thread=False, uri=uri, factory=StoreConnection
-    )
-
-
-def free_statements() -> None:
-    """Free the statements of closed connections, and with them the locks on their files.
-
-    Without a GIL, a statement that another thread made is freed when that thread next runs Python, or by garbage
-    collection: the first run frees the connection's statement cache, the second the statements in it.
-    """
-    if _IS_FREE_THREADED:
-        gc.collect()
-        gc.collect()
+_Inode = tuple[int, int] | None
+_NOT_OPEN = Lost("it is not open", "open it")
 
 
 class StoreSize(NamedTuple):
@@ -121,58 +75,49 @@ class Database:
         """`open` first touches the file. The thread that meets a fault calls `on_fault`, which must not wait."""
         self.path = str(path)
         self._is_file = self.path != ":memory:"
+        # Behind any links, where SQLite also keeps its side files.
+        self._file = os.path.realpath(Path(self.path).expanduser()) if self._is_file else self.path
         self._durability = durability
         self._schema = tables or schema.STORE
         # Also called by a store with waiting entries, to have the file opened again soon.
         self.request_reopen = on_fault
         self._lock = threading.RLock()
         self._read_lock = threading.RLock() if self._is_file else self._lock
-        self._writer: StoreConnection | None = None
-        self._reader: StoreConnection | None = None
-        self._file_identity: file_check.FileIdentity | None = None
-        # Closes the connections, then gives the claim on the file back.
-        self._resources = ExitStack()
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        # How long the writer waits for another process.
+        self._wait = _BUSY_SECONDS
+        # Of the file that is open, and of its log.
+        self._inode: _Inode = None
+        self._log_inode: _Inode = None
         self._read_fault: Unusable | None = _NOT_OPEN
         self._write_fault: Unusable | None = None
         # How often a fault was met; never reset, for metrics.
         self.fault_count = 0
-        self._waited_at = float("-inf")
         self._is_closed = False
         self._waiting_writers: list[Callable[[], bool]] = []
 
-    # Transactions …
+    # Reading and writing …
 
     def transaction(self, *, is_retry: bool = False, wait: float | None = None) -> "_Transaction":
         """The connection in a transaction, with `is_retry` despite a known fault. Raises Unusable for a fault.
 
         It waits for another process as long as any call may, or for `wait` seconds.
         """
-        return _Transaction(self, is_retry, wait)
+        return _Transaction(self, is_retry, _BUSY_SECONDS if wait is None else wait)
 
-    def _abort(self, connection: StoreConnection, error: BaseException) -> None:
-        """Roll back and raise the fault behind an error, if there is one."""
-        # SQLite has rolled back by itself after some faults; a failing ROLLBACK adds nothing to the fault.
-        if connection.in_transaction:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-        self._raise_fault(error, connection, is_writing=True)
-
-    @contextmanager
-    def reader(self) -> Iterator[sqlite3.Connection]:
+    def reader(self) -> "_Reading":
         """A connection for SELECT. Raises Unusable for every fault of the file."""
-        with self._read_lock:
-            connection = self._usable_connection(self._reader)
-            try:
-                yield connection
-            except Exception as error:
-                self._raise_fault(error, connection, is_writing=False)
-                raise
+        return _Reading(self)
 
-    def shrink(self) -> None:
-        """Return the space of deleted rows to the disk. Raises Unusable."""
-        with self.reader() as connection:
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    def select(self, query: str, *values: Any) -> list[Any]:
+        """The rows that a query finds. Raises Unusable."""
+        with _Reading(self) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def number(self, query: str, *values: float) -> int:
+        """The single integer that a query returns. Raises Unusable."""
+        return int(self.select(query, *values)[0][0])
 
     def size(self) -> StoreSize:
         """Returns the rows of every table and the bytes of the file. Raises Unusable."""
@@ -183,16 +128,16 @@ class Database:
     def file_size(self) -> int:
         return self.number("PRAGMA page_count") * self.number("PRAGMA page_size")
 
-    def number(self, query: str, *values: float) -> int:
-        """The single integer that a query returns. Raises Unusable."""
-        with self.reader() as connection:
-            return int(connection.execute(query, values).fetchone()[0])
+    def shrink(self) -> None:
+        """Return the space of deleted rows to the disk. Raises Unusable."""
+        self.select("VACUUM")
+        self.empty_log()
 
     def empty_log(self) -> None:
         """Copy the log, which still has the pages of deleted rows, into the file and truncate it. Raises Unusable."""
         # A transaction of another thread would leave the log as it is.
-        with self._lock, self.reader() as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self._lock:
+            self.select("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         with self._lock, self._read_lock:
@@ -206,49 +151,26 @@ class Database:
         """Why the file cannot be read or written at the moment; None if it can."""
         return self._read_fault or self._write_fault
 
-    def _usable_connection(self, connection: StoreConnection | None, wait: float | None = None) -> StoreConnection:
-        if self._read_fault is not None or connection is None:
-            raise (self._read_fault or _NOT_OPEN).copy()
-        has_waited = time.monotonic() - self._waited_at < _SECONDS_BETWEEN_WAITS
-        may_wait = self._write_fault is None and not has_waited
-        self._set_busy_timeout(connection, wait if wait is not None else _BUSY_SECONDS if may_wait else 0.0)
-        return connection
-
-    def _raise_fault(self, error: BaseException, connection: StoreConnection, *, is_writing: bool) -> None:
+    def _raise_fault(self, error: BaseException, *, is_writing: bool) -> None:
         """Raise Unusable if the file is at fault, here and from every later call; raise Refused for SQLite's errors."""
         fault = fault_of(error)
         if fault is None:
             if isinstance(error, sqlite3.Error):
                 raise Refused(str(error)) from error
             return
-        if isinstance(fault, Locked) and connection.busy_seconds:
-            self._waited_at = time.monotonic()
         self._write_fault = fault.copy()
-        if isinstance(fault, Damaged) and self._file_identity is None:
-            # An immutable connection takes no locks: a file that another process changed looks damaged.
-            self._write_fault = Lost(fault.reason)
         if not is_writing or isinstance(fault, (Lost, Damaged)):
             self._read_fault = self._write_fault
         self.fault_count += 1
         self.request_reopen()
         raise fault from None
 
-    def _set_busy_timeout(self, connection: StoreConnection, seconds: float) -> None:
-        if seconds != connection.busy_seconds:
-            connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
-            connection.busy_seconds = seconds
-
     def _check_unmoved(self) -> None:
         """Raise Lost for a file that was deleted or replaced: writes to it would succeed and never be read again."""
-        if self._file_identity is None:
-            return
-        try:
-            is_unmoved = file_check.file_identity(self._file) == self._file_identity
-        except PermissionError:
-            # The folder was closed to us; the file in it stays open.
-            return
-        if not is_unmoved:
-            raise Lost("it was deleted, emptied or replaced", "the proxy opens it again, or creates a new one")
+        # A folder that was closed to us leaves the file in it open.
+        with suppress(PermissionError):
+            if self._is_file and _inode(self._file) != self._inode:
+                raise Lost("it was deleted, emptied or replaced", "the proxy opens it again, or creates a new one")
 
     # Opening …
 
@@ -270,25 +192,33 @@ class Database:
         return all(is_written)
 
     def open(self, *, may_set_aside: bool = True) -> None:
-        """Connect after a fault. Creates the file if there is none or a damaged one was set aside. Raises Unusable.
+        """Connect after a fault. Creates the file if there is none or one was set aside. Raises Unusable.
 
         Nothing to do if the file can be read and only writing failed, unless the connection itself is read-only.
         """
         with self._lock, self._read_lock:
-            fault, before = self._read_fault or self._write_fault, self._file_identity
             if self._is_closed:
                 raise _NOT_OPEN.copy()
-            is_read_only = isinstance(fault, ReadOnly)
-            can_keep_connection = self._read_fault is None and not is_read_only
-            if fault is None or can_keep_connection:
+            fault = self._read_fault or self._write_fault
+            if fault is None or (self._read_fault is None and not isinstance(fault, ReadOnly)):
                 return
+            damage = fault if isinstance(fault, Damaged) and self._inode is not None else None
+            damaged = self._inode
+            # Meanwhile a call that finds the fault does not wait for the locks.
             self._disconnect(fault)
-            if is_read_only:
-                # It can be read: under the lock, so that no reader finds the connection closed.
-                self._connect_again(fault, before, may_set_aside)
-        if not is_read_only:
-            # Without the lock: a slow disk holds up no reader.
-            self._connect_again(fault, before, may_set_aside)
+            try:
+                self._remove_stale_log()
+                if damage is not None:
+                    # Found damaged while it was in use.
+                    self._set_aside(damage, damaged, may_set_aside)
+                self._connect_to_usable(may_set_aside)
+            except (sqlite3.Error, OSError, Unusable) as error:
+                if (found := fault_of(error)) is None:
+                    raise
+                self._read_fault = self._write_fault = found.copy()
+                raise found from None
+        if isinstance(fault, Lost) and fault is not _NOT_OPEN:
+            _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
     def confirm(self) -> None:
         """Prove by a write that the file is writable, and let other writes through. Raises Unusable."""
@@ -297,36 +227,32 @@ class Database:
         with self._lock:
             self._write_fault = None
 
-    def _connect_again(self, fault: Unusable, before: file_check.FileIdentity | None, may_set_aside: bool) -> None:
-        is_first_open = fault is _NOT_OPEN
+    def _connect_to_usable(self, may_set_aside: bool) -> None:
+        """Connect, if need be to a new file in place of one that is damaged or of an earlier version."""
+        before = _inode(self._file) if self._is_file else None
         try:
-            if isinstance(fault, Damaged) and before is not None:
-                # Found damaged while it was in use.
-                self._set_aside(fault, before, may_set_aside)
-            if self._is_file:
-                file_check.remove_stray_side_files(self._file, before)
-            before = file_check.file_identity(self._file)
-            try:
-                self._connect(may_wait=is_first_open)
-            except (Damaged, sqlite3.DatabaseError) as error:
-                damage = fault_of(error)
-                if not isinstance(damage, Damaged):
-                    raise
-                self._set_aside(damage, before, may_set_aside)
-                self._connect(may_wait=is_first_open)
-        except (sqlite3.Error, OSError, Unusable) as error:
-            if (found := fault_of(error)) is None:
-                raise
-            self._connect_immutable(found.copy())
-            raise found from None
-        if isinstance(fault, Lost) and not is_first_open:
-            _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
+            self._connect()
+        except (sqlite3.DatabaseError, Damaged) as error:
+            fault = _fault_at_opening(error, self._file)
+            if not isinstance(fault, Damaged):
+                raise (fault or error) from None
+            self._set_aside(fault, before, may_set_aside)
+            self._connect()
 
-    def _connect(self, *, may_wait: bool) -> None:
-        with ExitStack() as resources:
-            if self._is_file:
-                private_files.make_directory(self._file.parent)
-            writer, is_empty = self._open_connection(resources, str(self._file), may_create=True, may_wait=may_wait)
+    def _connect(self) -> None:
+        if self._is_file:
+            private_files.make_directory(Path(self._file).parent)
+            # SQLite gives its -wal and -shm files the mode of the main file, so creating that one is enough.
+            private_files.create(Path(self._file))
+            _check_regular(self._file)
+            for end in _SIDE_FILES:
+                # Those that SQLite created while the file was read-only would keep it read-only.
+                with suppress(OSError):
+                    os.chmod(self._file + end, 0o600)
+        writer = _connect(self._file, _BUSY_SECONDS)
+        try:
+            # Before any write: a file that is not ours stays as it is.
+            is_empty = self._schema.check(writer)
             writer.execute("PRAGMA journal_mode=WAL")
             self._set_durability(writer)
             writer.execute("PRAGMA foreign_keys=ON")
@@ -334,49 +260,17 @@ class Database:
             writer.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
             if is_empty:
                 self._schema.create(writer)
-            reader = writer
-            if self._is_file:
-                reader = connect(str(self._file))
-                resources.callback(reader.close)
-                # Should it ever write, it waits for the disk no longer than the writer.
-                self._set_durability(reader)
-            with self._lock, self._read_lock:
-                self._writer, self._reader, self._resources = writer, reader, resources.pop_all()
-                self._read_fault = None
-                self._file_identity = file_check.file_identity(self._file) if self._is_file else None
-
-    def _connect_immutable(self, fault: Unusable) -> None:
-        """Connect for reading past SQLite's locks: without permission or space to write, SQLite does not even read.
-
-        Only a file without a log is whole by itself.
-        """
-        with self._lock, self._read_lock:
-            self._read_fault = self._write_fault = fault
-        if not self._is_file or isinstance(fault, (Locked, Damaged)) or file_check.has_log(self._file):
-            return
-        with suppress(sqlite3.Error, OSError, Unusable), ExitStack() as resources:
-            uri = file_check.immutable_uri(self._file)
-            connection, is_empty = self._open_connection(resources, uri, may_create=False)
-            if not is_empty:
-                with self._lock, self._read_lock:
-                    self._writer, self._reader, self._resources = connection, connection, resources.pop_all()
-                    self._read_fault, self._write_fault = None, ReadOnly(fault.reason, fault.remedy)
-
-    def _open_connection(
-        self, resources: ExitStack, name: str, *, may_create: bool, may_wait: bool = False
-    ) -> tuple[StoreConnection, bool]:
-        """A connection to the file, and whether that is empty. A file that is not ours stays as it is."""
+            reader = _connect(self._file, _BUSY_SECONDS) if self._is_file else writer
+        except BaseException:
+            writer.close()
+            raise
+        # Should it ever write, it waits for the disk no longer than the writer.
+        self._set_durability(reader)
+        self._writer, self._reader, self._wait, self._read_fault = writer, reader, _BUSY_SECONDS, None
         if self._is_file:
-            resources.callback(file_check.claim(self._file, self._schema, may_create=may_create))
-            if may_create:
-                file_check.grant_side_files(self._file)
-        resources.callback(free_statements)
-        connection = connect(name, uri=not may_create)
-        resources.callback(connection.close)
-        self._set_busy_timeout(connection, _BUSY_SECONDS if may_wait else 0.0)
-        return connection, self._schema.check(connection)
+            self._inode, self._log_inode = _inode(self._file), _inode(self._file + "-wal", may_be_empty=True)
 
-    def _set_durability(self, connection: StoreConnection) -> None:
+    def _set_durability(self, connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA synchronous={self._durability}")
         # The fsync() of macOS leaves data in the drive's cache; these ask it for F_FULLFSYNC. The copy from the log
         # into the file always needs it, or a power cut could damage the file. Other systems ignore both.
@@ -384,93 +278,170 @@ class Database:
         connection.execute(f"PRAGMA fullfsync={'ON' if self._durability == 'full' else 'OFF'}")
 
     def _disconnect(self, fault: Unusable) -> None:
-        with suppress(sqlite3.Error):
-            self._resources.close()
-        self._writer, self._reader, self._read_fault, self._file_identity = None, None, fault, None
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                with suppress(sqlite3.Error):
+                    connection.close()
+        self._writer = self._reader = None
+        if not isinstance(fault, ReadOnly):
+            self._read_fault = fault
 
-    def _set_aside(self, damage: Damaged, before: file_check.FileIdentity, is_allowed: bool) -> None:
+    def _remove_stale_log(self) -> None:
+        """Remove the log of a file that was replaced: SQLite would use it for the file there now."""
+        was_replaced = self._inode is not None and _inode(self._file) not in (self._inode, None)
+        # Else another process has begun a log for the new file.
+        if was_replaced and self._log_inode == _inode(self._file + "-wal", may_be_empty=True):
+            for end in _SIDE_FILES:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._file + end)
+        self._inode = self._log_inode = None
+
+    def _set_aside(self, damage: Damaged, before: _Inode, is_allowed: bool) -> None:
         if not is_allowed:
             raise damage
-        if file_check.file_identity(self._file).file != before.file:
+        if _inode(self._file) != before:
             # Another process was faster: the file there now is not the damaged one.
             return
+        kind = "old" if isinstance(damage, Outdated) else "corrupt"
+        name = f"{self._file}.{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
+        target = next(each for each in (f"{name}{n or ''}" for n in count(0, -1)) if not os.path.exists(each))
         try:
-            place = file_check.set_aside(self._file, "old" if isinstance(damage, Outdated) else "corrupt")
+            for end in ("", *_SIDE_FILES):
+                with suppress(FileNotFoundError):
+                    os.rename(self._file + end, target + end)
+                    os.chmod(target + end, 0o600)
         except OSError as error:
             raise Unusable(f"{damage.reason} and cannot be moved away ({error.strerror})") from None
-        _log.warning("%s: %s; it was set aside as %s and a new one begun", self.path, damage.reason, place)
-
-    @cached_property
-    def _file(self) -> Path:
-        """The file behind any links, where SQLite also keeps its side files."""
-        return Path(os.path.realpath(Path(self.path).expanduser()) if self._is_file else self.path)
+        _log.warning("%s: %s; it was set aside as %s and a new one begun", self.path, damage.reason, target)
 
 
-_NOT_OPEN = Lost("it is not open", "open it")
+class _Reading:
+    """The reading connection of a Database, whose lock its thread holds. A generator would take twice the time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> sqlite3.Connection:
+        database = self._database
+        # First without the lock, which `open` may hold for a while.
+        if database._read_fault is None:
+            database._read_lock.acquire()
+            if database._read_fault is None and database._reader is not None:
+                return database._reader
+            database._read_lock.release()
+        raise (database._read_fault or _NOT_OPEN).copy()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            if error is not None:
+                self._database._raise_fault(error, is_writing=False)
+        finally:
+            self._database._read_lock.release()
 
 
 class _Transaction:
-    """One transaction of a Database, whose lock its thread holds. A generator would take twice the time."""
+    """One transaction of a Database, whose lock its thread holds."""
 
-    def __init__(self, database: Database, is_retry: bool, wait: float | None) -> None:
+    def __init__(self, database: Database, is_retry: bool, wait: float) -> None:
         self._database = database
         self._is_retry = is_retry
         self._wait = wait
 
     def __enter__(self) -> sqlite3.Connection:
         database = self._database
+        self._raise_known_fault()
         database._lock.acquire()
         try:
-            if database._write_fault is not None and not self._is_retry:
-                raise database._write_fault.copy()
-            self._connection = connection = database._usable_connection(database._writer, self._wait)
+            self._raise_known_fault()
+            if (connection := database._writer) is None:
+                raise _NOT_OPEN.copy()
+            self._connection = connection
             try:
                 database._check_unmoved()
+                if self._wait != database._wait:
+                    connection.execute(f"PRAGMA busy_timeout = {int(self._wait * 1000)}")
+                    database._wait = self._wait
                 connection.execute("BEGIN IMMEDIATE")
             except BaseException as error:
-                database._abort(connection, error)
+                self._abort(error)
                 raise
         except BaseException:
             database._lock.release()
             raise
         return connection
 
+    def _raise_known_fault(self) -> None:
+        fault = self._database._read_fault or (None if self._is_retry else self._database._write_fault)
+        if fault is not None:
+            raise fault.copy()
+
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             if error is not None:
-                self._database._abort(self._connection, error)
+                self._abort(error)
                 return
             try:
                 self._connection.execute("COMMIT")
             except BaseException as failure:
-                self._database._abort(self._connection, failure)
+                self._abort(failure)
                 raise
         finally:
             self._database._lock.release()
+
+    def _abort(self, error: BaseException) -> None:
+        """Roll back and raise the fault behind an error, if there is one."""
+        # SQLite has rolled back by itself after some faults; a failing ROLLBACK adds nothing to the fault.
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+        self._database._raise_fault(error, is_writing=True)
+
+
+def _connect(name: str, wait: float) -> sqlite3.Connection:
+    return sqlite3.connect(name, timeout=wait, isolation_level=None, check_same_thread=False)
+
+
+def _check_regular(path: str) -> None:
+    """Raise Unusable for what SQLite must not open."""
+    if not os.path.isfile(path):
+        raise Unusable("it is a folder" if os.path.isdir(path) else "it is not a regular file")
+    if 0 < os.path.getsize(path) < _SMALLEST_BYTES:
+        raise Unusable(_NO_DATABASE)
+
+
+def _fault_at_opening(error: Exception, path: str) -> Unusable | None:
+    """The fault behind an error. A file that SQLite cannot read is damaged only if it was a database."""
+    fault = fault_of(error)
+    if not isinstance(fault, Damaged) or isinstance(fault, Outdated):
+        return fault
+    with open(path, "rb") as file:
+        head = file.read(len(_MAGIC))
+    return fault if head == _MAGIC or not head.strip(b"\0") else Unusable(_NO_DATABASE)
+
+
+def _inode(path: str, *, may_be_empty: bool = False) -> _Inode:
+    """Device and inode of a file; None if there is none, or only an empty one. Raises PermissionError."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return (status.st_dev, status.st_ino) if status.st_size or may_be_empty else None
 
 
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the file of the store. Raises FileNotFoundError or Unusable."""
-    # Behind any links, where SQLite keeps its side files.
-    path = Path(os.path.realpath(path.expanduser()))
+    path = path.expanduser()
     if not path.exists():
         raise FileNotFoundError(path)
-    # SQLite would create side files to lock a file that no process has open.
-    is_in_use = any(Path(f"{path}{side}").exists() for side in file_check.SIDE_FILES)
-    uri = f"{path.absolute().as_uri()}?mode=ro" if is_in_use else file_check.immutable_uri(path)
     try:
-        with ExitStack() as resources:
-            # Before SQLite touches it: a file that is not ours stays as it is.
-            resources.callback(file_check.claim(path, schema.STORE, may_create=False))
-            connection = resources.enter_context(closing(connect(uri, uri=True)))
-            connection.execute(f"PRAGMA busy_timeout = {_READ_ONLY_BUSY_MILLISECONDS}")
-            if schema.STORE.check(connection):
-                raise FileNotFoundError(path)
-            yield connection
-    except FileNotFoundError:
-        raise
+        _check_regular(str(path))
+        with closing(_connect(str(path), _READ_ONLY_BUSY_SECONDS)) as connection:
+            connection.execute("PRAGMA query_only=ON")
+            is_empty = schema.STORE.check(connection)
+            if not is_empty:
+                yield connection
     except (sqlite3.Error, OSError) as error:
-        if (fault := fault_of(error)) is None:
-            raise
-        raise fault from None
+        raise (_fault_at_opening(error, str(path)) or error) from None
+    if is_empty:
+        raise FileNotFoundError(path)

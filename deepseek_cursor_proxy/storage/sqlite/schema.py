@@ -98,7 +98,6 @@ CREATE TABLE backlog (
 ) STRICT;
 CREATE INDEX backlog_by_use ON backlog (used_at);
 """
-OF_ANOTHER_PROGRAM = "it is a database of another program, which is left alone"
 
 
 class Schema(NamedTuple):
@@ -111,26 +110,22 @@ class Schema(NamedTuple):
     def tables(self) -> list[str]:
         return re.findall(r"CREATE TABLE (\w+)", self.statements)
 
-    def check_ownership(self, application_id: int, version: int, *, is_empty: bool) -> None:
-        """Raise Unusable unless the database is of this kind; an empty one may become it."""
-        if is_empty:
-            return
-        if application_id != self.application_id:
-            raise Unusable(OF_ANOTHER_PROGRAM)
-        if version > self.version:
-            raise Unusable(f"it was written by a newer version of this program (schema {version}) and is left alone")
-        if version < self.version:
-            raise Outdated(version)
-
     def check(self, connection: sqlite3.Connection) -> bool:
         """Raise Unusable for a file that is not ours or of another version; write nothing. True if it is empty."""
         with connection:
             # One snapshot: between two statements another process may have created the tables.
             connection.execute("BEGIN")
-            is_empty = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+            if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+                return True
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
-            self.check_ownership(application_id, read_version(connection), is_empty=is_empty)
-        return is_empty
+            version = read_version(connection)
+        if application_id != self.application_id:
+            raise Unusable("it is a database of another program, which is left alone")
+        if version > self.version:
+            raise Unusable(f"it was written by a newer version of this program (schema {version}) and is left alone")
+        if version < self.version:
+            raise Outdated(version)
+        return False
 
     def create(self, connection: sqlite3.Connection) -> None:
         """Create the tables, unless another process has just done so."""

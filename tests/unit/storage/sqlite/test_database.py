@@ -1,18 +1,20 @@
 import logging
 import os
-import re
+import random
 import sqlite3
 import stat
 import subprocess
 import sys
+import time
 import unittest
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Refused, Unusable
-from deepseek_cursor_proxy.storage.sqlite import database, file_check, schema
-from deepseek_cursor_proxy.storage.sqlite.database import Database, FetchedRows, open_read_only
+from deepseek_cursor_proxy.storage.sqlite import database, schema
+from deepseek_cursor_proxy.storage.sqlite.database import Database, open_read_only
 from tests.support.databases import StoreFileTestCase
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 from tests.support.threads import in_background, run_at_once
@@ -103,17 +105,6 @@ class TestDatabase(StoreFileTestCase):
                 connection.execute("INSERT INTO reasonings (text, used_at) VALUES (zeroblob(200000), 0)")
         self.assertLess(Path(f"{self.path}-wal").stat().st_size, 5_000_000)
 
-    def test_rows_that_are_not_fetched_keep_no_statement_open(self) -> None:
-        """PyPy ends a statement when its garbage is collected, and until then nothing can be committed."""
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-            connection.execute("CREATE TABLE t (x)")
-            connection.execute("INSERT INTO t VALUES (1), (2)")
-            connection.execute("BEGIN")
-            rows = [FetchedRows(connection.execute(f"SELECT x FROM t -- {n}")) for n in range(3)]
-            connection.execute("COMMIT")
-            connection.execute("DROP TABLE t")
-        self.assertEqual(((1,), [(1,), (2,)], [(1,), (2,)]), (rows[0].fetchone(), rows[1].fetchall(), list(rows[2])))
-
     @needs_symlinks
     def test_a_symlink_to_the_store_is_followed(self) -> None:
         self.path.parent.mkdir()
@@ -168,30 +159,6 @@ class TestSeveralInOneProcess(StoreFileTestCase):
         first.close()
         self.assertFalse(self.is_locked())
 
-    def test_a_file_is_inspected_again_after_it_was_closed(self) -> None:
-        for _ in range(2):
-            self.open().close()
-        with open_read_only(self.path), self.assertRaises(ValueError), open_read_only(self.path):
-            raise ValueError
-        self.path.write_bytes(b"no database at all" * 100)
-        for opened in (Database(self.path), Database(self.path)):
-            with self.assertRaisesRegex(Unusable, "left alone"):
-                opened.open()
-        self.assertEqual([], file_check._claims)
-
-    def test_a_hard_link_to_an_open_file_is_refused_because_it_would_have_its_own_log(self) -> None:
-        first = self.open()
-        insert(first)
-        other = self.path.with_name("other.sqlite3")
-        os.link(self.path, other)
-        with self.assertRaisesRegex(
-            Unusable, f"a hard link to {re.escape(os.path.realpath(self.path))}, which is open"
-        ):
-            Database(other).open()
-        self.assertTrue(self.is_locked())
-        first.close()
-        self.assertEqual(1, count(self.open(other)))
-
 
 class TestFaults(StoreFileTestCase):
     """The first call meets a fault, later ones raise it at once, until the file is opened again."""
@@ -205,24 +172,13 @@ class TestFaults(StoreFileTestCase):
     def count_fault(self) -> None:
         self.faults += 1
 
-    def waits(self) -> list[object]:
-        """The busy timeouts that are set from now on."""
-        timeouts: list[object] = []
-        set_patience = self.opened._set_busy_timeout
-
-        def watched(connection: sqlite3.Connection, seconds: float) -> None:
-            timeouts.append(seconds)
-            set_patience(connection, seconds)
-
-        self.opened._set_busy_timeout = watched  # type: ignore[method-assign]
-        return timeouts
-
     def test_a_locked_file_is_waited_for_once_and_can_be_read(self) -> None:
-        other, waits = self.lock(), self.waits()
+        other, started = self.lock(), time.monotonic()
         for _ in range(3):
             with self.assertRaises(Locked):
                 insert(self.opened)
-        self.assertEqual(([database._BUSY_SECONDS], 1), (waits, self.faults))
+        self.assertLess(time.monotonic() - started, 2 * database._BUSY_SECONDS)
+        self.assertEqual(1, self.faults)
         self.assertEqual(1, count(self.opened))
         with self.assertRaises(Locked):
             self.opened.confirm()
@@ -251,16 +207,6 @@ class TestFaults(StoreFileTestCase):
         self.opened.reopen()
         insert(self.opened)
         self.assertEqual(3, count(self.opened))
-
-    def test_a_lock_that_comes_and_goes_costs_one_wait(self) -> None:
-        other, waits = self.lock(), self.waits()
-        for _ in range(2):
-            with self.assertRaises(Locked):
-                insert(self.opened)
-            other.execute("ROLLBACK")
-            self.opened.confirm()
-            other.execute("BEGIN EXCLUSIVE")
-        self.assertEqual(1, sum(1 for seconds in waits if seconds))
 
     def test_a_request_waits_less_than_half_a_second_for_a_locked_file(self) -> None:
         self.assertLess(2 * database._BUSY_SECONDS, 0.5)
@@ -313,17 +259,17 @@ class TestFaults(StoreFileTestCase):
     def test_of_two_processes_that_start_on_a_damaged_file_one_sets_it_aside(self) -> None:
         self.opened.close()
         self.path.write_bytes(bytes(8192))
-        slower, inspect = Database(self.path), file_check.inspect
+        slower = Database(self.path)
         self.addCleanup(slower.close)
+        set_aside = slower._set_aside
 
-        def overtaken(path: Path, newest_version: int) -> None:
+        def overtaken(*given: Any) -> None:
             """Both have seen the damage; the other one does something about it before this one does."""
-            with mock.patch.object(file_check, "inspect", inspect), self.assertLogs(database.__name__, logging.WARNING):
+            with self.assertLogs(database.__name__, logging.WARNING):
                 insert(self.open())
-            raise Damaged("seen before")
+            set_aside(*given)
 
-        looks = [overtaken, inspect]
-        with mock.patch.object(file_check, "inspect", side_effect=lambda *given: looks.pop(0)(*given)):
+        with mock.patch.object(slower, "_set_aside", overtaken):
             slower.open()
         self.assertEqual(1, count(slower))
         self.assertEqual(1, len([path for path in self.path.parent.glob("*.corrupt-*") if path.name[-1].isdigit()]))
@@ -338,14 +284,11 @@ class TestFaults(StoreFileTestCase):
             copy.write_bytes(self.path.read_bytes())
             copy.rename(self.path)
 
-        def remove_log() -> None:
-            Path(f"{self.path}-wal").unlink()
-
         def empty() -> None:
             os.truncate(self.path, 0)
 
         # Windows removes and renames no file that is open.
-        for happens in (empty,) if os.name == "nt" else (remove, replace, remove_log, empty):
+        for happens in (empty,) if os.name == "nt" else (remove, replace, empty):
             with self.subTest(happens.__name__):
                 happens()
                 with self.assertRaises(Lost):
@@ -361,15 +304,6 @@ class TestFaults(StoreFileTestCase):
         with mock.patch.object(os, "stat", side_effect=PermissionError(13, "Permission denied")):
             insert(self.opened)
         self.assertEqual((2, 0), (count(self.opened), self.faults))
-
-    @needs_removable_open_files
-    def test_a_deleted_wal_file_loses_no_committed_row(self) -> None:
-        Path(f"{self.path}-wal").unlink()
-        with self.assertRaises(Lost):
-            insert(self.opened)
-        with self.assertLogs(database.__name__, logging.WARNING):
-            self.opened.open()
-        self.assertEqual(1, count(self.opened))
 
     def test_tables_and_version_are_read_in_one_snapshot(self) -> None:
         """Else a migration by another process in between looks like a file that lost its tables."""
@@ -405,3 +339,69 @@ class TestFaults(StoreFileTestCase):
         for use in (self.opened.open, self.opened.confirm, lambda: insert(self.opened), lambda: count(self.opened)):
             with self.assertRaises(Unusable):
                 use()
+
+
+class TestForeignAndDamagedFiles(StoreFileTestCase):
+    def make(self, *statements: str) -> None:
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def expect_left_alone(self, words: str) -> None:
+        before = self.path.read_bytes() if self.path.is_file() else b""
+        with self.assertRaisesRegex(Unusable, words) as caught:
+            Database(self.path).open()
+        self.assertNotIsInstance(caught.exception, Damaged)
+        self.assertIn("--reasoning-content-path", str(caught.exception))
+        self.assertEqual([self.path], list(self.path.parent.iterdir()))
+        self.assertEqual(before, self.path.read_bytes() if self.path.is_file() else b"")
+
+    def test_a_folder_or_pipe_at_the_path_is_not_opened(self) -> None:
+        self.path.mkdir()
+        self.expect_left_alone("it is a folder")
+        self.path.rmdir()
+        if hasattr(os, "mkfifo"):
+            # Opening one would wait for a writer for ever.
+            os.mkfifo(self.path)
+            self.expect_left_alone("not a regular file")
+
+    def test_a_file_that_is_no_database_is_left_alone(self) -> None:
+        rng = random.Random(4)
+        for content in (b"x", b"Dear reader, " * 5000, b"\r\n" * 50_000, rng.randbytes(300_000)):
+            with self.subTest(content[:8]):
+                self.path.write_bytes(content)
+                self.expect_left_alone("not an SQLite database")
+
+    def test_a_database_of_another_program_or_a_newer_version_is_left_alone(self) -> None:
+        self.make("PRAGMA journal_mode=WAL", "CREATE TABLE theirs (x)")
+        self.expect_left_alone("another program")
+        self.path.unlink()
+        ours = f"PRAGMA application_id = {schema.STORE.application_id}"
+        self.make(ours, "CREATE TABLE x (y)", "PRAGMA user_version = 999")
+        self.expect_left_alone(r"newer version of this program \(schema 999\)")
+
+    def test_an_empty_file_or_database_becomes_ours(self) -> None:
+        self.path.touch()
+        self.open().close()
+        self.path.unlink()
+        self.make("PRAGMA journal_mode=WAL")
+        insert(self.open())
+
+    def test_a_damaged_database_and_its_side_files_are_set_aside_private_and_overwrite_nothing(self) -> None:
+        self.open().close()
+        data = self.path.read_bytes()
+        for number, content in enumerate((bytes(8192), data[:16] + bytes(4080), data[:600])):
+            for end in ("-wal", "-shm"):
+                Path(f"{self.path}{end}").write_bytes(b"side")
+            self.path.write_bytes(content)
+            self.path.chmod(0o644)
+            with (
+                mock.patch.object(time, "strftime", return_value="20250101-000000"),
+                self.assertLogs(database.__name__, logging.WARNING),
+            ):
+                self.open().close()
+            name = f"{self.path.name}.corrupt-20250101-000000{-number or ''}"
+            aside = self.path.with_name(name)
+            self.assertEqual(content, aside.read_bytes())
+            if os.name == "posix":
+                self.assertEqual({0o600}, {path.stat().st_mode & 0o777 for path in self.path.parent.iterdir()})
