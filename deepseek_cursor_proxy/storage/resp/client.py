@@ -5,17 +5,18 @@ The rules:
     2. Anything that means "not now" is raised as EngineDown. An error reply about a command is returned as ReplyError.
     3. Nothing is sent twice, but for redirected commands, which the first node did not run. After EngineDown a write
        may have happened or not; only the caller knows whether it may be repeated.
-    4. A node that failed gets no more calls: they raise at once. A thread in the background checks it until it answers,
-       so no caller waits for a check. `on_change` gets one line when the engine goes, and one when it is back.
+    4. An engine that failed gets no more calls: they raise at once. A thread in the background checks it until every
+       node answers, so no caller waits for a check. `on_change` gets one line when the engine goes, and one when it is
+       back.
 
-An Engine connects when it is first used. One that was never used may be inherited by a forked process.
+An Engine connects when it is first used.
 """
 
 import hashlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,13 +29,11 @@ from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer
 from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, EngineRefused, Reply, ReplyError
 
 CONNECT_SECONDS = 0.25
-# So many timeouts or lost connections in a row mean that the node is down; one may be an accident.
+# So many timeouts or lost connections in a row mean that the engine is down; one may be an accident.
 _MOST_FAILURES = 3
 # The background checks: quick at first, because a restarted server answers in moments.
 _FIRST_CHECK_SECONDS = 0.1
 _MOST_CHECK_SECONDS = 1.0
-# An engine that fails again sooner than this after its last failed check is checked as rarely as before.
-_STEADY_SECONDS = 10.0
 _TRY_AGAIN_SECONDS = 0.01
 _MOST_REDIRECTIONS = 5
 # Idle connections of a node; more are closed.
@@ -52,7 +51,7 @@ class Script:
 
 
 class Engine:
-    """Called by any thread. The lock protects `_idle`, `_failures` and `_down`; `_reporting` the order of reports."""
+    """Called by any thread. The lock protects `_idle`, `_failures` and `_fault`; `_reporting` the order of reports."""
 
     def __init__(self, address: EngineAddress, *, on_change: Callable[[str], None] = lambda text: None) -> None:
         self._address = address
@@ -61,12 +60,11 @@ class Engine:
         self._topology = ClusterMap(address) if address.is_cluster else SingleServer(address)
         self._lock = threading.Lock()
         self._idle: dict[Node, list[Connection]] = defaultdict(list)
-        self._failures: dict[Node | None, int] = defaultdict(int)
-        # Nodes that are not used, each with the reason; None stands for the topology, if it could not be read.
-        self._down: dict[Node | None, str] = {}
+        # Calls that failed in a row, and why the engine is not used; empty if it is.
+        self._failures = 0
+        self._fault = ""
         self._reporting = threading.Lock()
         self._was_available = True
-        self._last_check = 0.0
         self._check_seconds = _FIRST_CHECK_SECONDS
         self._is_closed = False
         self._checks = BackgroundTask(self._check, "engine-check")
@@ -74,26 +72,23 @@ class Engine:
     @property
     def is_available(self) -> bool:
         """Whether every node answered when it was last asked."""
-        return not self._down and not self._is_closed
+        return not self._fault and not self._is_closed
 
     def run(self, commands: Sequence[Command], seconds: float) -> list[Reply]:
         """The replies, in the order of the commands: one round trip per node, to all nodes at once."""
-        budget = _Budget(Deadline.after(seconds))
-        self._load_topology(budget)
-        # One more for the replies to ASKING.
-        replies: list[Reply] = [None] * (len(commands) + 1)
-        with self._counted(None):
-            steps = [_Step(place, command, self._topology.node_for(command)) for place, command in enumerate(commands)]
-        for _ in range(_MOST_REDIRECTIONS):
-            again: list[_Step] = []
-            for step, reply in self._exchange(steps, budget):
-                replies[step.place] = reply
-                again += self._next_steps(step, reply)
-            if not again:
-                return replies[:-1]
-            steps = again
-        with self._counted(steps[0].node):
-            raise EngineRefused(f"{steps[0].node}: too many redirections")
+        if self._is_closed:
+            raise EngineDown(f"{self._address}: closed")
+        if fault := self._fault:
+            # If no thread could be started before, perhaps one can now.
+            self._checks.wake()
+            raise EngineDown(fault)
+        try:
+            replies = self._run(commands, _Budget(Deadline.after(seconds)))
+        except EngineDown as error:
+            self._count_failure(error)
+            raise
+        self._failures = 0
+        return replies
 
     def run_script(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
         """The script's result; the server gets its text only if it does not know it yet."""
@@ -107,18 +102,26 @@ class Engine:
         """Close all connections; idempotent. Calls that are under way end by themselves."""
         self._is_closed = True
         self._checks.close()
-        for node in [*self._idle]:
-            self._discard_idle(node)
+        self._close_idle([*self._idle])
 
     # Calls …
 
-    def _load_topology(self, budget: "_Budget") -> None:
-        if self._is_closed:
-            raise EngineDown(f"{self._address}: closed")
-        self._require_up(None)
+    def _run(self, commands: Sequence[Command], budget: "_Budget") -> list[Reply]:
         if not self._topology.nodes:
-            with self._counted(None), budget.for_connects() as deadline:
+            with budget.for_connects() as deadline:
                 self._topology.refresh(self._dialer, deadline)
+        # One more for the replies to ASKING.
+        replies: list[Reply] = [None] * (len(commands) + 1)
+        steps = [_Step(place, command, self._topology.node_for(command)) for place, command in enumerate(commands)]
+        for _ in range(_MOST_REDIRECTIONS):
+            again: list[_Step] = []
+            for step, reply in self._exchange(steps, budget):
+                replies[step.place] = reply
+                again += self._next_steps(step, reply)
+            if not again:
+                return replies[:-1]
+            steps = again
+        raise EngineRefused(f"{steps[0].node}: too many redirections")
 
     def _exchange(self, steps: "Sequence[_Step]", budget: "_Budget") -> "list[tuple[_Step, Reply]]":
         """Send to every node, then read from every node. A connection that was not read to its end is closed."""
@@ -127,17 +130,13 @@ class Engine:
             groups[step.node].append(step)
         replies: list[tuple[_Step, Reply]] = []
         sent: dict[Node, Connection] = {}
-        for node in groups:
-            self._require_up(node)
         try:
             for node, group in groups.items():
-                with self._counted(node):
-                    sent[node] = self._take(node, budget)
-                    sent[node].send([step.command for step in group], budget.deadline)
+                sent[node] = self._take(node, budget)
+                sent[node].send([step.command for step in group], budget.deadline)
             for node, group in groups.items():
-                with self._counted(node):
-                    received = sent[node].receive(budget.deadline)
-                    _raise_if_not_now(node, received)
+                received = sent[node].receive(budget.deadline)
+                _raise_if_not_now(node, received)
                 self._give_back(sent.pop(node))
                 replies += zip(group, received, strict=True)
         finally:
@@ -175,85 +174,56 @@ class Engine:
             connection.close()
 
     def _give_back(self, connection: Connection) -> None:
-        node = connection.node
         with self._lock:
-            self._failures[node] = 0
-            is_kept = not self._is_closed and node not in self._down and len(self._idle[node]) < _MOST_IDLE
+            idle = self._idle[connection.node]
+            is_kept = self.is_available and len(idle) < _MOST_IDLE
             if is_kept:
-                self._idle[node].append(connection)
+                idle.append(connection)
         if not is_kept:
             connection.close()
 
-    def _discard_idle(self, node: Node) -> None:
+    def _close_idle(self, nodes: Iterable[Node]) -> None:
         with self._lock:
-            connections = self._idle.pop(node, [])
+            connections = [connection for node in nodes for connection in self._idle.pop(node, ())]
         for connection in connections:
             connection.close()
 
     # Whether it can be used …
 
-    def _require_up(self, node: Node | None) -> None:
-        """Raise if it is known to be down; that is no new failure."""
-        if (reason := self._down.get(node)) is not None:
-            # If no thread could be started before, perhaps one can now.
-            self._checks.wake()
-            raise EngineDown(reason)
-
-    @contextmanager
-    def _counted(self, node: Node | None) -> Iterator[None]:
-        """Count a failure. A refusal means that the node is down; a timeout may be an accident, so it is checked."""
-        try:
-            yield
-        except EngineDown as error:
-            with self._lock:
-                self._failures[node] += 1
-                is_down = isinstance(error, EngineRefused) or self._failures[node] >= _MOST_FAILURES
-                if is_down:
-                    self._down[node] = str(error)
-            if is_down and node is not None:
-                self._discard_idle(node)
-            self._checks.wake()
-            self._report()
-            raise
+    def _count_failure(self, error: EngineDown) -> None:
+        """A refusal means that the engine is down; a timeout may be an accident, so it is checked."""
+        with self._lock:
+            self._failures += 1
+            if isinstance(error, EngineRefused) or self._failures >= _MOST_FAILURES:
+                self._fault = self._fault or str(error)
+        self._checks.wake()
+        self._report()
 
     def _report(self) -> None:
         with self._reporting:
-            is_available = not self._down
-            if is_available == self._was_available or self._is_closed:
+            fault = self._fault
+            if (not fault) == self._was_available or self._is_closed:
                 return
-            self._was_available = is_available
-            reason = next(iter(self._down.values()), "")
-            self._on_change(f"{self._address} is {'available again' if is_available else f'not available: {reason}'}")
+            self._was_available = not fault
+            self._on_change(f"{self._address} is {f'not available: {fault}' if fault else 'available again'}")
 
     def _check(self) -> float | None:
-        """Run by the background thread: read the topology, check what is down or new, forget what is gone."""
+        """Run by the background thread: read the topology and check every node."""
         try:
             self._topology.refresh(self._dialer, Deadline.after(CONNECT_SECONDS * len(self._address.nodes)))
-            reason = ""
+            fault = next(filter(None, map(self._check_node, sorted(self._topology.nodes))), "")
         except EngineDown as error:
-            reason = str(error)
-        nodes = self._topology.nodes
+            fault = str(error)
         with self._lock:
-            steady = {node for node in self._idle if node not in self._down and not self._failures[node]}
-        results = {node: self._check_node(node) for node in nodes - steady}
-        with self._lock:
-            gone = [node for node in {*self._idle, *self._down, *self._failures} if node and node not in nodes]
-            for each in (None, *gone, *(node for node, failure in results.items() if not failure)):
-                self._down.pop(each, None)
-                self._failures.pop(each, None)
-            self._down |= {node: failure for node, failure in results.items() if failure}
-            if not nodes:
-                self._down[None] = reason
-        for node in (*gone, *(node for node, failure in results.items() if failure)):
-            self._discard_idle(node)
+            self._fault, self._failures = fault, 0
+        self._close_idle([node for node in [*self._idle] if fault or node not in self._topology.nodes])
         self._report()
-        if not self._down:
+        if not fault:
+            self._check_seconds = _FIRST_CHECK_SECONDS
             # A cluster that is being changed wakes this thread at every reply.
             self._checks.pause(_FIRST_CHECK_SECONDS)
             return None
-        last, self._last_check = self._last_check, time.monotonic()
-        is_steady = self._last_check - last > _STEADY_SECONDS
-        self._check_seconds = _FIRST_CHECK_SECONDS if is_steady else min(2 * self._check_seconds, _MOST_CHECK_SECONDS)
+        self._check_seconds = min(2 * self._check_seconds, _MOST_CHECK_SECONDS)
         return self._check_seconds
 
     def _check_node(self, node: Node) -> str:
