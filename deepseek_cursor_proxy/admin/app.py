@@ -5,7 +5,6 @@ no data, and the proof for commands (`running`) need no key. Every reply forbids
 hosts, frames, guesses about types.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,10 +16,9 @@ from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.admin import keys, metrics, requests, sessions, stats, usage
+from deepseek_cursor_proxy.admin import requests, sessions, stats, usage
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.running import PROOF_PATH, proof
-from deepseek_cursor_proxy.admin.state import why_not_ready
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
@@ -73,7 +71,7 @@ class AdminApp:
             "/api/stats": lambda _: _json(stats.stats(context)),
             "/api/requests": lambda parameters: _json(requests.page(context, parameters)),
             "/api/usage": lambda parameters: _json(usage.report(context, parameters)),
-            "/api/keys": lambda _: _json(keys.keys(context)),
+            "/api/keys": lambda _: _json(usage.keys(context)),
             "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
             "/api/config": lambda _: _json(stats.settings(context.loaded, context.config_path)),
         }
@@ -93,7 +91,7 @@ class AdminApp:
         if request.method not in ("GET", "HEAD"):
             raise errors.MethodNotAllowed(f"The dashboard answers {_METHODS}.", _METHODS)
         if self._files.has(request.path):
-            return self._files.reply(request)
+            return self._files.reply(request.path)
         if request.path == PROOF_PATH:
             return self._prove(request.query)
         self._access.check_key(request, is_for_metrics=request.path == _METRICS)
@@ -102,7 +100,7 @@ class AdminApp:
         if (session := _SESSION.fullmatch(request.path)) is not None:
             return _json(sessions.find(self._context.services(), *session.groups()))
         if request.path == _METRICS:
-            return metrics.reply(self._context)
+            return stats.metrics(self._context)
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
             raise errors.NotFound(
@@ -122,7 +120,7 @@ class AdminApp:
 
     def _ready(self, _: Parameters) -> HttpReply:
         reasons = ["the proxy is stopping"] if self._context.is_stopping else []
-        reasons += why_not_ready(self._context.services(), self._context.probes)
+        reasons += stats.why_not_ready(self._context.services(), self._context.probes)
         if reasons:
             return _json({"status": "not ready", "reasons": reasons}, 503)
         shared = self._context.services().shared
@@ -193,9 +191,9 @@ class AdminAccess:
 
 
 class StaticFiles:
-    """The files of the dashboard: read when a browser asks, found again by their digest (ETag).
+    """The files of the dashboard, read when a browser asks. They contain no data and need no key.
 
-    Only names that are in the folder are served, so no path leads out of it. They contain no data and need no key.
+    Only names that are in the folder are served, so no path leads out of it.
     """
 
     def __init__(self, folder: Traversable | None = None) -> None:
@@ -210,20 +208,16 @@ class StaticFiles:
     def has(self, path: str) -> bool:
         return path in self._files
 
-    def reply(self, request: HttpRequest) -> HttpReply:
-        file = self._files[request.path]
+    def reply(self, path: str) -> HttpReply:
+        file = self._files[path]
         try:
             data = file.read_bytes()
         except OSError as error:
             raise errors.Overloaded(
                 f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1
             ) from None
-        tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-        # no-cache: ask every time whether it is still the same, because the next version has the same names.
-        headers: Headers = (("ETag", tag), ("Cache-Control", "no-cache"))
-        if tag in (request.header("if-none-match") or ""):
-            return HttpReply(304, headers=headers)
-        return HttpReply(200, data, (("Content-Type", _type(file)), *headers))
+        # Not stored, because the next version has the same names.
+        return HttpReply(200, data, (("Content-Type", _type(file)), *_NO_STORE))
 
 
 def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:

@@ -3,18 +3,20 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepseek_cursor_proxy.admin import key_files
+from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
+from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.sqlite.database import StoreSize
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.admin.statistics import Statistics
+    from deepseek_cursor_proxy.admin.metrics import Statistics
     from deepseek_cursor_proxy.exchange.services import Services
 
 
@@ -51,7 +53,6 @@ class AdminContext:
 
     def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path | None) -> None:
         self.server = server
-        self.loaded = loaded
         self.config_path = config_path
         self.started_at = time.time()
         # Of the tunnel that the proxy opened.
@@ -59,17 +60,22 @@ class AdminContext:
         self.is_stopping = False
         # Of the admin listener.
         self.url = ""
-        # The key in admin.key; None if the settings have one, of which we know the digest only.
-        self.own_key = _own_key(loaded.config)
         self.reports = Recent(_REPORT_SECONDS)
         self.probes = Recent(_PROBE_SECONDS)
-        self.counts = Recent(_COUNT_SECONDS)
+        self._counts = Recent(_COUNT_SECONDS)
         # As of the last count that worked.
-        self.store_size = StoreSize({}, 0)
+        self._store_size = StoreSize({}, 0)
         # Protects `_statistics`, which is made once.
         self._lock = threading.Lock()
         self._statistics: Statistics | None = None
+        self.reload(loaded)
         server.on_services = self._observe
+
+    def reload(self, loaded: LoadedConfig) -> None:
+        self.loaded, config = loaded, loaded.config
+        # The key in admin.key; None if the settings have one, of which we know the digest only.
+        is_set = config.admin_key is not None
+        self.own_key = None if is_set else running.read_or_create_key(config.reasoning_content_path)
 
     @property
     def config(self) -> ProxyConfig:
@@ -86,14 +92,12 @@ class AdminContext:
 
     def statistics(self) -> "Statistics":
         """What all requests so far add up to."""
-        statistics = self._observe(self.services())
-        statistics.catch_up()
-        return statistics
+        return self._observe(self.services())
 
     def _observe(self, services: "Services") -> "Statistics":
         """Count from now on, which is before the first request; the request log survives a reload."""
         # Only here: listening does not need it.
-        from deepseek_cursor_proxy.admin.statistics import Statistics
+        from deepseek_cursor_proxy.admin.metrics import Statistics
 
         with self._lock:
             if self._statistics is None:
@@ -101,9 +105,16 @@ class AdminContext:
                 services.request_log.subscribe(self._statistics.add)
             return self._statistics
 
-    def reload(self, loaded: LoadedConfig) -> None:
-        self.loaded, self.own_key = loaded, _own_key(loaded.config)
+    def store_size(self) -> StoreSize:
+        """The rows and bytes of the store, as of the last count that worked."""
+        database = self.services().reasoning_store.database
 
+        def count() -> bool:
+            # If it cannot be counted now, `fault` says why; the next count comes in a minute.
+            with suppress(Unusable):
+                self._store_size = database.size()
+            return True
 
-def _own_key(config: ProxyConfig) -> str | None:
-    return None if config.admin_key is not None else key_files.read_or_create_key(config.reasoning_content_path)
+        if database.fault is None:
+            self._counts.read("", count)
+        return self._store_size

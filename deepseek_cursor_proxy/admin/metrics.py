@@ -1,91 +1,290 @@
-"""GET /metrics: what `statistics` has counted, and gauges of this moment. Limits of keys are in /api/keys alone."""
+"""What requests add up to, as metrics in Prometheus' text format (0.0.4), and by the minute for the dashboard.
 
-import sys
-from collections.abc import Iterator
+`Statistics` counts on the thread of each request. Names of models come from clients: beyond fifty of them all others
+count as `other`. A request that was not understood, or whose caller `access` does not know, makes no label: it counts
+as one without a model. Limits of keys are in /api/keys alone.
+"""
 
-from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.admin.prometheus import CONTENT_TYPE, Metric, render
-from deepseek_cursor_proxy.admin.state import Gauges, ProcessUse, gauges, store_size
-from deepseek_cursor_proxy.admin.statistics import OTHER
-from deepseek_cursor_proxy.deepseek.model_names import MODELS
-from deepseek_cursor_proxy.http1.messages import HttpReply
-from deepseek_cursor_proxy.redaction import safe_text
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
+from deepseek_cursor_proxy.exchange.retries import REASONS
+from deepseek_cursor_proxy.observers.events import Result, is_name
+from deepseek_cursor_proxy.observers.request_log import RequestRecord
+from deepseek_cursor_proxy.reasoning.chats.divergence import CAUSES
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _NAME_LENGTH = 60
+_MOST_MODELS = 50
+_MOST_CLIENTS = 12
+OTHER = "other"
+_NONE = "none"
+# Where the reasoning of a turn came from, in the order of TurnCounts.
+_SOURCES = ("store", "client", "empty", "missing")
+_OUTCOMES = tuple(result.value for result in Result)
+_MINUTES = 60
+_COST_NAMES = {"USD": "dcp_cost_usd_total", "CNY": "dcp_cost_cny_total"}
+# Short answers take seconds, long ones with much thinking half an hour.
+_REQUEST_BOUNDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+_FIRST_TOKEN_BOUNDS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+# A call waits for `queue_timeout` at most, by default 30 seconds.
+_QUEUE_BOUNDS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
+
+Labels = tuple[str, ...]
+# What follows the name of the metric, the labels with their names, the value.
+Sample = tuple[str, dict[str, str], float]
 
 
-def reply(context: AdminContext) -> HttpReply:
-    services = context.services()
-    statistics = context.statistics()
-    with statistics.lock:
-        for upstream in services.upstreams.all:
-            statistics.reroutes.add(0, upstream.name)
-        # Rendered under the lock, so that all numbers are of one moment.
-        body = render(statistics.metrics())
-    now = gauges(context)
-    body += render([*_current(context, now), *_process(context, now.use)])
-    return HttpReply(200, body, (("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store")))
+# The format …
 
 
-def _current(context: AdminContext, now: Gauges) -> Iterator[Metric]:
-    services = context.services()
-    streams = sum(request.facts.stream for request in now.running)
-    yield _metric("dcp_streams_in_flight", "Streamed answers that are running.", streams)
-    calls = sum(limit.running_calls for limit in now.calls.values())
-    yield _metric("dcp_upstream_calls", "Calls to upstreams that are running.", calls)
-    up = Metric("dcp_upstream_up", "gauge", "1 if the upstream is asked, 0 while others are asked first.", "upstream")
-    for upstream, state in now.upstreams.items():
-        up.add(int(state == "closed"), upstream)
-    yield up
-    waiting = Metric("dcp_upstream_waiting", "gauge", "Calls that wait for a slot, by model.", "model")
-    names = _limit_names(context)
-    for model, limit in now.calls.items():
-        # Clients of some hosts may name any model.
-        name = safe_text(model, _NAME_LENGTH)
-        waiting.add(limit.queued_calls, name if name in names else OTHER)
-    yield waiting
-    yield _metric("dcp_connections", "Connections of clients.", now.connections)
-    database = services.reasoning_store.database
-    size = store_size(context, database)
-    rows = Metric("dcp_store_rows", "gauge", "Rows in the store, counted at most every minute.", "table")
-    for table, number in size.rows.items():
-        rows.add(number, table)
-    yield rows
-    yield _metric("dcp_store_bytes", "Size of the store's file.", size.bytes)
-    yield _metric("dcp_store_faults_total", "Times that the store could not be used.", now.fault_count, "counter")
-    if services.shared is not None:
-        help = "1 if this proxy shares its state on the engine, 0 while it goes on alone."
-        yield _metric("dcp_engine_up", help, int(not services.shared.fault))
+class Metric:
+    """A counter or a gauge: sums by the values of its labels. Without labels it begins at 0. Its owner has a lock."""
+
+    def __init__(self, name: str, type: str, help: str, *label_names: str) -> None:
+        self.name = name
+        self.type = type
+        self.help = help
+        self._label_names = label_names
+        self._values: dict[Labels, float] = {} if label_names else {(): 0}
+
+    def add(self, amount: float, *labels: str) -> None:
+        self._values[labels] = self._values.get(labels, 0) + amount
+
+    def samples(self) -> Iterator[Sample]:
+        for labels, value in self._values.items():
+            yield "", self._named(labels), value
+
+    def _named(self, labels: Labels) -> dict[str, str]:
+        return dict(zip(self._label_names, labels, strict=True))
 
 
-def _limit_names(context: AdminContext) -> set[str]:
-    """The names of call limits that have a label: those of the settings, and of models that known callers asked for."""
-    services, statistics = context.services(), context.statistics()
-    tables = [each.name for each in services.upstreams.all if each.table is not None]
-    of_tables = {name for table in tables for name in (table, f"{table}/", f"{table}/flash")}
-    of_routes = {f'[passthrough."{key}"]' for key in services.config.passthrough}
-    with statistics.lock:
-        return {*MODELS, services.config.upstream_model, *of_tables, *of_routes, *statistics.models}
+class Histogram(Metric):
+    """Counts of values up to each bound, by the values of its labels. Without labels it begins at 0."""
+
+    def __init__(self, name: str, help: str, bounds: Sequence[float], *label_names: str) -> None:
+        super().__init__(name, "histogram", help, *label_names)
+        self._bounds = tuple(bounds)
+        # `_values` are sums.
+        self._counts: dict[Labels, list[int]] = {} if label_names else {(): [0] * (len(bounds) + 1)}
+
+    def observe(self, value: float | None, *labels: str) -> None:
+        """Count a value; None is one that the request never had."""
+        if value is None:
+            return
+        if labels not in self._counts:
+            self._counts[labels] = [0] * (len(self._bounds) + 1)
+        self._counts[labels][bisect_left(self._bounds, value)] += 1
+        self.add(value, *labels)
+
+    def samples(self) -> Iterator[Sample]:
+        for labels, counts in self._counts.items():
+            names, totals = self._named(labels), list(accumulate(counts))
+            for bound, total in zip((*map(_format_number, self._bounds), "+Inf"), totals, strict=True):
+                yield "_bucket", {**names, "le": bound}, total
+            yield "_sum", names, self._values[labels]
+            yield "_count", names, totals[-1]
 
 
-def _process(context: AdminContext, use: ProcessUse) -> Iterator[Metric]:
-    help = "CPU time of the proxy, user and system."
-    yield _metric("process_cpu_seconds_total", help, use.cpu_seconds, "counter")
-    for name, help, value in (
-        ("process_resident_memory_bytes", "Memory of the proxy.", use.memory_bytes),
-        ("process_open_fds", "Open file descriptors.", use.open_files),
-        ("process_max_fds", "The most file descriptors that may be open.", use.most_files),
-        ("process_start_time_seconds", "Unix time of the start.", context.started_at),
-    ):
-        if value is not None:
-            yield _metric(name, help, value)
-    build = Metric("dcp_build_info", "gauge", "Versions of the proxy and of Python; always 1.", "version", "python")
-    build.add(1, __version__, ".".join(map(str, sys.version_info[:3])))
-    yield build
+def render(metrics: Iterable[Metric]) -> bytes:
+    """The text that Prometheus scrapes; metrics without a sample are left out."""
+    return "".join(line for metric in metrics for line in _lines(metric)).encode()
 
 
-def _metric(name: str, help: str, value: float, type: str = "gauge") -> Metric:
+def _lines(metric: Metric) -> Iterator[str]:
+    samples = list(metric.samples())
+    if samples:
+        yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.type}\n"
+    for suffix, labels, value in samples:
+        # Label values come from requests.
+        pairs = ",".join([f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items()])
+        yield f"{metric.name}{suffix}{f'{{{pairs}}}' if pairs else ''} {_format_number(value)}\n"
+
+
+def metric(name: str, help: str, value: float, type: str = "gauge") -> Metric:
     metric = Metric(name, type, help)
     metric.add(value)
+    return metric
+
+
+def gauge_by(name: str, help: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    metric = Metric(name, "gauge", help, label)
+    for labelled, value in values:
+        metric.add(value, labelled)
+    return metric
+
+
+def _format_number(value: float) -> str:
+    """A whole number without a point, any other with all its digits."""
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+# What is counted …
+
+
+@dataclass
+class Minute:
+    """What ended within one minute, as /api/stats shows it."""
+
+    # Its beginning, in Unix seconds.
+    minute: int
+    requests: int = 0
+    failed: int = 0
+    output_tokens: int = 0
+    # None as long as nothing with a known price has ended.
+    cost: float | None = None
+    # Of the requests that did not fail, by the client that sent them.
+    clients: dict[str, int] = field(default_factory=dict)
+
+    def add(self, record: RequestRecord) -> None:
+        self.requests += 1
+        if record.result.is_failure:
+            self.failed += 1
+        else:
+            # Callers choose the names.
+            name = record.facts.client
+            name = name if name in self.clients or (name and len(self.clients) < _MOST_CLIENTS) else OTHER
+            self.clients[name] = self.clients.get(name, 0) + 1
+        if record.cost is not None:
+            self.cost = (self.cost or 0.0) + record.cost.amount
+        if record.tokens is not None:
+            self.output_tokens += record.tokens.output
+
+
+class Statistics:
+    """Called by the threads of requests; read by those of the listener, under `lock`, which protects all fields."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.lock = threading.Lock()
+        self._now = now
+        # Those that have a label.
+        self.models: set[str] = set()
+        # API and model of requests that were counted.
+        self._known: set[tuple[str, str]] = set()
+        self._minutes: dict[int, Minute] = {}
+        self.requests = _counter(
+            "dcp_requests_total", "Requests that ended, by API, model and outcome.", "api", "model", "outcome"
+        )
+        help = "Tokens by kind: hit and miss of the prefix cache, thinking, and output without thinking."
+        self.tokens = _counter("dcp_tokens_total", help, "model", "kind")
+        # By the currency that the settings had then.
+        self.costs: dict[str, Metric] = {}
+        self.key_requests = _counter("dcp_key_requests_total", "Requests of named keys that ended.", "key", "outcome")
+        self.key_costs = _counter("dcp_key_cost_total", "What they cost; an estimate.", "key", "currency")
+        help = "Time from request to last byte."
+        self.request_seconds = Histogram("dcp_request_seconds", help, _REQUEST_BOUNDS, "model")
+        help = "Time from request to first token, thinking included."
+        self.first_token_seconds = Histogram("dcp_first_token_seconds", help, _FIRST_TOKEN_BOUNDS, "model")
+        help = "Time that calls waited for a slot."
+        self.queue_seconds = Histogram("dcp_upstream_queue_seconds", help, _QUEUE_BOUNDS)
+        help = "Calls that another upstream got because this one failed."
+        self.reroutes = _counter("dcp_reroutes_total", help, "upstream")
+        # Present from the start: Prometheus computes no increase from a series that begins with its first event.
+        self.retries = _counter("dcp_retries_total", "Calls made again, by what had failed.", "reason", at_0=REASONS)
+        help = "Assistant turns sent, by where their reasoning came from."
+        self.turns = _counter("dcp_reasoning_turns_total", help, "source", at_0=_SOURCES)
+        help = "Requests sent with turns as a transcript, because reasoning was lost."
+        self.recoveries = _counter("dcp_recoveries_total", help)
+        help = "Requests that changed what the chat had sent before, by the first part that differs."
+        self.divergences = _counter("dcp_divergences_total", help, "where", at_0=CAUSES)
+        help = "Broken turns that were repaired: calls written as text, and empty turns asked for again."
+        self.repairs = _counter("dcp_repaired_turns_total", help, "kind", at_0=("calls", "empty"))
+
+    def metrics(self) -> list[Metric]:
+        return [*self.costs.values(), *(each for each in vars(self).values() if isinstance(each, Metric))]
+
+    def add(self, record: RequestRecord) -> None:
+        """Count a request that has ended."""
+        with self.lock:
+            self._minute().add(record)
+            model = self._label(record)
+            self._count_request(record.facts.api, model, record.result.value)
+            if record.cost is not None:
+                self._costs_in(record.cost.currency).add(record.cost.amount, model)
+            if is_name(record.facts.key):
+                self._count_key(record)
+            total, first_delta, queue, _ = record.timing
+            self.request_seconds.observe(total, model)
+            self.first_token_seconds.observe(first_delta, model)
+            self.queue_seconds.observe(queue)
+            if record.tokens is not None:
+                hit, miss, output, thinking, _ = record.tokens
+                kinds = (("hit", hit), ("miss", miss), ("output", output - thinking), ("thinking", thinking))
+                for kind, number in kinds:
+                    self.tokens.add(number, model, kind)
+            self._count_troubles(record)
+
+    def _count_request(self, api: str, model: str, outcome: str) -> None:
+        if (api, model) not in self._known:
+            self._known.add((api, model))
+            for each in _OUTCOMES:
+                self.requests.add(0, api, model, each)
+        self.requests.add(1, api, model, outcome)
+
+    def _count_key(self, record: RequestRecord) -> None:
+        """Count a request of a named key; names are those of the settings."""
+        self.key_requests.add(1, record.facts.key, record.result.value)
+        if record.cost is not None:
+            self.key_costs.add(record.cost.amount, record.facts.key, record.cost.currency)
+
+    def _costs_in(self, currency: str) -> Metric:
+        if currency not in self.costs:
+            help = f"What requests cost, in {currency}; an estimate. Those of unknown price are not in it."
+            self.costs[currency] = _counter(_COST_NAMES[currency], help, "model")
+        return self.costs[currency]
+
+    def _count_troubles(self, record: RequestRecord) -> None:
+        """Count what the history lacked, and what failed on the way."""
+        for source, number in zip(_SOURCES, record.turns, strict=False):
+            if number:
+                self.turns.add(number, source)
+        if record.turns.recovered:
+            self.recoveries.add(1)
+        if record.divergence is not None:
+            # The words begin with the first part that differs.
+            self.divergences.add(1, record.divergence.partition(" ")[0].rstrip(","))
+        for reason in record.retry_reasons:
+            self.retries.add(1, reason)
+        for upstream in record.rerouted:
+            self.reroutes.add(1, upstream)
+        if (repair := record.repair) is not None:
+            self.repairs.add(bool(repair.calls), "calls")
+            self.repairs.add(repair.is_repeated, "empty")
+
+    def _label(self, record: RequestRecord) -> str:
+        """The model as the value of a label; `none` if the caller is not known, or the request was not understood."""
+        facts = record.facts
+        # A request that was passed through has no other name.
+        model = facts.model or (facts.requested_model if record.upstream else "")
+        model = model if model and facts.key else _NONE
+        if model not in self.models:
+            if len(self.models) >= _MOST_MODELS:
+                return OTHER
+            self.models.add(model)
+        return model
+
+    def _minute(self) -> Minute:
+        start = int(self._now() // 60) * 60
+        if start not in self._minutes:
+            while len(self._minutes) >= _MINUTES:
+                del self._minutes[next(iter(self._minutes))]
+            self._minutes[start] = Minute(start)
+        return self._minutes[start]
+
+    def minutes(self) -> list[Minute]:
+        """The last sixty minutes, the oldest first, those without a request too."""
+        now = int(self._now() // 60) * 60
+        starts = range(now - 60 * (_MINUTES - 1), now + 1, 60)
+        return [self._minutes.get(start) or Minute(start) for start in starts]
+
+
+def _counter(name: str, help: str, *labels: str, at_0: Iterable[str] = ()) -> Metric:
+    metric = Metric(name, "counter", help, *labels)
+    for value in at_0:
+        metric.add(0, value)
     return metric

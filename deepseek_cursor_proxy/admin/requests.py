@@ -18,10 +18,10 @@ from typing import Any
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.usage import ledger_connection
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.errors import BadRequest, NotFound
+from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
 from deepseek_cursor_proxy.observers.events import Progress, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
-from deepseek_cursor_proxy.observers.trace import PROOFS
+from deepseek_cursor_proxy.observers.trace import PROOFS, file_end
 from deepseek_cursor_proxy.storage.entries import UsageRow
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.usage.prices import Cost
@@ -42,12 +42,16 @@ def page(context: AdminContext, parameters: Mapping[str, str]) -> dict[str, Any]
     limit = max(1, min(_number(parameters, "limit") or _PAGE, _LARGEST_PAGE))
     before = _number(parameters, "before")
     wanted = {name: parameters[name] for name in _FILTERS if name in parameters}
-    rows = []
-    if before is None or before >= 0:
-        records = context.services().request_log.ended(before, sys.maxsize)
-        rows = [row(each) for each in records if _matches(each, wanted)]
-    if len(rows) <= limit:
-        rows += _ledger_rows(context, before, wanted, limit + 1 - len(rows))
+    is_in_memory = before is None or before >= 0
+    records = context.services().request_log.ended(before, sys.maxsize) if is_in_memory else []
+    rows = [row(each) for each in [each for each in records if _matches(each, wanted)][: limit + 1]]
+    try:
+        if len(rows) <= limit:
+            rows += _ledger_rows(context, before, wanted, limit + 1 - len(rows))
+    except Overloaded:
+        # The dashboard goes on showing the newest while the store is at fault.
+        if before is not None:
+            raise
     shown = rows[:limit]
     return {"requests": shown, "next_before": shown[-1]["id"] if len(rows) > limit else None}
 
@@ -99,30 +103,26 @@ def details(context: AdminContext, id: int) -> dict[str, Any]:
     if (repair := record.repair) is not None:
         calls = [f"{call.name}({call.arguments})" for call in repair.calls]
         more["repair"] = {"before": list(repair.markup), "after": calls}
-    if old is not None:
-        bodies: dict[str, Any] = {"bodies": None, "bodies_hint": _LEDGER_HINT}
-    else:
-        bodies = _bodies(id, context.config.trace_dir, log.run)
+    bodies = _no_bodies(_LEDGER_HINT) if old is not None else _bodies(id, context.config.trace_dir, log.run)
     return {**row(record, id), **more, **bodies}
 
 
 def _bodies(number: int, trace_dir: Path | None, run: str) -> dict[str, Any]:
     if trace_dir is None:
-        return {"bodies": None, "bodies_hint": _TRACING_HINT}
+        return _no_bodies(_TRACING_HINT)
     try:
-        # Only here: most proxies write no trace.
-        from deepseek_cursor_proxy.observers.trace import file_end
-
-        path = next(trace_dir.expanduser().glob(f"*-{file_end(run, number)}"), None)
-        if path is None:
-            return {"bodies": None, "bodies_hint": _MISSING_HINT}
+        path = next(trace_dir.expanduser().glob(f"*-{file_end(run, number)}"))
         if path.stat().st_size > _MOST_TRACE_BYTES:
-            return {"bodies": None, "bodies_hint": _LARGE_HINT}
+            return _no_bodies(_LARGE_HINT)
         trace = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {"bodies": None, "bodies_hint": _MISSING_HINT}
+    except (StopIteration, OSError, ValueError):
+        return _no_bodies(_MISSING_HINT)
     names = {"client": "client_request", "upstream": "upstream_request", "answer": "reply"}
     return {"bodies": {name: trace.get(key) for name, key in names.items()}, "bodies_hint": None}
+
+
+def _no_bodies(hint: str) -> dict[str, Any]:
+    return {"bodies": None, "bodies_hint": hint}
 
 
 def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:

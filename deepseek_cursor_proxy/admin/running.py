@@ -1,26 +1,35 @@
-"""Questions of a command to the admin listener of a proxy that runs with its store. Nothing secret goes to a stranger.
+"""A running proxy beside its store: its key and its address in private files, and how commands ask it.
 
-A proxy that was killed leaves its admin-PORT.url behind, and then any program of any user can listen at that port. So
-the listener first proves that it can read secret.key, which is beside the store and private: it is sent a random nonce
-and answers with an HMAC over it and its own address. The address keeps a stranger from passing the question on to a
-proxy at another port. The key and the real question follow on the same connection, or not at all.
+`admin.key` is made up on first use and stays: bookmarks and Prometheus rely on it. Each proxy leaves a file
+`admin-PORT.url` while it runs; one that was killed leaves it behind, and then any program of any user can listen at
+that port. So the listener first proves that it can read secret.key, which is beside the store and private: it is sent
+a random nonce and answers with an HMAC over it and its own address. The address keeps a stranger from passing the
+question on to a proxy at another port. The key and the real question follow on the same connection, or not at all.
+
+A store in memory has no files. What only commands need is imported late: the proxy starts faster without.
 """
 
 import contextlib
-import http.client
 import json
-import secrets
+import logging
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.admin import key_files
+from deepseek_cursor_proxy.config.access_keys import is_credential, new_key
 from deepseek_cursor_proxy.storage import private_files
 
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+_log = logging.getLogger(__name__)
+
+KEY_FILE = "admin.key"
 PROOF_PATH = "/api/proof"
+_ADDRESSES = "admin-*.url"
 # On this machine; one that takes longer is as good as stopped. Windows takes two to say that nothing listens.
 _ASK_SECONDS = 3.0
 _MAX_BYTES = 1_000_000
@@ -44,17 +53,78 @@ class RunningProxy(NamedTuple):
     store_fault: str
 
 
+# The files, for the proxy …
+
+
+def read_or_create_key(store: Path) -> str:
+    """The key beside this store; one in memory if there is no place for it."""
+    if str(store) == ":memory:":
+        return new_key()
+    path = _folder(store) / KEY_FILE
+    try:
+        found = private_files.read_or_create(path, lambda: new_key().encode() + b"\n", _is_key)
+    except OSError as error:
+        _log.warning("%s cannot be read or written: %s; the key of the dashboard ends with the proxy", path, error)
+        return new_key()
+    return found.decode().strip()
+
+
+@contextlib.contextmanager
+def address_file(store: Path, url: str) -> Iterator[None]:
+    """Have a file with this address as long as the context lasts. A file that cannot be written is done without."""
+    if str(store) == ":memory:":
+        yield
+        return
+    with contextlib.suppress(OSError):
+        private_files.write(_address_path(store, url), url.encode())
+    try:
+        yield
+    finally:
+        _forget_address(store, url)
+
+
 def proof(secret: bytes, url: str, nonce: str) -> str:
     """What a listener at this address, with this installation secret, answers to a nonce."""
-    # Imported late: listening does not need it.
     import hmac
 
     return hmac.new(secret, f"admin listener {url} {nonce}".encode(), "sha256").hexdigest()
 
 
+def _is_key(found: bytes) -> bool:
+    return is_credential(found.decode("latin-1").strip())
+
+
+def _address_path(store: Path, url: str) -> Path:
+    return _folder(store) / _ADDRESSES.replace("*", url.rpartition(":")[2])
+
+
+def _forget_address(store: Path, url: str) -> None:
+    with contextlib.suppress(OSError):
+        _address_path(store, url).unlink()
+
+
+def _folder(store: Path) -> Path:
+    """The folder of a store; OSError if it is in the home directory of a user who has none."""
+    try:
+        return store.expanduser().absolute().parent
+    except RuntimeError as error:
+        raise FileNotFoundError(str(error)) from None
+
+
+# For commands …
+
+
+def read_key(store: Path) -> str | None:
+    """The key beside this store, if there is one and it can be read."""
+    with contextlib.suppress(OSError, ValueError):
+        found = (_folder(store) / KEY_FILE).read_bytes()
+        return found.decode().strip() if _is_key(found) else None
+    return None
+
+
 def ask_all(store: Path, path: str, key: str | None) -> Iterator[AdminAnswer]:
     """The answers of all listeners at addresses that proxies with this store left, the newest first."""
-    for url in key_files.addresses(store) if str(store) != ":memory:" else ():
+    for url in _addresses(store) if str(store) != ":memory:" else ():
         with contextlib.suppress(OSError):
             yield _ask(store, url, path, key)
 
@@ -81,11 +151,22 @@ def stranger_text(url: str) -> str:
     )
 
 
+def _addresses(store: Path) -> list[str]:
+    found = []
+    with contextlib.suppress(OSError):
+        for path in _folder(store).glob(_ADDRESSES):
+            with contextlib.suppress(OSError, ValueError):
+                found.append((path.stat().st_mtime, path.read_text("ascii")))
+    return [url for _, url in sorted(found, reverse=True)]
+
+
 def _ask(store: Path, url: str, path: str, key: str | None) -> AdminAnswer:
     """Ask the listener at an address; OSError if none answers there. An address without a listener is forgotten."""
+    from http.client import HTTPConnection, HTTPException
+
     address = urlsplit(url)
     try:
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_ASK_SECONDS)
+        connection = HTTPConnection(address.hostname or "", address.port, timeout=_ASK_SECONDS)
         with contextlib.closing(connection):
             connection.connect()
             # Otherwise http.client would send the key on a new connection, if the proven one was closed.
@@ -96,9 +177,9 @@ def _ask(store: Path, url: str, path: str, key: str | None) -> AdminAnswer:
                 status, body = _get(connection, path, {"Authorization": f"Bearer {key}"} if key else {})
                 return AdminAnswer(url, True, status, body)
     except ConnectionRefusedError:
-        key_files.forget_address(store, url)
+        _forget_address(store, url)
         raise
-    except (ValueError, http.client.HTTPException) as error:
+    except (ValueError, HTTPException) as error:
         raise OSError(str(error)) from None
 
 
@@ -119,19 +200,21 @@ def _time_limit(sock: socket.socket) -> Iterator[None]:
         timer.cancel()
 
 
-def _is_proven(connection: http.client.HTTPConnection, store: Path, url: str) -> bool:
+def _is_proven(connection: "HTTPConnection", store: Path, url: str) -> bool:
     import hmac
+    import secrets
+    from http.client import HTTPException
 
     nonce = secrets.token_hex(16)
     try:
         _, body = _get(connection, f"{PROOF_PATH}?nonce={nonce}", {})
-    except http.client.HTTPException:
+    except HTTPException:
         return False
     secret = private_files.read_secret(store)
     return secret is not None and hmac.compare_digest(body.strip(), proof(secret, url, nonce).encode())
 
 
-def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+def _get(connection: "HTTPConnection", path: str, headers: dict[str, str]) -> tuple[int, bytes]:
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.read(_MAX_BYTES)

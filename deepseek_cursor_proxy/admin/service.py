@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy.admin import key_files
+from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
@@ -71,7 +71,7 @@ class AdminService:
         self._listener = AdminServer(listener, config, self.load_app)
         self.url = self.context.url = self._listener.url
         self._files = contextlib.ExitStack()
-        self._files.enter_context(key_files.address_file(config.reasoning_content_path, self.url))
+        self._files.enter_context(running.address_file(config.reasoning_content_path, self.url))
 
     @property
     def link(self) -> str:

@@ -6,17 +6,14 @@ not get it as an argument either, which every user of the machine can see, but i
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deepseek_cursor_proxy.admin import key_files
+from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.cli.settings_flags import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage import private_files
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.admin.running import RunningProxy
 
 _REDIRECT_NAME = "dashboard.html"
 _REDIRECT = """<!doctype html>
@@ -30,11 +27,9 @@ def open_dashboard(options: dict[str, Any]) -> None:
     """Open the dashboard of the proxy that runs with this store; StartupError when none does."""
     import webbrowser
 
-    from deepseek_cursor_proxy.admin import running
-
     config = load(options).config
     store = config.reasoning_content_path
-    key = None if config.admin_key is not None else key_files.read_key(store)
+    key = None if config.admin_key is not None else running.read_key(store)
     answers = list(running.ask_all(store, "/healthz", key))
     # 401: it was started with admin_key, and the page asks for it.
     found = next((answer for answer in answers if answer.is_proven and answer.status in (200, 401)), None)
@@ -50,17 +45,15 @@ def open_dashboard(options: dict[str, Any]) -> None:
     if sys.stdout.isatty():
         print(f"If no browser opens: {link}")
     else:
-        print(f"If no browser opens: {found.url}/ with the key in {key_files.NAME if has_key else 'admin_key'}")
+        print(f"If no browser opens: {found.url}/ with the key in {running.KEY_FILE if has_key else 'admin_key'}")
     if not webbrowser.open(_redirect_page(store, link) if has_key else link):
         raise StartupError("there is no browser to open; open the link above in one, perhaps through `ssh -L`")
 
 
-def find_running(config: ProxyConfig) -> "RunningProxy | None":
+def find_running(config: ProxyConfig) -> running.RunningProxy | None:
     """The proxy that runs with this store; None when none does, or its key is not known here."""
-    from deepseek_cursor_proxy.admin import running
-
     store = config.reasoning_content_path
-    key = None if config.admin_key is not None else key_files.read_key(store)
+    key = None if config.admin_key is not None else running.read_key(store)
     answers = list(running.ask_all(store, "/api/stats", key))
     for answer in answers:
         if (found := running.read_stats(answer.body)) is not None:

@@ -54,6 +54,11 @@ class Result(Enum):
     REFUSED = "refused"
     PASSED_THROUGH = "passed_through"
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether it counts as failed: in the ledger, in reports and on the dashboard."""
+        return self in (Result.FAILED, Result.REFUSED)
+
 
 # Named tuples, because every request makes several, and a frozen dataclass takes three times as long.
 

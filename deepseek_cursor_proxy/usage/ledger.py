@@ -132,7 +132,7 @@ def _add_up(rows: Sequence[UsageRow]) -> DaySums:
     return DaySums(len(rows), failed, sum(columns["is_cost_unknown"]), *added)
 
 
-FAILURES = (Result.FAILED.value, Result.REFUSED.value)
+FAILURES = tuple(result.value for result in Result if result.is_failure)
 # The sums that have the name of their column, and what they begin with.
 _ADDED = {name: DaySums._field_defaults[name] for name in DaySums._fields if name in UsageRow._fields}
 

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from deepseek_cursor_proxy.admin.app import StaticFiles
-from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 Json = dict[str, Any]
 
@@ -57,7 +56,7 @@ def _handler() -> type[BaseHTTPRequestHandler]:
                 parameters = {name: values[0] for name, values in parse_qs(url.query).items()}
                 self._send(json.dumps(answer(url.path, parameters)).encode(), "application/json")
             else:
-                reply = files.reply(HttpRequest("GET", url.path))
+                reply = files.reply(url.path)
                 self._send(reply.body, dict(reply.headers)["Content-Type"])
 
         def _send(self, body: Any, kind: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.admin import key_files, running
+from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig, collect
 from deepseek_cursor_proxy.config.values import expand_home, lacks_home
@@ -140,9 +140,9 @@ def is_open_to(status: os.stat_result, permissions: int) -> bool:
 def find_admin(config: ProxyConfig) -> AdminFacts:
     store = config.reasoning_content_path
     if str(store) == ":memory:" or lacks_home(store):
-        return AdminFacts(Path(key_files.NAME), "absent")
-    path = store.expanduser().absolute().with_name(key_files.NAME)
-    key = key_files.read_key(store)
+        return AdminFacts(Path(running.KEY_FILE), "absent")
+    path = store.expanduser().absolute().with_name(running.KEY_FILE)
+    key = running.read_key(store)
     state = "set" if config.admin_key is not None else _key_state(path, key)
     answers = list(running.ask_all(store, "/api/stats", key if state in ("private", "exposed") else None))
     if not answers:

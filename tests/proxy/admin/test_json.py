@@ -29,7 +29,7 @@ last_minutes first_token_seconds tokens_per_second cache_hit_share today store c
 TODAY = """requests failed hit_tokens miss_tokens output_tokens thinking_tokens searches cost unknown_cost_requests
 saved divergence_cost"""
 GROUP = TODAY + " seconds first_token_seconds"
-MINUTE = "minute requests failed output_tokens hit_tokens miss_tokens cost clients"
+MINUTE = "minute requests failed output_tokens cost clients"
 SECRETS = {
     "prompt": "planted-secret-of-the-prompt",
     "answer": "planted-secret-of-the-answer",
@@ -307,6 +307,8 @@ class LedgerTest(AdminCase):
             self.assertEqual(503, reply.status)
             self.assertIn("it is gone; find it", reply.value["error"]["message"])
             self.assertIsNone(self.get(admin, "/api/stats").value["today"])
+            self.assertEqual({"requests": [], "next_before": None}, self.get(admin, "/api/requests").value)
+            self.assertEqual(503, self.get(admin, "/api/requests?before=-7").status)
 
     def test_a_report_serves_for_some_seconds(self) -> None:
         admin = self.admin(self.admin_proxy())

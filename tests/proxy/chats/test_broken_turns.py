@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from deepseek_cursor_proxy.admin.metrics import Statistics
 from deepseek_cursor_proxy.admin.requests import row
-from deepseek_cursor_proxy.admin.statistics import Statistics
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.observers.trace import explain
 from tests.fake_deepseek import Answer, Call, Failure
@@ -152,7 +152,6 @@ class TestReports(BrokenTurnsTestCase):
         assert record.tokens is not None
         self.assertEqual(record.tokens.hit, record.tokens.miss)
         statistics.add(record)
-        statistics.catch_up()
         counts = [(*labels.values(), count) for _, labels, count in statistics.repairs.samples()]
         self.assertEqual([("calls", 1), ("empty", 1)], counts)
         report = explain(sorted(self.folder.iterdir())[-1])

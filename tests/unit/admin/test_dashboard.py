@@ -10,7 +10,6 @@ from pathlib import Path
 
 import deepseek_cursor_proxy
 from deepseek_cursor_proxy.admin.app import StaticFiles
-from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 PACKAGE = Path(deepseek_cursor_proxy.__file__).parent
 DASHBOARD = PACKAGE / "admin" / "dashboard"
@@ -110,7 +109,7 @@ class PackagingTest(unittest.TestCase):
             for path in FILES:
                 name = "/" + path.relative_to(DASHBOARD).as_posix()
                 self.assertTrue(files.has(name), name)
-                self.assertEqual(path.read_bytes(), files.reply(HttpRequest("GET", name)).body)
+                self.assertEqual(path.read_bytes(), files.reply(name).body)
 
 
 class ContrastTest(unittest.TestCase):

@@ -2,7 +2,7 @@
 
 import unittest
 
-from deepseek_cursor_proxy.admin.prometheus import Histogram, Metric, render
+from deepseek_cursor_proxy.admin.metrics import Histogram, Metric, render
 
 
 class RenderTest(unittest.TestCase):
@@ -17,7 +17,8 @@ class RenderTest(unittest.TestCase):
 
     def test_a_histogram_adds_up_and_counts_a_value_on_a_bound_below_it(self) -> None:
         histogram = Histogram("s", "Help.", (0.5, 1))
-        histogram.observe((0.5, 0.75, 1, 7))
+        for value in (0.5, 0.75, None, 1, 7):
+            histogram.observe(value)
         lines = render([histogram]).decode().splitlines()[2:]
         self.assertEqual(
             ['s_bucket{le="0.5"} 1', 's_bucket{le="1"} 3', 's_bucket{le="+Inf"} 4', "s_sum 9.25", "s_count 4"], lines

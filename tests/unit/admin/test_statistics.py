@@ -4,11 +4,11 @@ import threading
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.admin.prometheus import Metric, render
-from deepseek_cursor_proxy.admin.statistics import Statistics
+from deepseek_cursor_proxy.admin.metrics import Metric, Statistics, render
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
+from deepseek_cursor_proxy.usage.ledger import _row, sum_by_day
 from deepseek_cursor_proxy.usage.prices import Cost
 
 
@@ -24,7 +24,6 @@ class StatisticsTest(unittest.TestCase):
 
     def add(self, each: RequestRecord) -> None:
         self.statistics.add(each)
-        self.statistics.catch_up()
 
     def counted(self, metric: Metric) -> list[str]:
         """The lines that are not 0."""
@@ -49,12 +48,13 @@ class StatisticsTest(unittest.TestCase):
         expected = [f'x{{api="chat",model="m",outcome="{outcome}"}} {count}' for outcome, count in outcomes.items()]
         self.assertEqual(expected, self.lines(self.statistics.requests))
 
-    def test_requests_are_counted_many_at_a_time_and_when_the_figures_are_read(self) -> None:
-        for _ in range(100):
-            self.statistics.add(record())
-        self.assertEqual(['x{api="chat",model="m",outcome="completed"} 64'], self.counted(self.statistics.requests))
-        self.statistics.catch_up()
-        self.assertEqual(['x{api="chat",model="m",outcome="completed"} 100'], self.counted(self.statistics.requests))
+    def test_a_minute_counts_as_failed_what_the_ledger_does(self) -> None:
+        for result in Result:
+            self.add(record(result=result))
+        sums = sum_by_day([_row(record(result=result)) for result in Result]).values()
+        [minute] = [each for each in self.statistics.minutes() if each.requests]
+        self.assertEqual([(len(Result), 2)], [(each.requests, each.failed) for each in sums])
+        self.assertEqual((len(Result), 2), (minute.requests, minute.failed))
 
     def test_a_minute_counts_its_clients_and_callers_cannot_name_many(self) -> None:
         for name in ["Codex", "Codex", "", *(f"made-up-{number}" for number in range(40)), "Codex"]:
@@ -158,7 +158,7 @@ class StatisticsTest(unittest.TestCase):
         self.assertEqual([6120 - 60 * back for back in range(59, -1, -1)], [each.minute for each in minutes])
         self.assertEqual([1, 0, 1], [each.requests for each in minutes[-3:]])
         self.assertEqual([0, 0, 1], [each.failed for each in minutes[-3:]])
-        self.assertEqual((1, 2, 3), (minutes[-3].hit_tokens, minutes[-3].miss_tokens, minutes[-3].output_tokens))
+        self.assertEqual(3, minutes[-3].output_tokens)
         self.now += 58 * 60
         self.assertEqual(1, sum(each.requests for each in self.statistics.minutes()))
 
@@ -172,5 +172,4 @@ class StatisticsTest(unittest.TestCase):
             each.start()
         for each in threads:
             each.join()
-        self.statistics.catch_up()
         self.assertIn(" 2000", self.lines(self.statistics.requests)[0])
