@@ -1,13 +1,13 @@
-"""The chat memory: what each stage made of recent chats, so that a stage processes only the new messages of a chat.
+"""The chat memory: what the last request of each chat left, so that the next one processes only its new messages.
 
-A chat comes back every few seconds with its whole history and one turn more. Each stage looks up the longest beginning
-of its list that is known, and goes on from there:
+A chat comes back every few seconds with its whole history and one turn more. `ChatMemory.decode` finds the known chat
+that a body continues, decodes what is new in it, and opens the request's Chat. That goes through the stages, and each
+of them continues from its own last result:
 
     stage      goes through                  result                          in
-    decode     the bytes of a body           JSON values                     api/incremental_json
+    decode     the bytes of a body           JSON values                     here
     unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
     parse      JSON values                   Messages                        protocols/request
-    finish     Messages                      the same, custom calls wrapped  protocols/request
     echoes     Messages                      those that take the place of    reasoning/echoes, if there are any
                                              turns with an echo
     identify   Messages                      their keys                      reasoning/identity
@@ -18,193 +18,418 @@ of its list that is known, and goes on from there:
     items      Messages with reasoning       the same with whole searches    reasoning/server_turns, if there are any
     encode     Messages with reasoning       JSON bytes                      deepseek/apis/chat_api, responses_api
 
-Only `decode` compares values. The others compare objects with `is`, so each of them finds a list only if the stage
-before it has returned the same objects as for the last request. That is the rule for every result here: it
-is never changed, and a longer list gives the same objects again.
+The contract of a stage: its result is never changed, and depends on nothing but its items and its conditions. Items are
+compared as objects, with `is`, so a stage that makes an equal object anew costs the next one time and nothing else:
+without memory (NO_CHAT) every result is equal.
 
-All stages share one budget, the least recently used entries leave first; those of one chat are used together. A new
-chat takes the place of idle chats, not of busy ones. Only time is saved: without memory (NO_MEMORY) every result is
-equal. Results for one value, such as the digest of a message, are in a plain Memo of their module, by value: a chat
-whose beginning changed still finds those.
+`Chat.keep` puts the chat in the place of the one it continues; whatever its stages hold leaves the memory together.
+Results for one value, such as the digest of a message, are in a Memo of their module, by value: a chat whose beginning
+changed still finds those.
 """
 
 import operator
-import os
+import re
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from deepseek_cursor_proxy.conversation.memo import size_of
+from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, check_depth, count_value_starts, decode_json_object, scan
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# A chat of 200 tool turns is a megabyte, and some eight in all stages: eight to thirty-two of these at once. Strings
-# that stages share are counted by each of them: half of this is really held.
-_LEAST_BYTES = 64 * 1024 * 1024
-_MOST_BYTES = 256 * 1024 * 1024
-_SHARE_OF_MACHINE = 32
+# A chat of 200 tool turns is a megabyte, and some four with all its results: thirty of these at once.
+_MAX_BYTES = 128 * 1024 * 1024
+# A chat with a larger share would evict too many others.
+_LARGEST_SHARE = 2
+# A body is held in bytes, in strings, and as it is encoded for DeepSeek.
+_COPIES_OF_BODY = 3
+# Decoding compares a body with every chat.
+_MAX_CHATS = 64
 # When more busy chats than fit take turns, each would evict what the next one needs, and all would cost three times as
 # much; so those that are known stay. Between two requests of an agent are seconds, as a rule.
 _BUSY_SECONDS = 60.0
-# A larger share for one entry would evict too many others.
-_LARGEST_SHARE = 4
-# Lookups go through all of a stage.
-_MAX_ENTRIES = 256
-# Shorter lists are processed as fast as they are looked up; no agent's chat is longer.
-MIN_ITEMS = 8
-MAX_ITEMS = 5000
-_BYTES_PER_ENTRY = 500
-_BYTES_PER_ITEM = 16
+# A shorter body is parsed as fast as it is compared.
+_MIN_BODY_BYTES = 16_384
+# No agent's chat is longer, and one by one that many messages take eight times as long to parse.
+_MAX_MESSAGES = 5000
+# A Message and its places in the lists of all stages.
+_BYTES_PER_MESSAGE = 1000
+# The names of the list of messages.
+_LISTS = ("messages", "input")
+_WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
 
 
 @dataclass(frozen=True, eq=False)
 class Stage(Generic[Item, Result]):
-    """One kind of entry: a constant of the module that computes it."""
+    """One kind of result: a constant of the module that computes it."""
 
     name: str
-    # About how many bytes an item and what is made of it take.
-    item_size: Callable[[Item], int]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Entry(Generic[Item, Result]):
-    """The result of a stage for a list of items under some conditions."""
+    """The result of a stage for a list of items under some conditions; `size` is what it holds besides these."""
 
-    stage: Stage[Item, Result]
     items: Sequence[Item]
     conditions: object
     result: Result
-    items_size: int
-    result_size: int = 0
+    size: int
+
+    def begins(self, items: Sequence[Item]) -> bool:
+        return len(self.items) <= len(items) and all(map(operator.is_, self.items, items))
+
+    def count_same(self, items: Sequence[Item]) -> int:
+        """How many items both lists begin with."""
+        pairs = enumerate(map(operator.is_, self.items, items))
+        return next((at for at, is_same in pairs if not is_same), min(len(self.items), len(items)))
+
+
+class Chat:
+    """The results of a chat's last request, each replaced by that of the current one. Used by the threads of one
+    request, which may add to it after `keep`."""
+
+    def __init__(
+        self, memory: "ChatMemory", body: "_Body", continued: "Chat | None" = None, replaced: Sequence["Chat"] = ()
+    ) -> None:
+        """`replaced` are the chats whose place it takes."""
+        self._memory = memory
+        self.body = body
+        self.replaced = replaced
+        self._entries: dict[Stage[Any, Any], Entry[Any, Any]] = {} if continued is None else dict(continued._entries)
+        self.response_id = ""
 
     @property
     def size(self) -> int:
-        return self.items_size + self.result_size
+        return self.body.size + sum([entry.size for entry in self._entries.values()])
 
-
-class ChatMemory:
-    """Called by any thread. The lock protects all fields; entries and their results never change."""
-
-    def __init__(self, max_bytes: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """By default as large as the machine allows."""
-        if max_bytes is None:
-            max_bytes = min(max(_machine_bytes() // _SHARE_OF_MACHINE, _LEAST_BYTES), _MOST_BYTES)
-        self._max_bytes = max_bytes
-        self._clock = clock
-        self._lock = threading.Lock()
-        # When each was last used; the least recent first.
-        self._entries: dict[Entry[Any, Any], float] = {}
-        # The same entries, for lookups.
-        self._by_stage: dict[Stage[Any, Any], dict[Entry[Any, Any], None]] = {}
-        self._size = 0
-
-    @property
-    def max_entry_bytes(self) -> int:
-        return self._max_bytes // _LARGEST_SHARE
+    def entry(self, stage: Stage[Item, Result]) -> Entry[Item, Result] | None:
+        return self._entries.get(stage)
 
     def look_up(
         self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object = None
     ) -> "Lookup[Item, Result]":
-        """The longest known beginning of a list; `conditions` are everything else that the result depends on."""
-        if not MIN_ITEMS <= len(items) <= MAX_ITEMS:
-            return _NO_LOOKUP
-        best: Entry[Item, Result] | None = None
-        for entry in self.entries(stage):
-            is_longer = best is None or len(entry.items) > len(best.items)
-            if is_longer and begins_with(items, entry.items) and entry.conditions == conditions:
-                best = entry
-        if best is None:
+        """The known beginning of a list; `conditions` are everything else that the result depends on."""
+        known = self._entries.get(stage)
+        if known is None or not known.begins(items) or known.conditions != conditions:
             return Lookup(self, stage, items, conditions)
-        return Lookup(self, stage, items, conditions, best, len(best.items), best.result)
+        return Lookup(self, stage, items, conditions, len(known.items), known.result, known.size)
 
-    def find_alike(
-        self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object
-    ) -> "tuple[Entry[Item, Result] | None, int]":
-        """The entry whose items begin like a list for longest, and how many are the same; it may end otherwise."""
-        best, most = None, 0
-        for entry in self.entries(stage):
-            pairs = enumerate(map(operator.is_, entry.items, items))
-            common = next((at for at, is_same in pairs if not is_same), min(len(entry.items), len(items)))
-            if common > most and entry.conditions == conditions:
-                best, most = entry, common
-        return best, most
+    def store(self, stage: Stage[Item, Result], entry: Entry[Item, Result]) -> None:
+        if self is not NO_CHAT:
+            self._entries[stage] = entry
 
-    def entries(self, stage: Stage[Item, Result]) -> list[Entry[Item, Result]]:
-        with self._lock:
-            return list(self._by_stage.get(stage, ()))
+    def name(self, response_id: str) -> None:
+        """The next request may name this stored response in place of its history."""
+        if self is not NO_CHAT:
+            self.response_id = response_id
 
-    def put(self, entry: Entry[Any, Any], replaced: Collection[Entry[Any, Any]] = ()) -> None:
-        """Add an entry in place of those that it continues; not if it is too large or has no room beside busy ones."""
-        if entry.size > self.max_entry_bytes:
-            return
-        now = self._clock()
-        with self._lock:
-            # Another thread may have removed one already.
-            known = [old for old in replaced if old in self._entries]
-            for old in known:
-                self._remove(old)
-            while self._size + entry.size > self._max_bytes or len(self._entries) >= _MAX_ENTRIES:
-                oldest, used_at = next(iter(self._entries.items()))
-                if not known and now - used_at < _BUSY_SECONDS:
-                    return
-                self._remove(oldest)
-            self._entries[entry] = now
-            self._by_stage.setdefault(entry.stage, {})[entry] = None
-            self._size += entry.size
-
-    def _remove(self, entry: Entry[Any, Any]) -> None:
-        del self._entries[entry], self._by_stage[entry.stage][entry]
-        self._size -= entry.size
+    def keep(self) -> None:
+        """Remember the results of this request. Idempotent."""
+        if self is not NO_CHAT:
+            self._memory.put(self)
 
 
 # Not frozen: every request makes one per stage, and a frozen one costs five times as much.
 @dataclass(eq=False, slots=True)
 class Lookup(Generic[Item, Result]):
-    """A list of items and the entry for its longest known beginning. Used by one thread."""
+    """A list of items, how many of them are known, and the result for these; None if none are."""
 
-    memory: ChatMemory = field(repr=False)
-    stage: Stage[Item, Result]
-    items: Sequence[Item]
-    conditions: object
-    entry: Entry[Item, Result] | None = None
-    # How many items are known, and the result for these; None if none are.
+    _chat: Chat = field(repr=False)
+    _stage: Stage[Item, Result]
+    _items: Sequence[Item]
+    _conditions: object
     count: int = 0
     result: Result | None = None
+    # What the result holds besides its items.
+    size: int = 0
 
-    def store(self, result: Result, result_size: int = 0) -> None:
-        """Remember the result for all items; `result_size` is what `item_size` does not count."""
-        if self is _NO_LOOKUP:
+    def store(self, result: Result, size: int = 0) -> None:
+        """Remember the result for all items, which holds so many bytes besides these."""
+        self._chat.store(self._stage, Entry(tuple(self._items), self._conditions, result, size))
+
+
+class DecodedBody(NamedTuple):
+    """The JSON object of a request, which no caller changes, and the memory of its chat."""
+
+    value: dict[str, Any]
+    chat: Chat
+
+
+class ChatMemory:
+    """Called by any thread. The lock protects the fields."""
+
+    def __init__(
+        self,
+        max_bytes: int = _MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        min_body_bytes: int = _MIN_BODY_BYTES,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._min_body_bytes = min_body_bytes
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Each with its size and when it was last used; the least recent first.
+        self._chats: dict[Chat, tuple[int, float]] = {}
+
+    def decode(self, body: bytes) -> DecodedBody:
+        """A request body as a JSON object, or a BadRequest that names the error.
+
+        The bytes are compared with known bodies up to their last common message, which takes a hundredth of the time of
+        parsing; parsing continues there. Exact, because a JSON value depends on its own bytes and on nothing after
+        them: the result equals that of `decode_json_object`, which decodes unusual bodies and raises every error.
+        """
+        if len(body) < self._min_body_bytes:
+            return DecodedBody(decode_json_object(body), NO_CHAT)
+        known = self.chats()
+        commons = [chat.body.common(body) for chat in known]
+        best = max(range(len(known)), key=lambda at: commons[at].last.end, default=None)
+        common = _NO_BODY if best is None else commons[best]
+        if common is _NO_BODY and _COPIES_OF_BODY * len(body) > self._max_chat_bytes:
+            return DecodedBody(decode_json_object(body), NO_CHAT)
+        try:
+            parser = _Parser(body, common)
+            value = parser.parse()
+        except (ValueError, IndexError, RecursionError):
+            return DecodedBody(decode_json_object(body), NO_CHAT)
+        # The new chat contains these but, perhaps, for their last message, which Claude Code marks.
+        pairs = zip(known, commons, strict=True)
+        replaced = [chat for chat, part in pairs if len(part.messages) >= max(1, len(chat.body.messages) - 1)]
+        continued = known[best] if best is not None and common is not _NO_BODY else None
+        return DecodedBody(value, Chat(self, parser.body(), continued, replaced) if parser.has_messages else NO_CHAT)
+
+    def open_response(self, response_id: str) -> Chat:
+        """A chat whose request names the response that it continues, and sends none of its history."""
+        known = next((chat for chat in self.chats() if chat.response_id == response_id), None)
+        return Chat(self, _NO_BODY, known, () if known is None else (known,))
+
+    def chats(self) -> list[Chat]:
+        with self._lock:
+            return list(self._chats)
+
+    def put(self, chat: Chat) -> None:
+        """Add a chat in place of those that it continues; not if it is too large or has no room beside busy ones."""
+        size, now = chat.size, self._clock()
+        if size > self._max_chat_bytes:
             return
-        items_size = self.entry.items_size if self.entry is not None else _BYTES_PER_ENTRY
-        for item in self.items[self.count :]:
-            items_size += _BYTES_PER_ITEM + self.stage.item_size(item)
-            if items_size + result_size > self.memory.max_entry_bytes:
-                # Counting all of it would take as long as it is large.
-                return
-        entry = Entry(self.stage, tuple(self.items), self.conditions, result, items_size, result_size)
-        self.memory.put(entry, (self.entry,) if self.entry is not None else ())
+        with self._lock:
+            # Another thread may have removed one already.
+            known = [old for old in (chat, *chat.replaced) if self._chats.pop(old, None) is not None]
+            held = sum([each for each, _ in self._chats.values()])
+            while self._chats and (held + size > self._max_bytes or len(self._chats) >= _MAX_CHATS):
+                oldest, (oldest_size, used_at) = next(iter(self._chats.items()))
+                if not known and now - used_at < _BUSY_SECONDS:
+                    return
+                del self._chats[oldest]
+                held -= oldest_size
+            self._chats[chat] = size, now
+            # Else each chat would keep all those before it.
+            chat.replaced = ()
+
+    @property
+    def _max_chat_bytes(self) -> int:
+        return self._max_bytes // _LARGEST_SHARE
 
 
-def begins_with(items: Sequence[Item], known: Sequence[Item]) -> bool:
-    return len(known) <= len(items) and all(map(operator.is_, known, items))
+def json_size(value: Any) -> int:
+    """About how many bytes a JSON value takes in memory."""
+    size, left = 0, [value]
+    while left:
+        inner = left.pop()
+        size += size_of(inner)
+        if isinstance(inner, dict):
+            left += inner.keys()
+            left += inner.values()
+        elif isinstance(inner, list):
+            left += inner
+    return size
 
 
-def _machine_bytes() -> int:
-    """The memory of the machine, or of the container that this process is in; 0 if the system does not say."""
-    try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 0
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return total
-    return min(total, int(limit)) if limit.isdigit() else total
+# Bodies …
 
 
-# For callers without a chat: tests, and requests that are made once.
-NO_MEMORY = ChatMemory(0)
-# For all lists that are too short or too long to be remembered.
-_NO_LOOKUP: Lookup[Any, Any] = Lookup(NO_MEMORY, Stage("none", lambda item: 0), (), None)
+class _Message(NamedTuple):
+    """A message and all before it in the body: where they end, how many JSON values they contain, their memory."""
+
+    end: int
+    value: Any
+    values: int
+    size: int
+
+
+_NO_MESSAGE = _Message(0, None, 0, 0)
+
+
+class _Tail(NamedTuple):
+    """A body from the bracket that ends its messages: bytes, the fields in it, and how many JSON values it contains.
+
+    It is the tools of many clients, and the same in most requests of a chat.
+    """
+
+    raw: bytes
+    fields: Mapping[str, Any]
+    values: int
+
+
+_NO_TAIL = _Tail(b"", {}, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A body up to its last message: the fields before the messages, the name of their list, and the messages.
+
+    Invariant: `pieces`, joined, are the bytes up to the end of the last message, so the first one contains the fields
+    before the list. Each has at least twice the length of the next: comparing a few long pieces takes a third of the
+    time of comparing every message, which the CPU has to fetch from all over its memory. The tail is what followed when
+    it was read.
+    """
+
+    fields: Mapping[str, Any]
+    name: str
+    messages: tuple[_Message, ...]
+    pieces: tuple[bytes, ...]
+    tail: _Tail = _NO_TAIL
+
+    @property
+    def last(self) -> _Message:
+        return self.messages[-1] if self.messages else _NO_MESSAGE
+
+    @property
+    def size(self) -> int:
+        others = json_size(self.fields) + json_size(self.tail.fields) + len(self.tail.raw)
+        return self.last.end + self.last.size + _BYTES_PER_MESSAGE * len(self.messages) + others
+
+    def common(self, body: bytes) -> "_Body":
+        """The part that this body begins with."""
+        at = 0
+        for count, piece in enumerate(self.pieces):
+            if not body.startswith(piece, at):
+                return self._cut(body, count, at)
+            at += len(piece)
+        return self
+
+    def _cut(self, body: bytes, count: int, start: int) -> "_Body":
+        """The part up to the first message that differs, which is in the piece after `count` equal ones."""
+        different = self.pieces[count]
+        kept = [message for message in self.messages if message.end <= start] if count else []
+        end = start
+        for message in self.messages[len(kept) :]:
+            if not body.startswith(different[end - start : message.end - start], end):
+                break
+            kept.append(message)
+            end = message.end
+        pieces = (*self.pieces[:count], different[: end - start])
+        return _Body(self.fields, self.name, tuple(kept), pieces, self.tail) if kept else _NO_BODY
+
+
+_NO_BODY = _Body({}, "", (), ())
+# For requests without a chat: short ones, huge ones, and those that are made once.
+NO_CHAT = Chat(ChatMemory(0), _NO_BODY)
+
+
+class _Parser:
+    """Parses a body after its known part. Raises ValueError, IndexError or RecursionError for an unusual one.
+
+    `_text` is the body after the known part, `_at` the position behind the last token that was read.
+    """
+
+    def __init__(self, body: bytes, known: _Body) -> None:
+        self._body = body
+        self._pieces = known.pieces
+        self._tail = known.tail
+        self._has_known_tail = bool(known.tail.raw) and body.endswith(known.tail.raw)
+        # A known tail is cut off behind its bracket.
+        rest = body[known.last.end : len(body) - len(known.tail.raw) + 1 if self._has_known_tail else len(body)]
+        tail_values = known.tail.values if self._has_known_tail else 0
+        left = MAX_JSON_VALUES - known.last.values - tail_values
+        if len(rest) > left and count_value_starts(rest) > left:
+            # Some of these characters may be inside strings: decode_json_object counts exactly.
+            raise ValueError
+        self._text = rest.decode()
+        self._at = 0
+        self._fields = known.fields
+        self._name = known.name
+        self._messages = list(known.messages)
+        self._is_known = bool(known.messages)
+        # Where the list of messages ended.
+        self._tail_at = 0
+
+    @property
+    def has_messages(self) -> bool:
+        return bool(self._messages)
+
+    def parse(self) -> dict[str, Any]:
+        value: dict[str, Any] = dict(self._fields)
+        # The new values, as deep as they are in the body.
+        new: dict[str, Any] = {}
+        if self._is_known:
+            value[self._name], new[self._name] = self._list()
+        elif self._expect("{"):
+            self._member(value, new)
+        if self._has_known_tail:
+            value |= self._tail.fields
+        else:
+            while self._expect(",}") == ",":
+                self._member(value, new)
+            raw = self._text[self._tail_at :].encode()
+            fields = {name: value[name] for name in value if name not in self._fields and name != self._name}
+            self._tail = _Tail(raw, fields, count_value_starts(raw))
+        if self._skip_blanks() != len(self._text):
+            raise ValueError
+        check_depth(new)
+        return value
+
+    def body(self) -> _Body:
+        """The body that was parsed, for the next one."""
+        pieces = [*self._pieces, self._body[sum(map(len, self._pieces)) : self._messages[-1].end]]
+        while len(pieces) > 1 and len(pieces[-2]) < 2 * len(pieces[-1]):
+            pieces[-2:] = [b"".join(pieces[-2:])]
+        return _Body(self._fields, self._name, tuple(self._messages), tuple(pieces), self._tail)
+
+    def _member(self, value: dict[str, Any], new: dict[str, Any]) -> None:
+        name, self._at = scan(self._text, self._skip_blanks())
+        self._expect(":")
+        if not isinstance(name, str) or name in value:
+            # The last of two fields with one name counts, and the known part would have the first.
+            raise ValueError
+        if name in _LISTS and not self._name and self._text[self._skip_blanks()] == "[":
+            self._fields, self._name = dict(value), name
+            value[name], new[name] = self._list()
+        else:
+            value[name], self._at = scan(self._text, self._skip_blanks())
+            new[name] = value[name]
+
+    def _list(self) -> tuple[list[Any], list[Any]]:
+        """All messages, and the new ones among them."""
+        new: list[Any] = []
+        # The first message begins with the body, any other where the one before it ended.
+        begin = self._at if self._is_known else 0
+        while self._expect(",]" if self._messages else "[") != "]":
+            value, end = scan(self._text, self._skip_blanks())
+            raw = self._text[begin:end].encode()
+            last = self._messages[-1] if self._messages else _NO_MESSAGE
+            counts = (last.values + count_value_starts(raw), last.size + json_size(value))
+            self._messages.append(_Message(last.end + len(raw), value, *counts))
+            if len(self._messages) > _MAX_MESSAGES:
+                raise ValueError
+            new.append(value)
+            begin = self._at = end
+        self._tail_at = self._at - 1
+        return [message.value for message in self._messages], new
+
+    def _expect(self, expected: str) -> str:
+        """Read the next character that is no blank; ValueError if it is none of these."""
+        character = self._text[self._skip_blanks()]
+        if character not in expected:
+            raise ValueError
+        self._at += 1
+        return character
+
+    def _skip_blanks(self) -> int:
+        blanks = _WHITE_SPACE(self._text, self._at)
+        assert blanks is not None
+        self._at = blanks.end()
+        return self._at

@@ -65,7 +65,7 @@ ROOT_FILES = {
     "redaction": "json_codec",
     "json_codec": "errors",
     "compression": "",
-    "chat_memory": "",
+    "chat_memory": "conversation json_codec",
     "conversation": "http1",
 }
 # Folders and files that do no I/O, keep no clock and start no thread.

@@ -7,7 +7,7 @@
 
 A new API is a Writer in `protocols`, a GenerationEndpoint in `endpoints` and a line in `routes._TABLE`. If its errors
 have another shape, change `App._refuse` in `routes`; if its key has another header, `access._credential` and
-`clients.key_setting`; if its list of messages has another name, `incremental_json._LISTS`.
+`clients.key_setting`; if its list of messages has another name, `chat_memory._LISTS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.access import Caller
-from deepseek_cursor_proxy.api import incremental_json, passthrough
+from deepseek_cursor_proxy.api import passthrough
 from deepseek_cursor_proxy.api.clients import client_name, is_subagent
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
@@ -102,7 +102,8 @@ class GenerationEndpoint(Endpoint):
         caller = self._services.access.admit(request)
         context = self.context(caller, request.peer)
         raw = yield from request.read_body()
-        body = incremental_json.decode(raw, self._services.memory)
+        body, memory = self._services.memory.decode(raw)
+        context = context._replace(memory=memory)
         if model is not None:
             body = {**body, "model": model}
         self._report.add_body(body, len(raw))

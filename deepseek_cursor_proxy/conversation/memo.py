@@ -12,13 +12,11 @@ from typing import Any, Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-_BYTES_PER_JSON_MESSAGE = 800
 # In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
 # Later versions encode what is shared, too. It takes a fifth of the time of JSON: 0.1 ms for 40 tools of 1 kB.
 _MARSHAL_VERSION = 2
 # A value takes some five times its bytes in memory. A generation has room for sixteen agents with 40 tools each.
 _MOST_BYTES_MARSHALED = 12 * 1024 * 1024
-_HUGE = 4 * 1024 * 1024
 
 
 def guess_size(value: object) -> int:
@@ -28,23 +26,6 @@ def guess_size(value: object) -> int:
 
 # PyPy has sys.getsizeof(), which always raises there.
 size_of: Callable[[object], int] = guess_size if sys.implementation.name == "pypy" else sys.getsizeof
-
-
-def json_size(value: Any) -> int:
-    """About how many bytes the JSON value of a message and the Message for it take; sys.maxsize for a huge one."""
-    size, left = _BYTES_PER_JSON_MESSAGE, [value]
-    while left:
-        inner = left.pop()
-        size += size_of(inner)
-        if size > _HUGE:
-            # Too large for any memory; counting all of it would take too long.
-            return sys.maxsize
-        if isinstance(inner, dict):
-            left += inner.keys()
-            left += inner.values()
-        elif isinstance(inner, list):
-            left += inner
-    return size
 
 
 class Memo(Generic[Key, Value]):

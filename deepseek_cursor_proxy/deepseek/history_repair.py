@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.rules import FILLER
@@ -36,10 +36,10 @@ class RepairedHistory(NamedTuple):
 
 
 # For histories without anything to repair.
-_IN_ORDER: Stage[Message, None] = Stage("repair", lambda message: 0)
+_IN_ORDER: Stage[Message, None] = Stage("repair")
 
 
-def repair(messages: Sequence[Message], memory: ChatMemory = NO_MEMORY) -> RepairedHistory:
+def repair(messages: Sequence[Message], memory: Chat = NO_CHAT) -> RepairedHistory:
     """The same history with every call answered right after it."""
     lookup = memory.look_up(_IN_ORDER, messages)
     if messages and _is_in_order(messages[lookup.count :]):

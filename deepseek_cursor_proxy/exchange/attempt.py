@@ -62,7 +62,7 @@ class AttemptContext:
         self.services = services
         self.report = context.report
         self.upstream_api = generation.upstream_api
-        find, memory = services.reasoning_store.finder(context.namespace), services.memory
+        find, memory = services.reasoning_store.finder(context.namespace), context.memory
         # The client's request, with what is stored for its turns.
         self.found = found = find_turns(context.namespace, generation.request, find, memory)
         self.tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
@@ -156,7 +156,7 @@ class Attempt:
         """Bring the request into the form of the upstream's API, and its tools in order."""
         self._restored = prepared = restored
         shared, services = self._shared, self._shared.services
-        namespace, memory = shared.context.namespace, services.memory
+        namespace, memory = shared.context.namespace, shared.context.memory
         find = services.reasoning_store.finder(namespace)
         if self.api.host.form is ReasoningForm.DETAILS:
             prepared = add_details(prepared, namespace, find, memory)
@@ -195,13 +195,16 @@ class Attempt:
 
         With the response cache there may be an answer already.
         """
-        shared, services = self._shared, self._shared.services
+        shared, services, memory = self._shared, self._shared.services, self._shared.context.memory
         if self.prepared is None:
             # A host that does not insist on reasoning gets the history as it is.
             strategy = services.config.missing_reasoning_strategy if self.api.host.requires_reasoning else "placeholder"
-            self._prepare(prepare(self.request, shared.found.history, shared.found.stored, strategy, services.memory))
+            self._prepare(
+                prepare(self.request, shared.found.history, shared.found.stored, strategy, shared.context.memory)
+            )
         assert self.prepared is not None
-        body = self.api.encode(self.prepared.request, services.memory)
+        body = self.api.encode(self.prepared.request, memory)
+        memory.keep()
         is_beta = rules.needs_beta(self.request)
         destination = self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
         if shared.cache is not None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT as CLIENT_CHAT
@@ -168,6 +169,8 @@ class CallContext(NamedTuple):
     reads_written_calls: bool = False
     # The caller's table [keys.NAME], if it has one.
     named: "NamedKey | None" = None
+    # What the last request of this chat left; saves time only.
+    memory: Chat = NO_CHAT
 
     def __repr__(self) -> str:
         """Without the key."""

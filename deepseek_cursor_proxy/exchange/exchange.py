@@ -346,7 +346,7 @@ class Exchange:
 
 def prepare_request(namespace: bytes, request: ChatRequest, services: Services) -> ChatRequest:
     """The request as it would be sent: its history restored and repaired, its tools in order."""
-    config, memory = services.config, services.memory
-    found = find_turns(namespace, request, services.reasoning_store.finder(namespace), memory)
-    prepared = prepare(found.request, found.history, found.stored, config.missing_reasoning_strategy, memory)
+    config = services.config
+    found = find_turns(namespace, request, services.reasoning_store.finder(namespace))
+    prepared = prepare(found.request, found.history, found.stored, config.missing_reasoning_strategy)
     return ChatTracker(found.request, found.history, services.chats, config.tool_order).order_tools(prepared).request

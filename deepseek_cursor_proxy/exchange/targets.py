@@ -262,7 +262,7 @@ def _find_candidates(
 
     request, upstreams = generation.request, services.upstreams
     upstreams.check(request.model, context.spend_refusal)
-    history = identify(context.namespace, request.messages, request.conversation, services.memory)
+    history = identify(context.namespace, request.messages, request.conversation, context.memory)
     digest = hashlib.sha256(history.conversation + request.model.encode("utf-8", "surrogatepass")).digest()
     reserved = context.slot.limit if context.slot is not None else None
     max_tokens = request.params.get("max_tokens")

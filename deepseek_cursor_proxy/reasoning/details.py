@@ -3,16 +3,16 @@
 The recorder stores the list under the text that it came with (see `identity.details_key`). No I/O.
 """
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.reasoning.identity import details_key
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
 
-_DETAILS: Stage[Message, tuple[Message, ...]] = Stage("details", lambda message: 2 * message.byte_size)
+_DETAILS: Stage[Message, tuple[Message, ...]] = Stage("details")
 
 
 def add_details(
-    prepared: PreparedRequest, namespace: bytes, find: FindTexts, memory: ChatMemory = NO_MEMORY
+    prepared: PreparedRequest, namespace: bytes, find: FindTexts, memory: Chat = NO_CHAT
 ) -> PreparedRequest:
     """The request with the list of details beside each reasoning that came with one."""
     lookup = memory.look_up(_DETAILS, prepared.request.messages, namespace)
@@ -23,5 +23,5 @@ def add_details(
     pairs = zip(new, keys, strict=True)
     added = [message._replace(details=stored[key][-1]) if key in stored else message for message, key in pairs]
     messages = (*(lookup.result or ()), *added)
-    lookup.store(messages)
+    lookup.store(messages, lookup.size + sum([len(message.details or "") for message in added]))
     return prepared._replace(request=prepared.request._replace(messages=messages))

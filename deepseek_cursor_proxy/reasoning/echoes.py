@@ -13,7 +13,7 @@ Rule: the client itself sends every word of the reasoning, so no text of another
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.identity import TurnKeys, identify
@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.reasoning.restore import FindTexts, FoundTurns, look_
 
 # By index in the client's history: the message without its echo; None if it was nothing but the echo.
 _Edits = Mapping[int, Message | None]
-_ECHOES: Stage[Message, _Edits] = Stage("echoes", lambda message: 0)
+_ECHOES: Stage[Message, _Edits] = Stage("echoes")
 _BYTES_PER_EDIT = 300
 
 _NOTICE_WORDS = remove_spaces(thinking_blocks.NOTICE)
@@ -43,7 +43,7 @@ def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
     return tuple([keys.words_key(words, lead) for lead in leads])
 
 
-def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
+def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: Chat = NO_CHAT) -> FoundTurns:
     """Identify the turns of a request and look them up.
 
     Only turns that no other key proves are examined, so a chat without echoes needs no further query.

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -204,7 +204,7 @@ class History(NamedTuple):
         return keys
 
 
-_IDENTIFY: Stage[Message, History] = Stage("identify", lambda message: _BYTES_PER_MESSAGE + message.byte_size)
+_IDENTIFY: Stage[Message, History] = Stage("identify")
 
 
 @functools.lru_cache(64)
@@ -219,7 +219,7 @@ def details_key(namespace: bytes, reasoning: str) -> bytes:
 
 
 def identify(
-    namespace: bytes, messages: Sequence[Message], conversation: str | None = None, memory: ChatMemory = NO_MEMORY
+    namespace: bytes, messages: Sequence[Message], conversation: str | None = None, memory: Chat = NO_CHAT
 ) -> History:
     """Compute the keys of a history, in one pass over the messages after those of a known one.
 
@@ -244,7 +244,7 @@ def identify(
             unnamed.add(message, own)
     chat = _chat_digest(namespace, conversation, b"" if conversation else chains.opening)
     history = History(tuple(keys), tuple(outlines), tuple(blocks), chat, chains, tuple(sent_keys), unnamed)
-    lookup.store(history)
+    lookup.store(history, _BYTES_PER_MESSAGE * len(messages))
     return history
 
 

@@ -20,7 +20,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Lookup, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Lookup, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
@@ -206,7 +206,7 @@ class FoundTurns(NamedTuple):
     doubtful: Sequence[int] = ()
 
 
-def look_up(request: ChatRequest, history: History, find: FindTexts, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
+def look_up(request: ChatRequest, history: History, find: FindTexts, memory: Chat = NO_CHAT) -> FoundTurns:
     """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs."""
     turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
     if not turns:
@@ -273,7 +273,7 @@ def _partial_keys(keys: TurnKeys, blocks: Sequence[Block], stored: StoredTexts) 
 
 
 def prepare(
-    request: ChatRequest, history: History, stored: StoredTexts, strategy: str, memory: ChatMemory = NO_MEMORY
+    request: ChatRequest, history: History, stored: StoredTexts, strategy: str, memory: Chat = NO_CHAT
 ) -> PreparedRequest:
     """The request to send, by the strategy for reasoning that is missing where DeepSeek insists on it."""
     restoration = restore(request, history, stored, memory)
@@ -370,17 +370,15 @@ _NOTHING_RESTORED = _RestoredTurns()
 
 
 # The same TurnKeys object always means the same turn after the same history.
-_RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore", lambda keys: 0)
+_RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore")
 
 
-def _look_up_restored(
-    request: ChatRequest, history: History, memory: ChatMemory
-) -> Lookup[TurnKeys | None, _RestoredTurns]:
+def _look_up_restored(request: ChatRequest, history: History, memory: Chat) -> Lookup[TurnKeys | None, _RestoredTurns]:
     # All but the messages that decides how much their reasoning is needed.
     return memory.look_up(_RESTORE, history.keys, (request.thinking, bool(request.tools or request.server_tools)))
 
 
-def restore(request: ChatRequest, history: History, stored: StoredTexts, memory: ChatMemory = NO_MEMORY) -> Restoration:
+def restore(request: ChatRequest, history: History, stored: StoredTexts, memory: Chat = NO_CHAT) -> Restoration:
     """Restore the reasoning of every assistant that has a source, and strip our display from its text."""
     messages = list(request.messages)
     if not any(history.keys):

@@ -18,15 +18,14 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import MAX_ITEMS, MIN_ITEMS, NO_MEMORY, ChatMemory, Entry, Stage, begins_with
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Entry, Stage, json_size
 from deepseek_cursor_proxy.compression import compress
-from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.json_codec import encode_json
 
 _VERSION = "dcp1."
 _SEAL_BYTES = 16
-_UNSEAL: Stage[Any, list[Any]] = Stage("unseal", json_size)
+_UNSEAL: Stage[Any, list[Any]] = Stage("unseal")
 
 
 class Sealer:
@@ -110,22 +109,23 @@ class Opener:
 
 
 def unseal_each(
-    values: Sequence[Any], unseal: Callable[[Any], Any], opener: Opener, memory: ChatMemory = NO_MEMORY
+    values: Sequence[Any], unseal: Callable[[Any], Any], opener: Opener, memory: Chat = NO_CHAT
 ) -> list[Any]:
     """Each of the JSON values after `unseal`, which uses the opener and returns a value without a seal as it is.
 
     The last value of a request may come back in other bytes and mean the same, as Claude Code moves its marks. If it is
     unsealed to the same JSON, it is the same object as before: the stages that follow know the chat by its objects.
     """
-    known, count = memory.find_alike(_UNSEAL, values, opener.owner)
-    former, size = (known.result, known.size) if known is not None else ([], 0)
+    known = memory.entry(_UNSEAL)
+    former: list[Any] = []
+    count = size = 0
+    if known is not None and known.conditions == opener.owner:
+        former, count, size = known.result, known.count_same(values), known.size
     result = former[:count]
     for at, value in enumerate(values[count:], count):
         unsealed = unseal(value)
-        size += json_size(value) + (json_size(unsealed) if unsealed is not value else 0)
+        size += json_size(unsealed)
         is_former = at < len(former) and encode_json(former[at]) == encode_json(unsealed)
         result.append(former[at] if is_former else unsealed)
-    if MIN_ITEMS <= len(values) <= MAX_ITEMS:
-        replaced = (known,) if known is not None and begins_with(result, former) else ()
-        memory.put(Entry(_UNSEAL, tuple(values), opener.owner, result, size), replaced)
+    memory.store(_UNSEAL, Entry(tuple(values), opener.owner, result, size))
     return result.copy()

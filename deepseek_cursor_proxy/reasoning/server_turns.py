@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message, is_blank, pack_items
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
 from deepseek_cursor_proxy.reasoning.identity import TurnKeys, digest, is_unique_id, text_bytes
@@ -27,12 +27,10 @@ def record_keys(namespace: bytes, turn: Message, keys: TurnKeys) -> tuple[bytes,
     return _exact_key(keys), *(_key(namespace, words) for words in _words(turn))
 
 
-_COMPLETE: Stage[Message, tuple[Message, ...]] = Stage("items", lambda message: 2 * message.byte_size)
+_COMPLETE: Stage[Message, tuple[Message, ...]] = Stage("items")
 
 
-def complete(
-    prepared: PreparedRequest, namespace: bytes, find: FindTexts, memory: ChatMemory = NO_MEMORY
-) -> PreparedRequest:
+def complete(prepared: PreparedRequest, namespace: bytes, find: FindTexts, memory: Chat = NO_CHAT) -> PreparedRequest:
     """The request with the items of every turn as DeepSeek sent them, where the store has these."""
     messages = prepared.request.messages
     if not any(message.server_items is not None for message in messages):
@@ -51,7 +49,8 @@ def complete(
     # A turn is looked up by its words only if no other key finds it: many turns may have the same words.
     by_words = {at: _key(namespace, words[0]) for at in missing if (words := _words(messages[at]))}
     _complete_each(completed, by_words, find)
-    lookup.store(tuple(completed))
+    new_items = sum([len(completed[at].server_items or "") for at in new])
+    lookup.store(tuple(completed), lookup.size + new_items)
     return prepared._replace(request=prepared.request._replace(messages=tuple(completed)))
 
 

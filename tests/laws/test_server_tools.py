@@ -5,7 +5,7 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
+from deepseek_cursor_proxy.chat_memory import Chat
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning.chats import tracker
+from tests.support.histories import new_chat
 from tests.support.width import width
 
 APIS = {server_tools.CHAT: CHAT, server_tools.RESPONSES: RESPONSES, server_tools.MESSAGES: MESSAGES}
@@ -65,7 +66,7 @@ _HISTORY = [{"role": "user", "content": f"question {number}"} for number in rang
 class TestMixes(unittest.TestCase):
     def test_every_tool_is_sent_once_and_in_one_order(self) -> None:
         for api, upstream_api in APIS.items():
-            memory = ChatMemory()
+            memory = new_chat()
             for seed in range(width(60, 600)):
                 with self.subTest(api, seed=seed):
                     rng = random.Random(f"{api} {seed}")
@@ -77,7 +78,7 @@ class TestMixes(unittest.TestCase):
                     rng.shuffle(again)
                     self.assertEqual(request, read(again, api))
 
-    def check_body(self, request: ChatRequest, api: UpstreamApi, memory: ChatMemory) -> dict[str, Any]:
+    def check_body(self, request: ChatRequest, api: UpstreamApi, memory: Chat) -> dict[str, Any]:
         encoded = api.encode(request, memory)
         self.assertEqual(encoded, api.encode(request, memory))
         self.assertEqual(encode_json(api.payload(request)), encoded)
@@ -121,7 +122,7 @@ class TestMixes(unittest.TestCase):
         }
         for api, upstream_api in APIS.items():
             with self.subTest(api):
-                memory = ChatMemory()
+                memory = new_chat()
                 request = read([{"type": SERVER_KINDS[api][0]}], api)
                 turn = Message("assistant", "Found.", "I look.", server_items=pack_items(api, items[api]))
                 request = request._replace(messages=(*request.messages, turn, request.messages[0]))

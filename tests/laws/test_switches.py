@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.exchange import services
 from tests.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
@@ -164,7 +164,7 @@ class TestSwitches(SocketTestCase):
         for seed, name in itertools.product(range(width(1, 20)), HEADERS):
             with self.subTest(seed=seed, client=name):
                 with_memory = self._check_chat(random.Random(seed), Agent(name, prompt_names_model=False))
-                with mock.patch.object(services, "ChatMemory", return_value=NO_MEMORY):
+                with mock.patch.object(services, "ChatMemory", return_value=ChatMemory(0)):
                     without = self._check_chat(random.Random(seed), Agent(name, prompt_names_model=False))
                 self.assertEqual(without, with_memory)
 

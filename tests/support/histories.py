@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import Chat, ChatMemory
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
@@ -28,3 +29,8 @@ def assistant(text: str = "", *calls: tuple[str, str, str], reasoning: str | Non
 
 def result(call_id: str, text: str = "ok") -> Message:
     return Message("tool", text, tool_call_id=call_id)
+
+
+def new_chat() -> Chat:
+    """A memory for one chat whose requests are not made of bodies."""
+    return ChatMemory().open_response("")

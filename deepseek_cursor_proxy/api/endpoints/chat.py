@@ -22,7 +22,7 @@ class ChatEndpoint(GenerationEndpoint):
         return self.serve(request, _API, self._create, unquote(deployment) if deployment else None)
 
     def _create(self, request: ClientRequest) -> Steps[HttpReply]:
-        chat = parse(request.body, self._services.config, self._services.memory)
+        chat = parse(request.body, self._services.config, request.context.memory)
         exchange = yield from self.open(request, GenerationRequest(chat, request.body, request.body_bytes))
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
         config = self._services.config

@@ -36,7 +36,7 @@ class MessagesEndpoint(GenerationEndpoint):
 
     def _create(self, request: ClientRequest) -> Steps[HttpReply]:
         sealer = self._sealer(request)
-        message = parse(request.body, self._services.config, sealer, self._services.memory)
+        message = parse(request.body, self._services.config, sealer, request.context.memory)
         chat = message.request
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
         # Its own Messages API serves the tools that it runs there, and histories with their items.
@@ -57,7 +57,7 @@ class MessagesEndpoint(GenerationEndpoint):
 
     def _count_tokens(self, request: ClientRequest) -> HttpReply:
         services = self._services
-        message = parse(request.body, services.config, self._sealer(request), services.memory, needs_limit=False)
+        message = parse(request.body, services.config, self._sealer(request), request.context.memory, needs_limit=False)
         return HttpReply.json({"input_tokens": services.counter.count(message.request)})
 
     def _sealer(self, request: ClientRequest) -> Sealer:

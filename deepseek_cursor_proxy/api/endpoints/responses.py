@@ -87,7 +87,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         if options.background:
             return self._create_in_background(plan)
         try:
-            exchange = yield from self.open(request, plan.generation)
+            exchange = yield from self.open(plan.request, plan.generation)
         except UpstreamRefused as refusal:
             if options.stream and error_code(refusal) == OVERFLOW:
                 # A stream that only fails: Codex reads this code in an event alone, and reports a 400 as a bug.
@@ -106,7 +106,7 @@ class ResponsesEndpoint(GenerationEndpoint):
 
     def _compact(self, request: ClientRequest) -> Steps[HttpReply]:
         plan = self._plan(request, envelope.compact_request(request.body))
-        exchange = yield from self.open(request, plan.generation)
+        exchange = yield from self.open(plan.request, plan.generation)
         writer = PlainCompactionWriter(self._writer(plan), complete_items(plan.input, plan.frame.id_suffix))
         return (yield from self.reply(exchange, plan.generation.request, writer))
 
@@ -114,6 +114,10 @@ class ResponsesEndpoint(GenerationEndpoint):
         config, namespace = self._services.config, request.context.namespace
         options = envelope.parse_options(body)
         id_suffix = secrets.token_hex(16)
+        memory = request.context.memory
+        if options.previous is not None:
+            memory = self._services.memory.open_response(options.previous)
+            request = request._replace(context=request.context._replace(memory=memory))
         source = ResponseInput(self._services.responses, namespace, config.max_request_body_bytes)
         inherited = source.inherited_items(options)
         own = source.own_items(options, inherited)
@@ -121,15 +125,15 @@ class ResponsesEndpoint(GenerationEndpoint):
             # Completed now as they are stored, so that the next response inherits equal items.
             own = complete_items(own, id_suffix, len(inherited))
         sealer = Sealer(self._services.secret.read(), namespace)
-        items = envelope.unseal(
-            [*inherited, *own], Opener(sealer, config.max_request_body_bytes), self._services.memory
-        )
+        items = envelope.unseal([*inherited, *own], Opener(sealer, config.max_request_body_bytes), memory)
         chat_body = envelope.summary_request if options.compacts else envelope.chat_body
-        chat = parse(chat_body(body, items), config, self._services.memory, server_tools.RESPONSES)
+        chat = parse(chat_body(body, items), config, memory, server_tools.RESPONSES)
         if options.background:
             # Streamed, so that its events can be followed while it runs; never answered by the response cache.
             chat = chat._replace(stream=True, cache=False)
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
+        if options.store:
+            memory.name(frame.response_id)
         is_native = server_tools.has_any(chat)
         generation = GenerationRequest(chat, body, request.body_bytes, RESPONSES if is_native else CHAT)
         return ResponsePlan(request, frame, (*inherited, *own), generation)

@@ -91,7 +91,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def _render(self, request: ClientRequest) -> HttpReply:
         services = self._services
-        chat = parse(request.body, services.config, services.memory)
+        chat = parse(request.body, services.config, request.context.memory)
         prepared = prepare_request(request.context.namespace, chat, services)
         messages = [message_json(message) for message in prepared.messages]
         return HttpReply.json(prompt_json(messages, list(prepared.tools), services.counter.load_tokenizer()))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
+from deepseek_cursor_proxy.chat_memory import Chat
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, StreamReader, ThinkSplitter
@@ -25,7 +25,7 @@ class UpstreamApi(NamedTuple):
     # Appended to the configured base URL.
     path: str
     payload: Callable[[ChatRequest], dict[str, Any]]
-    encode: Callable[[ChatRequest, ChatMemory], bytes]
+    encode: Callable[[ChatRequest, Chat], bytes]
     read_answer: Callable[[Mapping[str, Any]], list[Delta]]
     open_reader: Callable[[], EventReader]
     host: Host = DEEPSEEK

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ForeignReasoning, Message, Parts
 from deepseek_cursor_proxy.conversation.memo import Memo, value_key
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
@@ -27,7 +27,7 @@ _MAX_INDEX = 128
 # Lists of 40 tools of 1 kB: thirty in each generation of the memo.
 MAX_BYTES_OF_TOOLS = 8 * 1024 * 1024
 
-_ENCODE: Stage[Message, list[bytes]] = Stage("encode", lambda message: message.byte_size)
+_ENCODE: Stage[Message, list[bytes]] = Stage("encode")
 ToolsKey = tuple[bytes, ...]
 _tools: Memo[ToolsKey, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: sum(map(len, key)) + len(text))
 
@@ -42,11 +42,10 @@ def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
     return body
 
 
-def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DEEPSEEK) -> bytes:
+def encode(request: ChatRequest, memory: Chat = NO_CHAT, host: Host = DEEPSEEK) -> bytes:
     """The JSON of the payload. Messages that the chat memory knows, and known lists of tools, are not encoded again."""
     has_tools = bool(request.tools or request.server_tools)
-    is_short = len(request.messages) < MIN_ITEMS and not has_tools
-    if is_short or adds_messages(request):
+    if (memory is NO_CHAT and not has_tools) or adds_messages(request):
         return encode_json(payload(request, host))
     # The first match is the placeholder: only strings precede it, and JSON escapes quotes
     # inside strings.
@@ -75,16 +74,15 @@ def encode(request: ChatRequest, memory: ChatMemory = NO_MEMORY, host: Host = DE
 def encode_each(
     stage: Stage[Message, list[bytes]],
     request: ChatRequest,
-    memory: ChatMemory,
+    memory: Chat,
     conditions: tuple[Any, ...],
     encode_one: Callable[[Message], bytes],
 ) -> list[bytes]:
     """The JSON of each message; those that the chat memory knows under the same conditions are not encoded again."""
     lookup = memory.look_up(stage, request.messages, conditions)
     new = [encode_one(message) for message in request.messages[lookup.count :]]
-    size = (lookup.entry.result_size if lookup.entry is not None else 0) + sum(map(len, new))
     result = [*(lookup.result or ()), *new]
-    lookup.store(result, size)
+    lookup.store(result, lookup.size + sum(map(len, new)))
     return result.copy()
 
 

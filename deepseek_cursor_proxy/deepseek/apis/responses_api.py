@@ -13,7 +13,7 @@ when one begins, while it searches, and with the whole item. Sources of a text s
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import (
     CallPiece,
     ChatRequest,
@@ -49,7 +49,7 @@ _known_tools: Memo[chat_api.ToolsKey, list[dict[str, Any]]] = Memo(
 )
 
 
-_ENCODE: Stage[Message, list[bytes]] = Stage("encode items", lambda message: message.byte_size)
+_ENCODE: Stage[Message, list[bytes]] = Stage("encode items")
 
 
 def payload(request: ChatRequest) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "input_text", "text": part["text"] if part["type"] == "text" else placeholder(part)}
 
 
-def _encode(request: ChatRequest, memory: ChatMemory) -> bytes:
+def _encode(request: ChatRequest, memory: Chat) -> bytes:
     """The JSON of the payload; messages that the chat memory knows are not encoded again."""
-    if len(request.messages) < MIN_ITEMS or chat_api.adds_messages(request):
+    if memory is NO_CHAT or chat_api.adds_messages(request):
         return encode_json(payload(request))
 
     def encode_one(message: Message) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_resolver
@@ -62,7 +62,7 @@ class MessageRequest:
 
 
 def parse(
-    body: Json, config: ProxyConfig, sealer: Sealer, memory: ChatMemory = NO_MEMORY, *, needs_limit: bool = True
+    body: Json, config: ProxyConfig, sealer: Sealer, memory: Chat = NO_CHAT, *, needs_limit: bool = True
 ) -> MessageRequest:
     """The request of a body; BadRequest names the field that is wrong."""
     if body.get("thread") is not None:

@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Collection, Container, Mapping
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, join_pieces
 from deepseek_cursor_proxy.json_codec import is_json, json_text, object_in
@@ -34,28 +35,39 @@ def wrap_text(arguments: str) -> str:
     return json_text({FIELD: arguments})
 
 
-def wrap_custom_calls(message: Message, names: Container[str], known: Container[str] = ()) -> Message:
-    """A message with its custom calls wrapped; `names` are the custom tools of the request, `known` all its tools.
+class ToolNames(NamedTuple):
+    """The names of a request's tools, by which calls in its history are read."""
 
-    A custom tool may be gone from the request (Cursor's modes differ in their tools). Its calls are then recognized by
-    their arguments: text that cannot begin an object or, for a tool that is not known, anything that is no object.
-    Incomplete arguments of a known function stay.
-    """
-    for call in message.tool_calls:
-        # Nearly every call is one of a known function with an object: the fast path for all of a history.
-        if call.arguments[:1] != "{" or call.name in names or call.name not in known:
-            break
-    else:
-        return message
-    calls = []
-    for call in message.tool_calls:
-        text = call.arguments.strip()
-        is_free_text = bool(text) and text[0] != "{" and not is_json(text)
-        if call.name in names or is_free_text or (call.name not in known and not _is_object(call.arguments)):
-            call = call._replace(arguments=wrap_text(call.arguments))
-        calls.append(call)
-    # The same message if it is an equal one: a cache knows it by its identity.
-    return message if tuple(calls) == message.tool_calls else message._replace(tool_calls=tuple(calls))
+    custom: Container[str] = frozenset()
+    # All of them.
+    known: Container[str] = frozenset()
+    # The upstream names of tools inside namespaces, by namespace and name.
+    upstream: Mapping[tuple[str, str], str] = MappingProxyType({})
+
+    def wrap_custom_calls(self, message: Message) -> Message:
+        """A message with its custom calls wrapped.
+
+        A custom tool may be gone from the request (Cursor's modes differ in their tools). Its calls are then recognized
+        by their arguments: text that cannot begin an object or, for a tool that is not known, anything that is no
+        object. Incomplete arguments of a known function stay.
+        """
+        for call in message.tool_calls:
+            # Nearly every call is one of a known function with an object: the fast path for all of a history.
+            if call.arguments[:1] != "{" or call.name in self.custom or call.name not in self.known:
+                break
+        else:
+            return message
+        calls = []
+        for call in message.tool_calls:
+            text = call.arguments.strip()
+            is_custom = call.name in self.custom or (bool(text) and text[0] != "{" and not is_json(text))
+            if is_custom or (call.name not in self.known and not _is_object(call.arguments)):
+                call = call._replace(arguments=wrap_text(call.arguments))
+            calls.append(call)
+        return message._replace(tool_calls=tuple(calls))
+
+
+NO_TOOLS = ToolNames()
 
 
 def echoed_message(answer: Message, names: Collection[str], known: Container[str] = ()) -> Message:
@@ -66,7 +78,7 @@ def echoed_message(answer: Message, names: Collection[str], known: Container[str
             for call in answer.tool_calls
         ]
         answer = answer._replace(tool_calls=tuple(calls))
-    return wrap_custom_calls(answer, names, known)
+    return ToolNames(names, known).wrap_custom_calls(answer)
 
 
 class CustomCallUnwrapper:

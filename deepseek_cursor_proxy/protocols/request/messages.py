@@ -7,14 +7,13 @@ Text stays as it is: `reasoning.restore` takes our thinking blocks out of it.
 import copy
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import MIN_ITEMS, NO_MEMORY, ChatMemory, Stage, begins_with
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
-from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, MESSAGES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, json_text, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.request.content import has_server_blocks, read_blocks
-from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
+from deepseek_cursor_proxy.protocols.request.custom_tools import NO_TOOLS, ToolNames, wrap_text
 
 _ROLES = {"developer": "system", "function": "tool"}
 _KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -34,29 +33,29 @@ class _ParsedMessages(NamedTuple):
     reader: "MessageReader"
 
 
-_PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages", json_size)
+_PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages")
 
 
-def read(messages: list[Any], memory: ChatMemory = NO_MEMORY, server_api: str | None = None) -> ParsedHistory:
+def read(
+    messages: list[Any], memory: Chat = NO_CHAT, server_api: str | None = None, tools: ToolNames = NO_TOOLS
+) -> ParsedHistory:
     """The canonical messages; results of DeepSeek's own tools stay in the messages, in the form of `server_api`."""
-    lookup = memory.look_up(_PARSE, messages, server_api)
+    lookup = memory.look_up(_PARSE, messages, (server_api, tools))
     known = lookup.result
     history, reader = ([], MessageReader(server_api)) if known is None else ([*known.messages], known.reader.copy())
     for index, message in enumerate(messages[lookup.count :], lookup.count):
         plain = read_plain(message)
-        if plain is not None:
-            history.append(plain)
-        else:
-            history += reader.read(message, f"messages[{index}]")
+        for each in (plain,) if plain is not None else reader.read(message, f"messages[{index}]"):
+            history.append(tools.wrap_custom_calls(each) if each.tool_calls else each)
     parsed = ParsedHistory(tuple(history), tuple(reader.dropped))
     lookup.store(_ParsedMessages(parsed.messages, reader))
     return parsed
 
 
-def count_known(messages: list[Any], memory: ChatMemory) -> int:
+def count_known(messages: list[Any], memory: Chat) -> int:
     """How many messages at the beginning of a list were read before, so that each of them has a role."""
-    entries = memory.entries(_PARSE) if len(messages) >= MIN_ITEMS else ()
-    return max([len(entry.items) for entry in entries if begins_with(messages, entry.items)], default=0)
+    known = memory.entry(_PARSE)
+    return known.count_same(messages) if known is not None else 0
 
 
 def read_plain(message: Any) -> Message | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
 from deepseek_cursor_proxy.conversation.memo import Memo
@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.json_codec import Json, bad_field, optional, optional_name, optional_string
 from deepseek_cursor_proxy.protocols.request import content, responses_items, tools
 from deepseek_cursor_proxy.protocols.request import messages as chat_messages
-from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_custom_calls
+from deepseek_cursor_proxy.protocols.request.custom_tools import ToolNames
 from deepseek_cursor_proxy.protocols.request.messages import ParsedHistory
 
 # Each is a paid upstream call; more is probably a mistake.
@@ -37,12 +37,11 @@ _MAX_TOKENS = 393_216
 # The characters that DeepSeek accepts in a user_id; OpenAI's `user` may hold anything.
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 
-_FINISH: Stage[Message, tuple[Message, ...]] = Stage("finish", lambda message: 0)
 # An agent sends the same prompt all day: 20 to 60 kB.
 _prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.byte_size)
 
 
-def parse(body: Json, config: ProxyConfig, memory: ChatMemory = NO_MEMORY, api: str = CHAT) -> ChatRequest:
+def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CHAT) -> ChatRequest:
     """The canonical request for a body of any shape, sent to the endpoint of this API."""
     requested_model = optional_name(body, "model") or config.upstream_model
     model = model_resolver.resolve(requested_model, config)
@@ -217,7 +216,7 @@ class _HistorySource(NamedTuple):
     are_items: bool
 
 
-def _find_history(body: Json, memory: ChatMemory) -> _HistorySource:
+def _find_history(body: Json, memory: Chat) -> _HistorySource:
     messages = body.get("messages")
     has_items = body.get("input") is not None or body.get("instructions") is not None
     if messages in (None, []) and has_items:
@@ -231,17 +230,17 @@ def _find_history(body: Json, memory: ChatMemory) -> _HistorySource:
 
 
 def _read_history(
-    body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: ChatMemory, *, has_beta: bool
+    body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: Chat, *, has_beta: bool
 ) -> ParsedHistory:
     """The messages of a body, after its `instructions` and `system`."""
+    names = ToolNames(frozenset(tool_set.custom), frozenset(tool_set.names), tool_set.upstream_names)
     if source.are_items:
         keeps = tool_set.server_api == RESPONSES
-        names = tool_set.upstream_names
         history = responses_items.read(source.values, source.param, names, memory, keep_server_items=keeps)
     else:
         # DeepSeek's chat completions take what its tools left only together with the tools.
         is_read = bool(tool_set.server) or tool_set.server_api != CHAT
-        history = chat_messages.read(source.values, memory, tool_set.server_api if is_read else None)
+        history = chat_messages.read(source.values, memory, tool_set.server_api if is_read else None, names)
     messages, dropped = history
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
@@ -250,27 +249,12 @@ def _read_history(
     if not messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
-    return _finish(ParsedHistory(messages, dropped), tool_set, memory, has_beta=has_beta)
-
-
-def _finish(history: ParsedHistory, tool_set: tools.ToolSet, memory: ChatMemory, *, has_beta: bool) -> ParsedHistory:
-    """The history with its custom calls wrapped, and `prefix` only where DeepSeek takes it."""
-    messages, dropped = history
-    custom, known = frozenset(tool_set.custom), frozenset(tool_set.names)
-    lookup = memory.look_up(_FINISH, messages, (custom, known))
-    new = [
-        wrap_custom_calls(message, custom, known) if message.tool_calls else message
-        for message in messages[lookup.count :]
-    ]
-    messages = (*(lookup.result or ()), *new)
-    if True not in [message.prefix for message in new]:
-        lookup.store(messages)
-        return ParsedHistory(messages, dropped)
-    # Only DeepSeek's beta path accepts it, on the last message.
-    misplaced = messages[:-1] if has_beta else messages
-    if True in [message.prefix for message in misplaced]:
-        messages = (*(message._replace(prefix=False) for message in misplaced), *messages[len(misplaced) :])
-        dropped = (*dropped, "prefix")
+    if True in [message.prefix for message in messages]:
+        # Only DeepSeek's beta path accepts it, on the last message.
+        misplaced = messages[:-1] if has_beta else messages
+        if True in [message.prefix for message in misplaced]:
+            messages = (*(message._replace(prefix=False) for message in misplaced), *messages[len(misplaced) :])
+            dropped = (*dropped, "prefix")
     return ParsedHistory(messages, dropped)
 
 

@@ -21,20 +21,18 @@ namespace depends on the other tools.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces, pack_items
-from deepseek_cursor_proxy.conversation.memo import json_size
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.request import content
-from deepseek_cursor_proxy.protocols.request.custom_tools import wrap_text
+from deepseek_cursor_proxy.protocols.request.custom_tools import NO_TOOLS, ToolNames, wrap_text
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, ParsedHistory, arguments_text
-from deepseek_cursor_proxy.protocols.request.tools import QualifiedName, upstream_name
+from deepseek_cursor_proxy.protocols.request.tools import upstream_name
 from deepseek_cursor_proxy.redaction import safe_text
 
 # The id of an item of ours: the suffix of the response's id, and the index in its output.
@@ -69,18 +67,18 @@ def declared_tools(items: Any, param: str = "input") -> list[tuple[Any, str]]:
 def read(
     items: Any,
     param: str = "input",
-    upstream_names: Mapping[QualifiedName, str] | None = None,
-    memory: ChatMemory = NO_MEMORY,
+    tools: ToolNames = NO_TOOLS,
+    memory: Chat = NO_CHAT,
     *,
     keep_server_items: bool = False,
 ) -> ParsedHistory:
-    """The history of an `input`; `upstream_names` are those of tools in namespaces, others get their default names."""
+    """The history of an `input`; tools in namespaces that `tools` does not name get their default names."""
     if isinstance(items, str):
         return ParsedHistory((Message("user", items),))
     if not isinstance(items, list):
         raise bad_field(param, "a string or a list of items")
-    lookup = memory.look_up(_PARSE, items, (keep_server_items, *(upstream_names or {}).items()))
-    reader = lookup.result.copy() if lookup.result is not None else _Reader(upstream_names or {}, keep_server_items)
+    lookup = memory.look_up(_PARSE, items, (keep_server_items, tools))
+    reader = lookup.result.copy() if lookup.result is not None else _Reader(tools, keep_server_items)
     for index, item in enumerate(items[lookup.count :], lookup.count):
         reader.read(item, f"{param}[{index}]")
     lookup.store(reader.copy())
@@ -150,8 +148,8 @@ class _Turn:
 
 
 class _Reader:
-    def __init__(self, upstream_names: Mapping[QualifiedName, str], keep_server_items: bool) -> None:
-        self._upstream_names = upstream_names
+    def __init__(self, tools: ToolNames, keep_server_items: bool) -> None:
+        self._tools = tools
         self._keep_server_items = keep_server_items
         self._messages: list[Message] = []
         self._dropped: list[str] = []
@@ -159,7 +157,7 @@ class _Reader:
         self._turn = _Turn()
 
     def copy(self) -> "_Reader":
-        twin = _Reader(self._upstream_names, self._keep_server_items)
+        twin = _Reader(self._tools, self._keep_server_items)
         twin._messages, twin._dropped = self._messages.copy(), self._dropped.copy()
         twin._chat, twin._turn = self._chat.copy(), self._turn.copy()
         return twin
@@ -236,7 +234,7 @@ class _Reader:
     def _call(self, item: Json, kind: str, param: str) -> ToolCall:
         name = optional_string(item, "name", param) or ""
         if namespace := optional_string(item, "namespace", param):
-            name = self._upstream_names.get((namespace, name)) or upstream_name((namespace, name))
+            name = self._tools.upstream.get((namespace, name)) or upstream_name((namespace, name))
         if kind == "custom_tool_call":
             return ToolCall(
                 content.call_id(item, "call_id", param), name, wrap_text(optional_string(item, "input", param) or "")
@@ -246,11 +244,11 @@ class _Reader:
     def _end_turn(self) -> None:
         message = self._turn.message()
         if message is not None:
-            self._messages.append(message)
+            self._messages.append(self._tools.wrap_custom_calls(message) if message.tool_calls else message)
         self._turn = _Turn()
 
 
-_PARSE: Stage[Any, _Reader] = Stage("parse items", json_size)
+_PARSE: Stage[Any, _Reader] = Stage("parse items")
 
 
 def _keep_parts(item: Json, messages: list[Message]) -> list[Message]:

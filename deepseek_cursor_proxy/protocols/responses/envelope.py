@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import BadRequest
@@ -194,7 +194,7 @@ def _user_item(text: str) -> Json:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-def unseal(items: Sequence[Json], opener: Opener, memory: ChatMemory = NO_MEMORY) -> list[Json]:
+def unseal(items: Sequence[Json], opener: Opener, memory: Chat = NO_CHAT) -> list[Json]:
     """The items, with reasoning and summaries that we had sealed in plain text again."""
     return unseal_each(items, lambda item: _unseal(item, opener), opener, memory)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.api import incremental_json
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Reply
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter
@@ -119,7 +119,7 @@ CASES: dict[str, tuple[Act, tuple[Any, ...], str]] = {
     "passed on and refused": (send(chat_body(model=ELSEWHERE)), (REFUSED,), "passed_through 402 chat"),
     "passed on and left": (leave(chat_body(model=ELSEWHERE, stream=True)), (STALLED,), "client_left 499 chat"),
     "passed on without its key": (send(chat_body(model="gpt-8")), (), "refused 401 chat"),
-    "a bug before the call": (with_bug(incremental_json, "decode", send(chat_body())), (), "failed 500 chat"),
+    "a bug before the call": (with_bug(ChatMemory, "decode", send(chat_body())), (), "failed 500 chat"),
     "a bug in the exchange": (with_bug(Reply, "add", send(chat_body())), (), "failed 500 chat"),
     "a bug in a stream": (with_bug(Reply, "add", send(STREAM)), (), "failed 500 chat"),
     "a bug while writing": (with_bug(ChunkWriter, "write", send(STREAM)), (), "failed 500 chat"),

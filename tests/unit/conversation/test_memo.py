@@ -2,11 +2,11 @@ import gc
 import json
 import marshal
 import unittest
-from sys import maxsize
 from unittest import mock
 
+from deepseek_cursor_proxy.chat_memory import json_size
 from deepseek_cursor_proxy.conversation import memo
-from deepseek_cursor_proxy.conversation.memo import Memo, guess_size, json_size, size_of, value_key
+from deepseek_cursor_proxy.conversation.memo import Memo, guess_size, size_of, value_key
 from tests.support.threads import run_at_once
 from tests.support.traced_memory import traced_memory
 
@@ -35,7 +35,8 @@ class TestSizes(unittest.TestCase):
                 with traced_memory() as memory:
                     value = json.loads(written)
                     taken = memory.held()
-                self.assertGreater(json_size(value), 0.9 * taken)
+                # With what is counted for any message.
+                self.assertGreater(json_size(value) + 1000, taken)
 
     def test_equal_values_and_no_others_have_equal_keys(self) -> None:
         written = ["{}", "[]", "1", "1.0", "true", '"1"', '{"a":{"b":[1,null]}}', '{"a":{"b":[1,0]}}']
@@ -52,10 +53,6 @@ class TestSizes(unittest.TestCase):
                     for tool in tools:
                         value_key(tool)
         self.assertEqual(0, dumps.call_count)
-
-    def test_a_huge_value_is_not_measured_to_its_end(self) -> None:
-        self.assertEqual(maxsize, json_size({"content": "x" * 5_000_000}))
-        self.assertEqual(maxsize, json_size({"content": [None] * 1_000_000}))
 
 
 class TestMemo(unittest.TestCase):

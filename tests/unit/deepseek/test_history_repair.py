@@ -3,13 +3,12 @@ import random
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek import history_repair
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair
 from tests.fake_deepseek import contract
-from tests.support.histories import TOOLS, assistant, result, system, user
+from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
 from tests.support.width import width
 
 
@@ -50,7 +49,7 @@ class TestRepair(unittest.TestCase):
         self.assertGreater(in_order, width(50, 200))
 
     def test_messages_in_order_are_not_looked_at_again(self) -> None:
-        memory, history, looked_at = ChatMemory(), [U], []
+        memory, history, looked_at = new_chat(), [U], []
         with mock.patch.object(history_repair, "_is_in_order", side_effect=history_repair._is_in_order) as check:
             for number in range(20):
                 history += [calls(str(number)), result(str(number))]

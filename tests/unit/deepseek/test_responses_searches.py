@@ -6,7 +6,6 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import (
     ChatRequest,
     Delta,
@@ -21,7 +20,7 @@ from deepseek_cursor_proxy.json_codec import encode_json
 from tests.fake_deepseek import Answer, Call, Citation, Search
 from tests.fake_deepseek.completion import PrefixCache
 from tests.fake_deepseek.native import Response
-from tests.support.histories import TOOLS, user
+from tests.support.histories import TOOLS, new_chat, user
 from tests.unit.deepseek.apis.test_responses_api import call_item, history, message_item, reasoning_item, response
 from tests.unit.deepseek.apis.test_responses_stream import event, read_pieces, reply, without
 
@@ -187,7 +186,7 @@ class TestRequests(unittest.TestCase):
     def test_a_known_chat_is_encoded_to_the_same_bytes(self) -> None:
         items = [{"type": "thinking", "length": 2}, {"type": "web_search_call", "id": 'a"input":['}]
         for seed in range(20):
-            rng, memory = random.Random(seed), ChatMemory()
+            rng, memory = random.Random(seed), new_chat()
             chat = [*history(rng), *history(rng), *history(rng)]
             for at, message in enumerate(chat):
                 if message.role == "assistant" and rng.random() < 0.3:

@@ -1,12 +1,12 @@
 import unittest
 from collections.abc import Collection, Sequence
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.reasoning import echoes, identity
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE
-from tests.support.histories import TOOLS, assistant, result, system, user
+from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
 OTHER = identity.namespace("https://api.deepseek.com", "sk-other")
@@ -30,7 +30,7 @@ class Store:
         self.queries += 1
         return {key: self.found[key] for key in keys if key in self.found}
 
-    def find_turns(self, *messages: Message, namespace: bytes = ME, memory: ChatMemory = NO_MEMORY) -> FoundTurns:
+    def find_turns(self, *messages: Message, namespace: bytes = ME, memory: Chat = NO_CHAT) -> FoundTurns:
         return echoes.find_turns(namespace, ChatRequest("m", "m", messages, tuple(TOOLS)), self.find, memory)
 
 
@@ -136,7 +136,7 @@ class TestCost(EchoTestCase):
         self.assertEqual(2, self.store.queries)
 
     def test_with_the_memory_echoes_of_a_growing_chat_are_the_same_objects_and_looked_up_once(self) -> None:
-        memory = ChatMemory()
+        memory = new_chat()
         clean: tuple[Message, ...] = (U,)
         sent: tuple[Message, ...] = (U,)
         before: tuple[Message, ...] = ()

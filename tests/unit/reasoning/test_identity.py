@@ -5,11 +5,10 @@ import string
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
-from tests.support.histories import assistant, result, system, user
+from tests.support.histories import assistant, new_chat, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
 CHAT = (system("s"), user("hi"), assistant("", ("call_1", "read", '{"a":1}')), result("call_1"), assistant("done"))
@@ -265,7 +264,7 @@ class TestGrownHistory(unittest.TestCase):
     def test_a_grown_history_is_identified_like_a_new_one(self) -> None:
         rng = random.Random(1)
         for chat in (None, "a chat"):
-            memory, whole = ChatMemory(), _some_messages(rng, 40)
+            memory, whole = new_chat(), _some_messages(rng, 40)
             for _ in range(40):
                 # Also from an earlier message on, in another way.
                 whole = (*whole[: rng.randrange(8, 40)], *_some_messages(rng, rng.randrange(20)))
@@ -274,7 +273,7 @@ class TestGrownHistory(unittest.TestCase):
 
     def test_callers_and_chats_with_equal_histories_share_no_identity(self) -> None:
         whole = _some_messages(random.Random(2), 12)
-        memory = ChatMemory()
+        memory = new_chat()
         mine, others = (identity.identify(namespace, whole, None, memory) for namespace in (ME, b"you"))
         self.assertTrue(_all(mine).isdisjoint(_all(others)))
         self.assertNotEqual(mine.conversation, identity.identify(ME, whole, "a chat", memory).conversation)

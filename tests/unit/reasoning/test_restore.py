@@ -3,7 +3,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from unittest import mock
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY, ChatMemory
+from deepseek_cursor_proxy.chat_memory import NO_CHAT
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.reasoning import identity, restore
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, look_up, prepare, prepare_second_attempt
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
-from tests.support.histories import TOOLS, assistant, result, system, user
+from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
 CALL = ("call_1", "read_file", "{}")
@@ -27,7 +27,7 @@ class Memory:
 
     def __init__(self, found: dict[bytes, Sequence[str]] | None = None) -> None:
         self.found = {} if found is None else found
-        self.chats = ChatMemory()
+        self.chats = new_chat()
 
     def record(self, before: Sequence[Message], answer: Message, reasoning: str) -> None:
         for key in identity.identify(ME, before).answer_keys(answer).record_keys():
@@ -469,7 +469,7 @@ class TestGrownHistory(unittest.TestCase):
         ends = [at for at, message in enumerate(self.chat, 1) if message.role == "tool"]
         for end, tools in ((end, tools) for end in ends[2:] for tools in (True, True, False, True)):
             request = _request(self.chat[:end], tools, True)
-            known, new = (find_turns(ME, request, find, memory) for memory in (chats, NO_MEMORY))
+            known, new = (find_turns(ME, request, find, memory) for memory in (chats, NO_CHAT))
             prepared = prepare(known.request, known.history, known.stored, "placeholder", chats)
             anew = prepare(new.request, new.history, new.stored, "placeholder")
             self.assertEqual((anew.request, anew.turns), (prepared.request, prepared.turns))

@@ -5,11 +5,11 @@ import unittest
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece, pack_items
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
+from tests.support.histories import new_chat
 
 CALLER = b"caller"
 SEARCH = {
@@ -110,7 +110,7 @@ class TestComplete(unittest.TestCase):
 
     def test_known_messages_are_looked_up_once_and_stay_the_same(self) -> None:
         _, key, *_ = record_keys(ANSWER)
-        memory, lookups = ChatMemory(), []
+        memory, lookups = new_chat(), []
         turns = [Message("user", "Rain?"), sent(without(SEARCH, "id"), PAGE, TEXT)] * 6
 
         def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:

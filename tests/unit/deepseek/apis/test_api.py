@@ -5,7 +5,7 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import NO_MEMORY
+from deepseek_cursor_proxy.chat_memory import NO_CHAT
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
@@ -24,7 +24,7 @@ IMAGES = (Message("user", (IMAGE,)), assistant("", CALL, reasoning="r"), TOOL_IM
 def upstream_view(upstream_api: UpstreamApi, request: ChatRequest) -> dict[str, Any]:
     """The request as a strict DeepSeek reads it, in the form of chat completions, and whether it refuses it."""
     endpoint = endpoint_at(upstream_api.path)
-    found = endpoint.read(upstream_api.encode(request, NO_MEMORY))
+    found = endpoint.read(upstream_api.encode(request, NO_CHAT))
     assert not isinstance(found, Refusal), found.message
     refusal = endpoint.refusal(found, contract.NEWEST_RULES)
     return {**found, "is refused": refusal is not None}

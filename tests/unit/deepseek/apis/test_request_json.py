@@ -2,11 +2,10 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.json_codec import encode_json
-from tests.support.histories import TOOLS, assistant, result, system, user
+from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 CHAT = (
@@ -25,7 +24,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "x"}}
 
 class TestEncode(unittest.TestCase):
     def setUp(self) -> None:
-        self.memory = ChatMemory()
+        self.memory = new_chat()
 
     def body(self, request: ChatRequest) -> bytes:
         return chat_api.encode(request, self.memory)

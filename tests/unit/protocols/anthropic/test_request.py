@@ -5,7 +5,6 @@ import random
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
 from deepseek_cursor_proxy.deepseek.apis import chat_api
@@ -26,6 +25,7 @@ from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, Messag
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.generated_answers import answer, batches, message, stream, words
+from tests.support.histories import new_chat
 from tests.support.messages_client import TOOLS, Json, result, user
 from tests.support.width import width
 
@@ -124,7 +124,7 @@ class TestThinking(unittest.TestCase):
         for number in range(6):
             answer = [self.block(f"hm {number}", "shown"), {"type": "text", "text": f"answer {number}"}]
             chat += user(f"question {number}"), {"role": "assistant", "content": answer}
-        memory = ChatMemory()
+        memory = new_chat()
 
         def parsed(sealer: Sealer, count: int = len(chat)) -> tuple[Message, ...]:
             body = {"max_tokens": 9, "messages": chat[:count], "system": "Be brief."}

@@ -3,7 +3,7 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
 from deepseek_cursor_proxy.protocols.request import custom_tools
-from deepseek_cursor_proxy.protocols.request.custom_tools import CustomCallUnwrapper, wrap_custom_calls, wrap_text
+from deepseek_cursor_proxy.protocols.request.custom_tools import CustomCallUnwrapper, ToolNames, wrap_text
 from tests.support.histories import assistant
 
 PATCHER = "ApplyPatch"
@@ -23,23 +23,23 @@ class TestWrap(unittest.TestCase):
     def test_only_calls_of_custom_tools_are_wrapped(self) -> None:
         half = '{"path": "a'
         message = assistant("", ("a", "ApplyPatch", PATCH), ("b", "Read", half), ("c", "Read", "[]"), ("d", "Read", ""))
-        found = [call.arguments for call in wrap_custom_calls(message, NAMES, {PATCHER, "Read"}).tool_calls]
+        found = [call.arguments for call in ToolNames(NAMES, {PATCHER, "Read"}).wrap_custom_calls(message).tool_calls]
         self.assertEqual([wrap_text(PATCH), half, "[]", ""], found)
         ordinary = assistant("", ("b", "Read", "{}"))
-        self.assertIs(ordinary, wrap_custom_calls(ordinary, NAMES))
+        self.assertEqual(ordinary, ToolNames(NAMES).wrap_custom_calls(ordinary))
 
     def test_free_text_is_wrapped_even_if_its_tool_is_gone(self) -> None:
         for text in (PATCH, "{ const files = 1 }", '{"half": ', "{" * 9, "[1, 2]", "42", "true", '"text"'):
             message = assistant("", ("a", PATCHER, text))
-            gone = wrap_custom_calls(message, frozenset(), {"Read"})
+            gone = ToolNames(known={"Read"}).wrap_custom_calls(message)
             with self.subTest(text):
                 self.assertEqual({"input": text}, json.loads(gone.tool_calls[0].arguments))
-                self.assertEqual(wrap_custom_calls(message, NAMES, NAMES), gone)
+                self.assertEqual(ToolNames(NAMES, NAMES).wrap_custom_calls(message), gone)
 
     def test_calls_of_a_function_that_is_gone_keep_their_arguments(self) -> None:
         for arguments in ('{"path": "a"}', "{}", "", "null", "[]", '{"input": "x"}'):
             message = assistant("", ("a", "Read", arguments))
-            self.assertIs(message, wrap_custom_calls(message, frozenset(), {PATCHER}))
+            self.assertEqual(message, ToolNames(known={PATCHER}).wrap_custom_calls(message))
 
 
 class TestCustomCallUnwrapper(unittest.TestCase):
@@ -88,4 +88,4 @@ class TestEchoedMessage(unittest.TestCase):
             unwrapped = CustomCallUnwrapper(NAMES).unwrap(Delta(calls=calls), is_whole=True).calls
             echoed = assistant("", *((each.id, each.name, each.arguments) for each in unwrapped))
             with self.subTest(arguments):
-                self.assertEqual(custom_tools.echoed_message(answer, NAMES), wrap_custom_calls(echoed, NAMES))
+                self.assertEqual(custom_tools.echoed_message(answer, NAMES), ToolNames(NAMES).wrap_custom_calls(echoed))

@@ -3,11 +3,11 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import messages
 from deepseek_cursor_proxy.protocols.request.messages import MessageReader, read_plain
+from tests.support.histories import new_chat
 
 ABSENT = object()
 CALL = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
@@ -79,18 +79,18 @@ def long_chat(turns: int) -> list[Any]:
 
 class TestHistory(unittest.TestCase):
     def test_messages_of_a_grown_history_are_read_like_new_ones(self) -> None:
-        memory, whole = ChatMemory(), long_chat(8)
+        memory, whole = new_chat(), long_chat(8)
         for count in (*range(1, len(whole)), 9, 20, 11):
             with self.subTest(count):
                 self.assertEqual(messages.read(whole[:count]), messages.read(whole[:count], memory))
 
     def test_messages_that_come_back_become_the_same_objects(self) -> None:
-        memory, whole = ChatMemory(), long_chat(5)
+        memory, whole = new_chat(), long_chat(5)
         before, after = (messages.read(each, memory).messages for each in (whole[:12], whole))
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
 
     def test_an_error_in_a_grown_history_has_the_index_of_the_message(self) -> None:
-        memory, whole = ChatMemory(), long_chat(4)
+        memory, whole = new_chat(), long_chat(4)
         messages.read(whole, memory)
         with self.assertRaisesRegex(BadRequest, r"messages\[16\]"):
             messages.read([*whole, 5], memory)

@@ -1,14 +1,14 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols.request import responses_items
+from deepseek_cursor_proxy.protocols.request.custom_tools import ToolNames
 from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
-from tests.support.histories import assistant, result, system, user
+from tests.support.histories import assistant, new_chat, result, system, user
 from tests.support.responses_client import HOSTED
 
 
@@ -35,7 +35,7 @@ def output(call_id: str, value: Any = "ok") -> dict[str, Any]:
 
 
 def messages(*items: Any) -> list[Message]:
-    return list(responses_items.read(list(items)).messages)
+    return list(responses_items.read(list(items), tools=ToolNames(known={"Read"})).messages)
 
 
 class TestTurns(unittest.TestCase):
@@ -104,7 +104,9 @@ class TestTurns(unittest.TestCase):
         ):
             for kind, arguments in (("function_call", "{}"), ("custom_tool_call", '{"input":"{}"}')):
                 item = {"type": kind, "call_id": "a", "name": name, "arguments": "{}", "input": "{}"}
-                found = responses_items.read([{**item, "namespace": namespace}], upstream_names=upstream_names)
+                found = responses_items.read(
+                    [{**item, "namespace": namespace}], tools=ToolNames(upstream=upstream_names)
+                )
                 self.assertEqual((assistant("", ("a", expected, arguments)),), found.messages)
 
     def test_the_output_of_a_call_item_may_be_parts(self) -> None:
@@ -145,28 +147,28 @@ class TestGrownHistory(unittest.TestCase):
         return items
 
     def test_items_of_a_grown_history_are_read_like_new_ones(self) -> None:
-        memory, whole = ChatMemory(), self.long_history()
+        memory, whole = new_chat(), self.long_history()
         for count in (*range(1, len(whole)), 20, 50, 30):
             with self.subTest(count):
                 grown = responses_items.read(whole[:count], memory=memory)
                 self.assertEqual(responses_items.read(whole[:count]), grown)
 
     def test_items_that_come_back_become_the_same_message_objects(self) -> None:
-        memory, whole = ChatMemory(), self.long_history()
+        memory, whole = new_chat(), self.long_history()
         before, after = (responses_items.read(each, memory=memory).messages for each in (whole[:14], whole))
         self.assertGreater(len(before), 6)
         self.assertEqual([True] * len(before), [old is new for old, new in zip(before, after, strict=False)])
 
     def test_items_are_read_again_if_upstream_names_differ(self) -> None:
         items = [{**each, "namespace": "n"} if "name" in each else each for each in self.long_history()]
-        memory, names = ChatMemory(), []
+        memory, names = new_chat(), []
         for name in ("one", "two", "one"):
-            found = responses_items.read(items, upstream_names={("n", "Read"): name}, memory=memory).messages
+            found = responses_items.read(items, tools=ToolNames(upstream={("n", "Read"): name}), memory=memory).messages
             names.append({each.name for message in found for each in message.tool_calls})
         self.assertEqual([{"one"}, {"two"}, {"one"}], names)
 
     def test_an_error_in_a_grown_history_has_the_index_of_the_item(self) -> None:
-        memory, whole = ChatMemory(), self.long_history()
+        memory, whole = new_chat(), self.long_history()
         responses_items.read(whole, memory=memory)
         with self.assertRaisesRegex(BadRequest, rf"input\[{len(whole)}\]"):
             responses_items.read([*whole, 5], memory=memory)
@@ -222,7 +224,7 @@ class TestServerItems(unittest.TestCase):
     def test_a_known_beginning_gives_the_same_messages(self) -> None:
         items = [each for turn in range(8) for each in (question(str(turn)), reasoning("Hm."), SEARCH, answer("a"))]
         for end in range(len(items)):
-            memory = ChatMemory()
+            memory = new_chat()
             responses_items.read(items[:end], memory=memory, keep_server_items=True)
             responses_items.read(items, memory=memory)
             found = responses_items.read(items, memory=memory, keep_server_items=True)

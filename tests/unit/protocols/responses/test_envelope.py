@@ -4,12 +4,12 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
 from deepseek_cursor_proxy.protocols.responses import envelope
 from deepseek_cursor_proxy.protocols.responses.envelope import Frame, ResponseOptions, state
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
+from tests.support.histories import new_chat
 
 MARK = "0123456789abcdef" * 2
 QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]}
@@ -70,7 +70,7 @@ class TestUnseal(unittest.TestCase):
         items: list[Any] = []
         for number in range(8):
             items += {"type": "reasoning", "encrypted_content": owner.seal(f"hm {number}")}, {"type": "message"}
-        memory = ChatMemory()
+        memory = new_chat()
         before, after = (
             envelope.unseal(some, Opener(Sealer(b"secret", b"caller"), 1000), memory) for some in (items[:12], items)
         )

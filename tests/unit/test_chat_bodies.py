@@ -5,9 +5,8 @@ from operator import is_
 from typing import Any
 from unittest.mock import patch
 
-from deepseek_cursor_proxy import json_codec
-from deepseek_cursor_proxy.api import incremental_json
-from deepseek_cursor_proxy.chat_memory import MAX_ITEMS, ChatMemory
+from deepseek_cursor_proxy import chat_memory, json_codec
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, ChatMemory
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH, decode_json_object, encode_json
 
@@ -28,16 +27,18 @@ class Bodies:
     """Decodes bodies with a memory of its own, however short they are."""
 
     def __init__(self, max_bytes: int = 1_000_000) -> None:
-        self.memory = ChatMemory(max_bytes)
+        self.memory = ChatMemory(max_bytes, min_body_bytes=0)
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        return incremental_json.decode(body, self.memory, min_bytes=0)
+        value, chat = self.memory.decode(body)
+        chat.keep()
+        return value
 
-    def prefixes(self) -> list[Any]:
-        return [entry.result for entry in self.memory.entries(incremental_json._DECODE)]
+    def known(self) -> list[Any]:
+        return [chat.body for chat in self.memory.chats()]
 
 
-class TestIncrementalJson(unittest.TestCase):
+class TestChatBodies(unittest.TestCase):
     def assert_read_alike(self, bodies: Bodies, body: bytes) -> None:
         self.assertEqual(outcome(decode_json_object, body), outcome(bodies.decode, body))
 
@@ -52,7 +53,7 @@ class TestIncrementalJson(unittest.TestCase):
     def test_what_was_read_before_is_not_read_again(self) -> None:
         bodies = Bodies()
         before = bodies.decode(encode_json(chat(5)))
-        with patch.object(incremental_json, "scan", side_effect=json_codec.scan) as scan:
+        with patch.object(chat_memory, "scan", side_effect=json_codec.scan) as scan:
             after = bodies.decode(encode_json(chat(6, stream=True)))
         self.assertEqual(chat(6, stream=True), after)
         self.assertTrue(all(map(is_, before["messages"], after["messages"])))
@@ -63,7 +64,7 @@ class TestIncrementalJson(unittest.TestCase):
         bodies, tools = Bodies(), [{"n": "\U0001f600"}, {"n": "]}"}]
         before = bodies.decode(encode_json(chat(5, tools=tools)))
         for turns in (6, 6, 3):
-            with patch.object(incremental_json, "scan", side_effect=json_codec.scan) as scan:
+            with patch.object(chat_memory, "scan", side_effect=json_codec.scan) as scan:
                 after = bodies.decode(encode_json(chat(turns, tools=tools)))
             self.assertEqual(chat(turns, tools=tools), after)
             self.assertIs(before["tools"], after["tools"])
@@ -152,9 +153,9 @@ class TestIncrementalJson(unittest.TestCase):
         bodies = Bodies()
         for turns in range(1, 100):
             bodies.decode(encode_json(chat(turns, stream=True)))
-        (prefix,) = bodies.prefixes()
-        self.assertEqual(encode_json(chat(99))[:-2], b"".join(prefix.pieces))
-        self.assertLessEqual(len(prefix.pieces), 8)
+        (known,) = bodies.known()
+        self.assertEqual(encode_json(chat(99))[:-2], b"".join(known.pieces))
+        self.assertLessEqual(len(known.pieces), 8)
 
     def test_a_changed_message_is_read_again_with_all_after_it(self) -> None:
         for at in range(30):
@@ -171,7 +172,7 @@ class TestIncrementalJson(unittest.TestCase):
 
     def test_a_crowd_is_refused_however_it_came_about(self) -> None:
         bodies = Bodies()
-        with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(incremental_json, "MAX_JSON_VALUES", 40):
+        with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(chat_memory, "MAX_JSON_VALUES", 40):
             for count in range(1, 60, 3):
                 self.assert_read_alike(bodies, encode_json({"messages": [1] * count, "tools": [2] * 7}))
 
@@ -180,21 +181,25 @@ class TestIncrementalJson(unittest.TestCase):
         for number in range(50):
             bodies.decode(encode_json({"messages": [{"content": f"{number}" + "x" * 3000}, 2]}))
             bodies.decode(encode_json({"messages": [{"content": "x" * 30_000}]}))
-        known = [prefix.last.end for prefix in bodies.prefixes()]
+        known = [body.last.end for body in bodies.known()]
         self.assertLess(0, sum(known))
         self.assertLess(2 * sum(known), 40_000)
 
     def test_small_values_take_memory_too(self) -> None:
-        bodies = Bodies(400_000)
+        bodies = Bodies(200_000)
         bodies.decode(encode_json({"messages": [[{}] * 2000]}))
-        self.assertEqual([], bodies.prefixes())
+        self.assertFalse(bodies.known())
 
     def test_a_body_that_cannot_be_remembered_is_parsed_in_one_go(self) -> None:
         for name, body, calls in (
             ("large", {"messages": ["x" * 20_000]}, 0),
-            ("many", {"messages": [1] * (MAX_ITEMS + 9)}, MAX_ITEMS + 2),
+            ("many", {"messages": [1] * 5009}, 5002),
         ):
-            bodies = Bodies(4 * 39_000)
-            with self.subTest(name), patch.object(incremental_json, "scan", side_effect=json_codec.scan) as scan:
+            bodies = Bodies(2 * 59_000)
+            with self.subTest(name), patch.object(chat_memory, "scan", side_effect=json_codec.scan) as scan:
                 self.assertEqual(body, bodies.decode(encode_json(body)))
                 self.assertEqual(calls, scan.call_count)
+
+    def test_a_short_body_has_no_chat(self) -> None:
+        body = encode_json({"messages": [{"role": "user", "content": "hi"}] * 9})
+        self.assertIs(NO_CHAT, ChatMemory().decode(body).chat)
