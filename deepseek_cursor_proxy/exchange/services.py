@@ -190,11 +190,11 @@ def _limiter(
     if former is not None or not config.keys:
         return former
     # Only here: a proxy without named keys starts faster without.
-    from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
+    from deepseek_cursor_proxy.storage.limits import LimitTables
     from deepseek_cursor_proxy.usage.limits import Limiter
 
     if shared is None:
-        return Limiter(SqliteLimits(store.database))
+        return Limiter(LimitTables(store.database))
     from deepseek_cursor_proxy.storage.shared.limits import SharedLimits
 
     return Limiter(SharedLimits(shared))

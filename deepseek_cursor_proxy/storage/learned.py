@@ -1,26 +1,26 @@
 """What the proxy learned: reasoning forms of upstreams, the namespaces of named keys.
 
-Both are small tables that are read once and kept in memory. No answer ever fails because of them; a write that fails
-waits, or is learned again after a restart.
+Both are small tables that are read once and kept in memory. A form that cannot be written is learned again after a
+restart, and a namespace is written when its name is next used.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.storage.entries import Kind, Row
+from deepseek_cursor_proxy.storage.faults import FaultGuard
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.table import Table
+
+_log = logging.getLogger(__name__)
 
 # A user has a few upstreams; the table must not grow with every base URL ever tried.
 _MOST_FORMS = 256
-# More names than any proxy has.
-_MOST_NAMES = 10_000
 # One answer may be an accident: of a gateway with several servers, or of a model that writes about tags.
 _CONFIRMING_ANSWERS = 2
 
 
-class ReasoningForms(Table[Row]):
-    """By base URL, the name under which an upstream of unknown kind sends its reasoning.
+class ReasoningForms:
+    """By base URL, the form in which an upstream's answers have their reasoning; `exchange.host_choice` learns it.
 
     A form is confirmed when two answers in a row show it; until then it is used only if the answer that showed it
     leaves no doubt, and never written. A row is written when another form is confirmed.
@@ -28,10 +28,9 @@ class ReasoningForms(Table[Row]):
     Called by workers. The lock protects the dicts; two are read from the file once.
     """
 
-    kind = Kind("reasoning_forms", "reasoning forms", ("base_url",), ("form",), writes_between_prunings=0)
-
     def __init__(self, database: Database) -> None:
-        super().__init__(database)
+        self._database = database
+        self._faults = FaultGuard(_log, "reasoning forms")
         self._lock = threading.Lock()
         # The forms in use.
         self._forms: dict[str, str] | None = None
@@ -63,11 +62,14 @@ class ReasoningForms(Table[Row]):
                 return
             self._confirmed[base_url] = form
         if not was_confirmed:
-            self.write(Row((base_url,), (form,)))
+            with self._faults.guard("record"), self._database.transaction() as connection:
+                connection.execute("INSERT OR REPLACE INTO reasoning_forms VALUES (?, ?)", (base_url, form))
 
     def _all(self) -> dict[str, str]:
         if self._forms is None:
-            found = dict(self.get_all(_MOST_FORMS))
+            found: dict[str, str] = {}
+            with self._faults.guard("look up"):
+                found = dict(self._database.select("SELECT base_url, form FROM reasoning_forms LIMIT ?", _MOST_FORMS))
             with self._lock:
                 # Another thread may have been first, and may have learned since.
                 if self._forms is None:
@@ -75,18 +77,17 @@ class ReasoningForms(Table[Row]):
         return self._forms
 
 
-class KeyNamespaces(Table[Row]):
+class KeyNamespaces:
     """By name of a key or group and by base URL, the namespace of the key with which the name was first used.
 
     So a key that gets a name keeps its reasoning, and a name that gets another key does, too. Called by workers; if two
     threads look a name up, both find the same.
     """
 
-    kind = Kind("key_names", "names of keys", ("name", "base_url"), ("namespace",), writes_between_prunings=0)
-
     def __init__(self, database: Database, keep_first: Callable[[str, bytes], bytes | None] | None = None) -> None:
         """`keep_first` asks an engine that several proxies share; it returns None if that does not answer."""
-        super().__init__(database)
+        self._database = database
+        self._faults = FaultGuard(_log, "names of keys")
         self._keep_first = keep_first
         self._known: dict[tuple[str, str], bytes] = {}
 
@@ -95,20 +96,27 @@ class KeyNamespaces(Table[Row]):
         key = (name, base_url)
         if (known := self._known.get(key)) is not None:
             return known
-        # Another process may have added names.
-        in_file: dict[tuple[str, str], bytes] = {
-            (*found,): namespace for *found, namespace in self.get_all(_MOST_NAMES)
-        }
-        if key not in in_file:
-            written = self.write(Row(key, (own,), keeps_first=True))
-            if written is None:
-                # The file cannot be written; another process may have another namespace for the name.
-                return own
-            in_file[key] = written[0]
-        if self._keep_first is None:
-            self._known.update(in_file)
-        elif (first := self._keep_first(f"{name} {base_url}", in_file[key])) is not None:
-            if first != in_file[key]:
-                self.write(Row(key, (first,)))
-            self._known[key] = in_file[key] = first
-        return in_file[key]
+        found = None
+        with self._faults.guard("record"):
+            found = self._find_or_insert(key, own)
+        if found is None:
+            # The file cannot be used; another process may have another namespace for the name.
+            return own
+        first = found if self._keep_first is None else self._keep_first(f"{name} {base_url}", found)
+        if first is None:
+            return found
+        if first != found:
+            with self._faults.guard("record"), self._database.transaction() as connection:
+                connection.execute("INSERT OR REPLACE INTO key_names VALUES (?, ?, ?)", (*key, first))
+        self._known[key] = first
+        return first
+
+    def _find_or_insert(self, key: tuple[str, str], own: bytes) -> bytes:
+        query = "SELECT namespace FROM key_names WHERE name = ? AND base_url = ?"
+        if not (found := self._database.select(query, *key)):
+            with self._database.transaction() as connection:
+                # Another process may have been first.
+                connection.execute("INSERT OR IGNORE INTO key_names VALUES (?, ?, ?)", (*key, own))
+                found = connection.execute(query, key).fetchall()
+        namespace: bytes = found[0][0]
+        return namespace

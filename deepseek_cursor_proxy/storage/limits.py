@@ -1,8 +1,4 @@
-"""The limits of named keys and groups, as an engine counts them: reserved before a call, settled after it.
-
-This is the contract of an engine. There are two, `sqlite/limit_rows` and `shared/limits`, with the calls of LimitStore
-and the same results. All arguments and results are values, and every call is one atomic step, however many
-processes share the engine. All calls raise Unusable while the engine cannot be used.
+"""The limits of named keys and groups: reserved before a call, settled after it.
 
 A Counter adds up what one holder (`keys.ann`, `groups.lab`) has used of one limit in one period, in whole numbers:
 requests, tokens, billionths of a dollar. A period is named by the Unix time at which it ends. The counter of
@@ -12,10 +8,16 @@ requests, tokens, billionths of a dollar. A period is named by the Unix time at 
 
 A reservation is a lease. It ends with `settle`, or LEASE_SECONDS after the last `reserve` or `renew`: what a killed
 process has reserved is free again.
+
+LimitStore has two sides, LimitTables here and `shared/limits`. Every call is one atomic step, however many processes
+share the file or the engine, and raises Unusable while that cannot be used.
 """
 
+import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+from deepseek_cursor_proxy.storage.sqlite.database import Database, Transaction
 
 # After this time without `renew` a reservation no longer counts.
 LEASE_SECONDS = 20.0
@@ -83,3 +85,96 @@ class LimitStore(Protocol):
         ...
 
     def usage(self, counters: Sequence[Counter], now: float) -> Sequence[Used]: ...
+
+
+# A request may be settled long after the period in which it was admitted.
+_COUNTER_SECONDS = 3600.0
+_SECONDS_BETWEEN_PRUNINGS = 60.0
+# Processes that share the file lock it for a millisecond; without this wait a busy moment would look like a fault, and
+# each process would go by what it knows alone.
+_LOCK_SECONDS = 2.0
+
+_OF_COUNTER = "holder = ? AND name = ? AND resets = ?"
+_SPENT = f"SELECT coalesce((SELECT spent FROM limit_counters WHERE {_OF_COUNTER}), 0)"
+_USED = f"{_SPENT}, coalesce(sum(amount), 0) FROM limit_holds WHERE {_OF_COUNTER} AND expires_at > ?"
+_IS_HELD = "SELECT 1 FROM limit_holds WHERE request = ? AND expires_at > ?"
+_HOLD = (
+    # A hold that has lapsed may still be there.
+    "INSERT OR REPLACE INTO limit_holds (holder, name, resets, request, amount, expires_at) VALUES (?, ?, ?, ?, ?, ?)"
+)
+_ADD = (
+    "INSERT INTO limit_counters (holder, name, resets, spent) VALUES (?, ?, ?, ?) "
+    # A sum beyond SQLite's whole numbers would be a float, which the column refuses.
+    f"ON CONFLICT (holder, name, resets) DO UPDATE SET spent = min(spent + excluded.spent, {2**63 - 1}) RETURNING spent"
+)
+
+
+class LimitTables:
+    """The limits in the store's file, by one IMMEDIATE transaction per call. Called by workers and the renewer.
+
+    Table `limit_counters` has what is spent, `limit_holds` what is reserved, `settled_requests` the requests that count
+    already. Old rows are deleted now and then by a call that writes.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._pruned_at = float("-inf")
+
+    def _transaction(self) -> Transaction:
+        # Also while the stores know of a fault: it may be a lock that is over by now.
+        return self._database.transaction(is_retry=True, wait=_LOCK_SECONDS)
+
+    def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
+        with self._transaction() as connection:
+            if connection.execute(_IS_HELD, (request_id, now)).fetchone() is not None:
+                return None
+            for hold in holds:
+                used = _used(connection, hold.counter, now).total
+                if used and used + hold.amount > hold.most:
+                    return Refusal(hold, used)
+            expires_at = now + LEASE_SECONDS
+            connection.executemany(_HOLD, [(*counter, request_id, amount, expires_at) for counter, amount, _ in holds])
+            return None
+
+    def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
+        with self._transaction() as connection:
+            added = connection.execute("INSERT OR IGNORE INTO settled_requests VALUES (?, ?)", (request_id, now))
+            if not added.rowcount:
+                return None
+            connection.execute("DELETE FROM limit_holds WHERE request = ?", (request_id,))
+            totals = [int(connection.execute(_ADD, (*each.counter, each.amount)).fetchone()[0]) for each in spent]
+            if abs(now - self._pruned_at) >= _SECONDS_BETWEEN_PRUNINGS:
+                self._pruned_at = now
+                _prune(connection, now)
+            return totals
+
+    def renew(self, request_ids: Sequence[str], now: float) -> None:
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE limit_holds SET expires_at = ? WHERE request = ? AND expires_at > ?",
+                [(now + LEASE_SECONDS, request_id, now) for request_id in request_ids],
+            )
+
+    def usage(self, counters: Sequence[Counter], now: float) -> Sequence[Used]:
+        with self._database.reader() as connection:
+            return [_used(connection, counter, now) for counter in counters]
+
+
+def _prune(connection: sqlite3.Connection, now: float) -> None:
+    """Delete what no longer counts, of each table a tenth at most: a clock that is wrong must not reset a budget."""
+    old = {
+        ("limit_holds", "holder, name, resets, request", "expires_at"): now,
+        ("settled_requests", "request", "settled_at"): now - SETTLED_SECONDS,
+        # Not the counters without a period.
+        ("limit_counters", "holder, name, resets", "nullif(resets, 0)"): now - _COUNTER_SECONDS,
+    }
+    for (table, key, time), before in old.items():
+        connection.execute(
+            f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE {time} < ? ORDER BY {time} "
+            f"LIMIT (SELECT 1 + count(*) / 10 FROM {table}))",
+            (before,),
+        )
+
+
+def _used(connection: sqlite3.Connection, counter: Counter, now: float) -> Used:
+    return Used(*connection.execute(_USED, (*counter, *counter, now)).fetchone())

@@ -32,9 +32,17 @@ from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, Pric
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.observers.events import Finished, PassedThrough, Result, Terminal
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.limits import LEASE_SECONDS, Counter, Hold, LimitStore, Refusal, Spent, Used
+from deepseek_cursor_proxy.storage.limits import (
+    LEASE_SECONDS,
+    Counter,
+    Hold,
+    LimitStore,
+    LimitTables,
+    Refusal,
+    Spent,
+    Used,
+)
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
 from deepseek_cursor_proxy.usage.prices import USD, format_amount
 
 _log = logging.getLogger(__name__)
@@ -180,7 +188,7 @@ class Limiter:
                     "The proxy cannot count what this key has spent at the moment. The key is fine; try again soon.",
                     retry_after=_RETRY_AFTER_SECONDS,
                 )
-            return SqliteLimits(self._spare).reserve(admission.id, admission.holds, now)
+            return LimitTables(self._spare).reserve(admission.id, admission.holds, now)
 
     def _begin_outage(self, fault: Unusable, now: float) -> None:
         with self._lock:
@@ -188,7 +196,7 @@ class Limiter:
                 return
             self._outage_since, self._spare = now, Database(":memory:")
             self._spare.open()
-            SqliteLimits(self._spare).settle("known", list(starmap(Spent, self._spent.items())), now)
+            LimitTables(self._spare).settle("known", list(starmap(Spent, self._spent.items())), now)
         _log.warning("the limits of keys are kept by this process alone, by what it knows: %s", fault)
         self._task.wake()
 
@@ -198,7 +206,7 @@ class Limiter:
         with self._lock:
             self._running.discard(admission.id)
             if self._spare is not None:
-                SqliteLimits(self._spare).settle(admission.id, spent, self._now())
+                LimitTables(self._spare).settle(admission.id, spent, self._now())
                 self._waiting.append((admission, spent))
                 return
         try:

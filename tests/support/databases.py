@@ -99,7 +99,8 @@ class StoreTestCase(DatabaseTestCase):
         return store
 
     def restart(self) -> None:
-        self.store.close()
+        if hasattr(self.store, "close"):
+            self.store.close()
         self.database.close()
         self.database = self.open()
         self.store = self.store_on(self.database)

@@ -99,20 +99,20 @@ class Database:
 
     # Reading and writing …
 
-    def transaction(self, *, is_retry: bool = False, wait: float | None = None) -> "_Transaction":
+    def transaction(self, *, is_retry: bool = False, wait: float | None = None) -> "Transaction":
         """The connection in a transaction, with `is_retry` despite a known fault. Raises Unusable for a fault.
 
         It waits for another process as long as any call may, or for `wait` seconds.
         """
-        return _Transaction(self, is_retry, _BUSY_SECONDS if wait is None else wait)
+        return Transaction(self, is_retry, _BUSY_SECONDS if wait is None else wait)
 
-    def reader(self) -> "_Reading":
+    def reader(self) -> "Reading":
         """A connection for SELECT. Raises Unusable for every fault of the file."""
-        return _Reading(self)
+        return Reading(self)
 
     def select(self, query: str, *values: Any) -> list[Any]:
         """The rows that a query finds. Raises Unusable."""
-        with _Reading(self) as connection:
+        with Reading(self) as connection:
             return connection.execute(query, values).fetchall()
 
     def number(self, query: str, *values: float) -> int:
@@ -315,7 +315,7 @@ class Database:
         _log.warning("%s: %s; it was set aside as %s and a new one begun", self.path, damage.reason, target)
 
 
-class _Reading:
+class Reading:
     """The reading connection of a Database, whose lock its thread holds. A generator would take twice the time."""
 
     def __init__(self, database: Database) -> None:
@@ -339,7 +339,7 @@ class _Reading:
             self._database._read_lock.release()
 
 
-class _Transaction:
+class Transaction:
     """One transaction of a Database, whose lock its thread holds."""
 
     def __init__(self, database: Database, is_retry: bool, wait: float) -> None:

@@ -21,8 +21,7 @@ from deepseek_cursor_proxy.observers.events import (
     Timing,
 )
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.limits import Hold, Refusal, Spent, Used
-from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
+from deepseek_cursor_proxy.storage.limits import Hold, LimitTables, Refusal, Spent, Used
 from deepseek_cursor_proxy.usage import limits
 from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate, Limiter, counters
 from deepseek_cursor_proxy.usage.prices import Cost
@@ -100,7 +99,7 @@ def finished(**fields: Any) -> Finished:
     )
 
 
-class BrokenStore(SqliteLimits):
+class BrokenStore(LimitTables):
     """An engine that can be switched off."""
 
     fault: Unusable | None = None

@@ -1,9 +1,8 @@
 import random
 
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.limits import Counter, Hold, Spent, Used
+from deepseek_cursor_proxy.storage.limits import Counter, Hold, LimitTables, Spent, Used
 from deepseek_cursor_proxy.storage.shared.limits import SharedLimits
-from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
 from tests.support.shared_engine import EngineTestCase
 from tests.support.threads import run_at_once
 from tests.support.width import width
@@ -24,7 +23,7 @@ class TestSharedLimits(EngineTestCase):
         return SharedLimits(self.instance(name).state)
 
     def test_two_instances_return_what_one_file_returns_after_any_sequence_of_calls(self) -> None:
-        alone = SqliteLimits(self.instance("alone").reasonings.database)
+        alone = LimitTables(self.instance("alone").reasonings.database)
         both = [self.limits("one"), self.limits("two")]
         for seed in range(width(120, 2000)):
             rng = random.Random(seed)

@@ -5,9 +5,17 @@ import threading
 from unittest import mock
 
 from deepseek_cursor_proxy.storage.faults import Locked
-from deepseek_cursor_proxy.storage.limits import LEASE_SECONDS, SETTLED_SECONDS, Counter, Hold, Refusal, Spent, Used
+from deepseek_cursor_proxy.storage.limits import (
+    LEASE_SECONDS,
+    SETTLED_SECONDS,
+    Counter,
+    Hold,
+    LimitTables,
+    Refusal,
+    Spent,
+    Used,
+)
 from deepseek_cursor_proxy.storage.sqlite import database
-from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
 from tests.support.databases import DatabaseTestCase
 from tests.support.threads import run_at_once
 
@@ -16,10 +24,10 @@ GROUP = Counter("groups.lab", "usd_per_day", 1_000_000_800)
 SLOT = Counter("keys.ann", "concurrent")
 
 
-class TestSqliteLimits(DatabaseTestCase):
+class TestLimitTables(DatabaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.limits = SqliteLimits(self.database)
+        self.limits = LimitTables(self.database)
 
     def reserve(self, name: str, *holds: Hold) -> Refusal | None:
         return self.limits.reserve(name, holds, self.now)
@@ -93,7 +101,7 @@ class TestSqliteLimits(DatabaseTestCase):
         self.assertEqual([Used(2**63 - 1)], self.used(DAY))
 
     def test_requests_at_once_never_pass_a_limit(self) -> None:
-        stores = [SqliteLimits(self.open()) for _ in range(2)]
+        stores = [LimitTables(self.open()) for _ in range(2)]
         results: list[Refusal | None] = []
 
         def reserve(number: int) -> None:
@@ -128,12 +136,12 @@ _RESERVE_AND_SETTLE = """
 import sys
 from deepseek_cursor_proxy.storage.limits import Counter, Hold, Spent
 from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.limit_rows import SqliteLimits
+from deepseek_cursor_proxy.storage.limits import LimitTables
 
 path, now, name = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 database, day, admitted = Database(path), Counter("keys.ann", "usd_per_day", 1_000_000_800), 0
 database.open()
-limits = SqliteLimits(database)
+limits = LimitTables(database)
 for number in range(25):
     if limits.reserve(f"{name}{number}", (Hold(day, 10, 100),), now) is None:
         admitted += 1
