@@ -50,7 +50,7 @@ DIRECTIONS = {
     "cli.tunnel": "net",
     "cli.demo": "reasoning server storage",
     "cli.setup": "deepseek storage usage.prices",
-    "cli.doctor": "access admin cli.demo cli.setup deepseek net storage upstream usage",
+    "cli.doctor": "access admin cli.setup deepseek net storage upstream usage",
     "cli": "access admin cli.demo cli.doctor cli.setup cli.tunnel deepseek net observers reasoning server "
     + "sessions storage tokens upstream usage usage.prices",
     # Files of the top level that are not open to all.

@@ -1,10 +1,9 @@
 """The `doctor` command: looks at everything between a client and DeepSeek, and names the remedy for what is wrong.
 
     subject                   what a check looks at, and the finding that it returns
-    this_machine              Python, the files of the package, the settings, the store and its disk, clients
+    this_machine              Python, the settings, the store and its disk, clients
     listeners                 the port of the proxy, its dashboard and its public address
-    upstreams                 the way to each upstream, the clock, keys, balance and models
-    tool_round                a chat with tools through the proxy
+    upstreams, engine         the way to each upstream, keys, balance and models; the engine that proxies share
     privacy                   findings without anything private
 
 A check is one function, from a Subject to its findings. Nothing is changed: no file is written but an empty one beside

@@ -1,28 +1,25 @@
 """The ways to the proxy: its port, free or held by a program; the dashboard's, with its key; the public address.
 
 The port of a proxy is known by the page that it shows to browsers, which needs no key. A public address has to lead to
-a proxy of ours, as its /healthz says; it is asked as an upstream is, over the network.
+a proxy of ours, as its /healthz says.
 """
 
 import contextlib
-import dataclasses
 import errno
 import http.client
 import re
 import socket
 from contextlib import closing
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.cli.doctor.subject import Finding, Subject, failed, good, skipped, warning
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import authority, local_url
-from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.json_codec import decode_upstream_json
-from deepseek_cursor_proxy.net.wait import finish
-from deepseek_cursor_proxy.upstream.client import UpstreamClient
-from deepseek_cursor_proxy.upstream.connections import Destination
+from deepseek_cursor_proxy.redaction import safe_text
 
 PORT, DASHBOARD, TUNNEL = "port", "dashboard", "tunnel"
 # On this machine; one that takes longer is as good as stopped.
@@ -32,12 +29,9 @@ _MOST_PORTS = 100
 _MAX_PAGE_BYTES = 1_000_000
 _PAGE = re.compile(r"<title>deepseek-cursor-proxy</title>.*Version (\S+) is running", re.DOTALL)
 # Over the network.
-_CONNECT_SECONDS = 4.0
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 8.0
 _MAX_ANSWER_BYTES = 1000
-# The proxy wants none for this path.
-_NO_KEY = "none"
-_HEALTHY = {"ok": True}
+_HEALTHY = b'{"ok":true}'
 
 
 def check_port(subject: Subject) -> list[Finding]:
@@ -139,7 +133,7 @@ def check_tunnel(subject: Subject) -> list[Finding]:
         return [skipped(TUNNEL, f"{where}; only clients that call from elsewhere, such as Cursor, need one")]
     findings = []
     for url in dict.fromkeys(urls):
-        if problem := _public_problem(url, config):
+        if problem := _public_problem(url):
             remedy = "start the proxy and its tunnel again, and paste the URL that it prints into Cursor"
             findings.append(failed(TUNNEL, f"{url} does not lead to the proxy: {problem}", remedy))
         else:
@@ -147,23 +141,15 @@ def check_tunnel(subject: Subject) -> list[Finding]:
     return findings
 
 
-def _public_problem(url: str, config: ProxyConfig) -> str:
+def _public_problem(url: str) -> str:
     """What answers at an address in place of a proxy of ours; empty if one does."""
-    config = dataclasses.replace(
-        config, connect_timeout=_CONNECT_SECONDS, request_timeout=_ANSWER_SECONDS, retry_budget=0
-    )
-    destination = Destination(f"{url}/healthz", "the tunnel", "the tunnel", "GET")
+    # Without this header ngrok may show a page of its own.
+    request = Request(f"{url}/healthz", headers={"ngrok-skip-browser-warning": "1"})
     try:
-        with (
-            closing(UpstreamClient(config)) as client,
-            closing(finish(client.send_to(destination, b"", _NO_KEY, None))) as response,
-        ):
-            if response.status != 200:
-                return f"something else answers, with {response.status}"
-            if decode_upstream_json(finish(response.read(_MAX_ANSWER_BYTES))) == _HEALTHY:
-                return ""
-    except ProxyError as error:
-        return error.message.partition(". ")[0]
-    except ValueError:
-        pass
-    return "something else answers"
+        with urlopen(request, timeout=_ANSWER_SECONDS) as response:
+            return "" if response.read(_MAX_ANSWER_BYTES) == _HEALTHY else "something else answers"
+    except HTTPError as refusal:
+        refusal.close()
+        return f"something else answers, with {refusal.code}"
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return f"no answer ({safe_text(error.reason if isinstance(error, URLError) else error)})"

@@ -103,7 +103,6 @@ class Subject:
     environment: Mapping[str, str]
     admin: AdminFacts
     key: NamedKey | None = None
-    is_live: bool = False
     # The command that starts this program, for remedies.
     program: str = "deepseek-cursor-proxy"
 
@@ -162,10 +161,7 @@ def _ask_settings(store: Path, url: str, key: str | None) -> Mapping[str, str]:
 
 
 # What decides where a running proxy sends requests, whatever the flags and variables of this command are.
-_UPSTREAM_KEYS = (
-    *("base_url", "upstream_host", "model", "models", "upstreams"),
-    *("https_proxy", "allow_plain_http_upstream"),
-)
+_UPSTREAM_KEYS = (*("base_url", "upstream_host", "model", "models", "upstreams", "allow_plain_http_upstream"),)
 
 
 def follow(settings: Settings, facts: AdminFacts) -> Settings:

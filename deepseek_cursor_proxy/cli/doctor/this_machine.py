@@ -1,13 +1,9 @@
-"""This machine: Python, the files of the package, the settings, the store and its disk, the clients.
+"""This machine: Python, the settings, the store and its disk, the clients.
 
-The files of the package are compared with the list that the installer left. Files of clients are only read, and so is
-the store, past SQLite's locks if no process has it open. An empty file without a name, or one that is deleted at once,
-shows whether its folder can be written.
+Files of clients are only read, and so is the store, past SQLite's locks if no process has it open. An empty file
+without a name, or one that is deleted at once, shows whether its folder can be written.
 """
 
-import base64
-import csv
-import hashlib
 import os
 import platform
 import shutil
@@ -15,10 +11,8 @@ import sqlite3
 import ssl
 import tempfile
 import time
-from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-import deepseek_cursor_proxy
 from deepseek_cursor_proxy.cli.doctor.subject import (
     Finding,
     Subject,
@@ -47,13 +41,11 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 
-PYTHON, PACKAGE, SETTINGS_FILE, CLIENT_FILES = "python", "package", "settings", "clients"
+PYTHON, SETTINGS_FILE, CLIENT_FILES = "python", "settings", "clients"
 STORE, DISK = "store", "disk"
-_DISTRIBUTION = "deepseek-cursor-proxy"
 SYSTEM = f"{platform.system()} {platform.release()} {platform.machine()}"
 # The first with STRICT tables. Python uses that of the system, which may be much older.
 _OLDEST_SQLITE = (3, 37)
-_MOST_NAMES = 3
 # A file of a gigabyte takes longer to read through; then the rest is not.
 _READ_THROUGH_SECONDS = 2.0
 _STEPS_BETWEEN_LOOKS = 10_000
@@ -71,55 +63,6 @@ def check_python(subject: Subject) -> list[Finding]:
         text = f"{versions}; the store needs SQLite {'.'.join(map(str, _OLDEST_SQLITE))}"
         return [failed(PYTHON, text, "use a Python with a newer SQLite, such as those from python.org and uv")]
     return [good(PYTHON, f"{versions}, {ssl.OPENSSL_VERSION}, {SYSTEM}")]
-
-
-def check_package(subject: Subject) -> list[Finding]:
-    folder = Path(deepseek_cursor_proxy.__file__).parent
-    if not folder.is_dir():
-        return [_not_compared("a zip archive")]
-    try:
-        distribution = metadata.distribution(_DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return [_not_compared("a checkout")]
-    return [compare_files(distribution, folder)]
-
-
-def compare_files(distribution: metadata.Distribution, folder: Path) -> Finding:
-    """The files of this folder against those that were installed. An editable installation lists none of them."""
-    missing, changed, count = [], [], 0
-    # Since Python 3.12 `files` leaves out those that are missing.
-    for name, digest, *_ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
-        is_code = PurePosixPath(name).parts[0] == folder.name and not name.endswith(".pyc")
-        if not is_code or not digest.startswith("sha256="):
-            continue
-        path = Path(str(distribution.locate_file(name)))
-        if not path.is_relative_to(folder):
-            # Another copy is installed, but this one runs.
-            return _not_compared("a checkout")
-        count += 1
-        try:
-            data = path.read_bytes()
-        except OSError:
-            missing.append(name)
-            continue
-        found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        if digest != f"sha256={found}":
-            changed.append(name)
-    if not count:
-        return _not_compared("a checkout")
-    installed = f"{deepseek_cursor_proxy.__version__}, {count} files"
-    problems = []
-    for word, names in (("missing", missing), ("changed", changed)):
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        problems += [f"{word}: {', '.join(names[:_MOST_NAMES])}{more}"] if names else []
-    if problems:
-        remedy = f"install it again: pip install --force-reinstall {_DISTRIBUTION}"
-        return failed(PACKAGE, f"{installed}; {'; '.join(problems)}", remedy)
-    return good(PACKAGE, f"{installed} as installed")
-
-
-def _not_compared(kind: str) -> Finding:
-    return skipped(PACKAGE, f"{deepseek_cursor_proxy.__version__} from {kind}; its files are not compared")
 
 
 def check_settings(subject: Subject) -> list[Finding]:

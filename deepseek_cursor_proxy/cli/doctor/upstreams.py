@@ -1,17 +1,14 @@
-"""The way to one upstream: its name, the connection, an outbound proxy, TLS; then its clock, keys, balance and models.
+"""The way to one upstream: its name, the connection, an outbound proxy, TLS; then its keys, balance and models.
 
-The connection is opened by the code that the proxy itself uses, so the environment counts as it does there. A key goes
-nowhere but where the proxy would send it: none is sent while the settings have a mistake.
+It is asked by the code that the proxy itself uses, so the environment counts as it does there. A key goes nowhere but
+where the proxy would send it: none is sent while the settings have a mistake.
 """
 
 import contextlib
 import dataclasses
-import socket
-import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access import HELD_KEY
@@ -25,22 +22,18 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream
 from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
-from deepseek_cursor_proxy.upstream.connect import Connector
 from deepseek_cursor_proxy.upstream.connections import Destination, Origin
 from deepseek_cursor_proxy.usage import balance
 
 # A healthy upstream answers in a fraction of these, and all checks together shall take seconds.
 _CONNECT_SECONDS = 4.0
 _ANSWER_SECONDS = 4.0
-# Nothing is refused for want of a key before it is asked; an upstream answers 401, and its clock is known.
+# Nothing is refused for want of a key before it is asked; an upstream answers 401.
 _NO_KEY = "none"
 _MAX_LIST_BYTES = 4 * 1024 * 1024
 _MOST_KEYS = 8
 _STATUS_PAGE = "https://status.deepseek.com"
-UPSTREAM, CLOCK, KEY, BALANCE, MODELS = "upstream", "clock", "key", "balance", "models"
-# A Date header has whole seconds and was on its way. Prices change by the hour, certificates by the day.
-_CLOCK_WARNING_SECONDS = 60.0
-_CLOCK_FAILED_SECONDS = 600.0
+UPSTREAM, KEY, BALANCE, MODELS = "upstream", "key", "balance", "models"
 _MOST_NAMES = 4
 _KEYS_PAGE = "https://platform.deepseek.com/api_keys"
 _TOP_UP_PAGE = "https://platform.deepseek.com/top_up"
@@ -66,10 +59,6 @@ class CheckedUpstream(NamedTuple):
     def name(self, word: str) -> str:
         """The name of a check of this upstream."""
         return f"{word} {self.label}".rstrip()
-
-    def failure(self, step: str, problem: str, remedy: str) -> Finding:
-        """The finding that the way to this upstream ends at a step."""
-        return failed(self.name(UPSTREAM), f"{step}: {problem}", remedy)
 
 
 def is_usable(key: NamedKey, config: ProxyConfig) -> bool:
@@ -145,8 +134,6 @@ class KeyAnswer(NamedTuple):
     variable: str
     status: int | None
     models: tuple[str, ...] | None = None
-    # By how much the upstream's clock is ahead of ours.
-    clock_seconds: float | None = None
     failure: Finding | None = None
 
 
@@ -158,22 +145,15 @@ def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
         request_timeout=min(subject.config.request_timeout, _ANSWER_SECONDS),
         retry_budget=0,
     )
-    failure, account = None, None
-    answers: list[KeyAnswer] = []
     started = time.monotonic()
-    try:
-        finish(Connector(config, subject.environment).open(upstream.origin)).close()
-    except (OSError, ValueError, ProxyError) as error:
-        failure = explain(error, upstream)
-    seconds = time.monotonic() - started
-    if failure is None:
-        with closing(UpstreamClient(config)) as client:
-            answers = [_ask(client, upstream, key) for key in upstream.keys or (NamedKey("", _NO_KEY),)]
-            account = _account(client, upstream) if upstream.keys and answers[0].status == 200 else None
-        failure = next((answer.failure for answer in answers if answer.failure is not None), None)
+    with closing(UpstreamClient(config)) as client:
+        answers = [_ask(client, upstream, (upstream.keys or (NamedKey("", _NO_KEY),))[0])]
+        seconds, failure = time.monotonic() - started, answers[0].failure
+        if failure is None:
+            answers += [_ask(client, upstream, key) for key in upstream.keys[1:]]
+        account = _account(client, upstream) if upstream.keys and answers[0].status == 200 else None
     return [
         _check_way(upstream, failure, seconds, subject),
-        _check_clock(upstream, failure, answers),
         *_check_keys(upstream, failure, answers),
         *_check_account(upstream, account),
         *_check_models(upstream, answers),
@@ -181,24 +161,23 @@ def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
 
 
 def _ask(client: UpstreamClient, upstream: CheckedUpstream, key: NamedKey) -> KeyAnswer:
+    name = upstream.name(UPSTREAM)
     destination = Destination(f"{upstream.base_url}/models", setting=upstream.setting, method="GET")
-    clock, models = None, None
+    models = None
     try:
         with closing(finish(client.send_to(destination, b"", key.key, None))) as response:
-            with contextlib.suppress(ValueError, TypeError, OverflowError):
-                clock = parsedate_to_datetime(response.headers.get("date", "")).timestamp() - time.time()
             if response.status == 200:
                 with contextlib.suppress(ValueError):
                     body = as_object(decode_upstream_json(finish(response.read(_MAX_LIST_BYTES))))
                     names = (as_object(model).get("id") for model in as_list(body.get("data")))
                     models = tuple(safe_text(name, 100) for name in names if isinstance(name, str))
-            return KeyAnswer(key.variable, response.status, models, clock)
+            return KeyAnswer(key.variable, response.status, models)
     except UpstreamTimeout:
         text = f"{upstream.origin.host} did not answer within {_ANSWER_SECONDS:.0f} s"
-        failure = upstream.failure("answer", text, f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is doing")
+        failure = failed(name, text, f"try again in a moment; {_STATUS_PAGE} says how DeepSeek is doing")
     except ProxyError as error:
         error.hide(key.key)
-        failure = upstream.failure("answer", *_split(error.message))
+        failure = failed(name, *_split(error.message))
     return KeyAnswer(key.variable, None, failure=failure)
 
 
@@ -209,30 +188,6 @@ def _account(client: UpstreamClient, upstream: CheckedUpstream) -> balance.Accou
         with closing(finish(client.send(destination, b"", upstream.keys[0].key, None))) as response:
             return balance.read_account(as_object(decode_upstream_json(finish(response.read()))))
     return None
-
-
-def explain(error: Exception, upstream: CheckedUpstream) -> Finding:
-    """The step at which opening a connection failed, and the remedy."""
-    host, port = upstream.origin.host, upstream.origin.port
-    behind = f"{upstream.setting}; behind a company's proxy set HTTPS_PROXY"
-    if isinstance(error, ProxyError):
-        # From an outbound proxy, or a trust store that is empty; both say what to do.
-        step = "outbound proxy" if error.message.startswith(("The proxy ", "config: ")) else "TLS"
-        return upstream.failure(step, *_split(error.message))
-    if isinstance(error, socket.gaierror):
-        text = f"{host} is not found ({error.strerror or 'no such name'})"
-        return upstream.failure("name (DNS)", text, f"check the network, DNS and {behind}")
-    if isinstance(error, ssl.SSLCertVerificationError):
-        remedy = "set SSL_CERT_FILE to the certificate of your network's own authority, or find out who intercepts TLS"
-        if "expired" in error.verify_message or "not yet valid" in error.verify_message:
-            remedy = "check the clock of this machine: certificates are valid for a limited time"
-        return upstream.failure("TLS", f"the certificate of {host} is not trusted ({error.verify_message})", remedy)
-    if isinstance(error, ssl.SSLError):
-        remedy = f"check {upstream.setting}, and anything between you and {host}"
-        return upstream.failure("TLS", f"no secure connection to {host} ({error.reason or error})", remedy)
-    reason = "no connection in time" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or error
-    text = f"{host}:{port} cannot be reached ({reason})"
-    return upstream.failure("connection", text, f"check the network, a firewall and {behind}")
 
 
 def _split(message: str) -> tuple[str, str]:
@@ -248,26 +203,12 @@ def _split(message: str) -> tuple[str, str]:
 def _check_way(upstream: CheckedUpstream, failure: Finding | None, seconds: float, subject: Subject) -> Finding:
     if failure is not None:
         return failure
-    name, origin = upstream.name(UPSTREAM), upstream.origin
-    if origin.scheme != "https":
-        return good(name, f"{origin.host} reached: name and connection, without TLS, in {seconds:.2f} s")
-    via = https_proxy.for_host(origin.host, origin.port, subject.environment)
+    origin = upstream.origin
+    via = None
+    if origin.scheme == "https":
+        via = https_proxy.for_host(origin.host, origin.port, subject.environment)
     by = f", through the proxy {via} (HTTPS_PROXY)" if via else ""
-    return good(name, f"{origin.host} reached: name, connection and TLS in {seconds:.2f} s{by}")
-
-
-def _check_clock(upstream: CheckedUpstream, failure: Finding | None, answers: Sequence[KeyAnswer]) -> Finding:
-    name, host = upstream.name(CLOCK), upstream.origin.host
-    ahead = next((answer.clock_seconds for answer in answers if answer.clock_seconds is not None), None)
-    if ahead is None:
-        return skipped(name, f"{host} sends no date" if failure is None else "no answer to compare it with")
-    off = abs(ahead)
-    if off < _CLOCK_WARNING_SECONDS:
-        return good(name, f"within a few seconds of {host}")
-    level = failed if off >= _CLOCK_FAILED_SECONDS else warning
-    duration = f"{off:.0f} s" if off < 120 else f"{off / 60:.0f} min"
-    text = f"this machine is {duration} {'behind' if ahead > 0 else 'ahead of'} {host}"
-    return level(name, text, "set the clock and time zone, and turn on time synchronisation (NTP)")
+    return good(upstream.name(UPSTREAM), f"{origin.host} answers, in {seconds:.2f} s{by}")
 
 
 def _check_keys(upstream: CheckedUpstream, failure: Finding | None, answers: Sequence[KeyAnswer]) -> Iterator[Finding]:

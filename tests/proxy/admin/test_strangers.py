@@ -14,8 +14,6 @@ from unittest import mock
 
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.admin import running
-from deepseek_cursor_proxy.cli.doctor import tool_round
-from deepseek_cursor_proxy.cli.doctor.subject import good
 from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
 
 EVIL = "http://127.0.0.1:6666/v1"
@@ -66,7 +64,6 @@ class StrangerTest(AdminCase):
         ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "PATH": ""}
         ours["DEEPSEEK_CURSOR_PROXY_BASE_URL"] = self.fake.url
         self.enterContext(mock.patch.dict(os.environ, ours, clear=True))
-        self.enterContext(mock.patch.object(tool_round, "play", return_value=good("tool round", "played")))
         self.browser = self.enterContext(mock.patch("webbrowser.open", return_value=True))
 
     def leave(self, url: str) -> Path:
@@ -104,10 +101,8 @@ class StrangerTest(AdminCase):
         self.assertEqual(0, code)
         self.assertNotIn("6666", (self.home / ".codex" / "config.toml").read_text())
         self.assertIn("no key was sent", err)
-        _, out, err = self.run_command("doctor", "--json")
-        dashboard = next(each for each in json.loads(out)["checks"] if each["name"] == "dashboard")
-        self.assertEqual("failed", dashboard["level"])
-        self.assertIn("if it is one of an older version, restart it", dashboard["remedy"])
+        _, out, err = self.run_command("doctor")
+        self.assertRegex(out, r"(?m)^✗ dashboard .+\n +→ .*if it is one of an older version, restart it")
         self.assertNotIn("evil.example", out)
         asked = [each.partition("?")[0] for each in stranger.received]
         self.assertEqual([running.PROOF_PATH] * 3, asked)

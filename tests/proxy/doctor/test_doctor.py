@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import os
 import socket
 import sqlite3
@@ -15,15 +14,13 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.api.endpoints import start_page
 from deepseek_cursor_proxy.cli import doctor_command
-from deepseek_cursor_proxy.cli.demo.cursor import Answer
-from deepseek_cursor_proxy.cli.demo.small_deepseek import SmallDeepSeek
-from deepseek_cursor_proxy.cli.doctor import listeners, this_machine, tool_round, upstreams
+from deepseek_cursor_proxy.cli.doctor import listeners, this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import good
 from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.shared import state
 from deepseek_cursor_proxy.upstream import connect
-from tests.fake_deepseek import FakeDeepSeek, weather_responder
+from tests.fake_deepseek import FakeDeepSeek
 from tests.support.admin_client import AdminCase
 from tests.support.raw_upstream import HANG, RawUpstream, ScriptedReply, TunnelProxy
 from tests.support.resp_server import RespServer
@@ -32,29 +29,30 @@ PORT = "DEEPSEEK_CURSOR_PROXY_PORT"
 SECRET = "sk-doctor-planted-0123456789"
 NOT_FOUND = ScriptedReply.of(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
-PLAY = tool_round.play
-
-
-class ForgetfulDeepSeek(SmallDeepSeek):
-    """One that has thought something else than it sent."""
-
-    def reply_to(self, payload: dict[str, Any]) -> Answer | None:
-        answer = super().reply_to(payload)
-        self.thoughts = ["something else" for _ in self.thoughts]
-        return answer
-
 
 class Outcome(NamedTuple):
     code: int
     out: str
     err: str
 
-    def checks(self) -> dict[str, dict[str, Any]]:
-        """By name; the first of several findings with one name."""
-        found: dict[str, dict[str, Any]] = {}
-        for each in json.loads(self.out)["checks"]:
-            found.setdefault(each["name"], each)
+    def all_checks(self) -> list[dict[str, str]]:
+        """Every finding of the page; names have no more than two words."""
+        levels = dict(zip("✓!✗·", ("good", "warning", "failed", "skipped"), strict=True))
+        found: list[dict[str, str]] = []
+        for line in self.out.splitlines():
+            if line[:1] in levels:
+                text = line[2:]
+                # A longer name has two words.
+                name = text[:10].strip() if text[10:11] == " " else " ".join(text.split()[:2])
+                rest = text[len(name) :].strip()
+                found.append({"name": name, "level": levels[line[0]], "text": rest, "remedy": ""})
+            elif found and line.strip().startswith("→ "):
+                found[-1]["remedy"] = line.strip().removeprefix("→ ")
         return found
+
+    def checks(self) -> dict[str, dict[str, str]]:
+        """By name; the first of several findings with one name."""
+        return {each["name"]: each for each in reversed(self.all_checks())}
 
 
 class DoctorCase(AdminCase):
@@ -74,11 +72,6 @@ class DoctorCase(AdminCase):
     def free_port(self) -> int:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             return int(listener.getsockname()[1])
-
-    def skip_round(self) -> None:
-        """The round is the one check that takes long; most tests are about others."""
-        played = good("tool round", "3 requests, 2 tool calls with the simulated DeepSeek")
-        self.enterContext(mock.patch.object(tool_round, "play", return_value=played))
 
     def pretend_to_run(self) -> None:
         """A proxy that does not run is a finding; most tests are about others."""
@@ -106,39 +99,22 @@ class DoctorCase(AdminCase):
 
 
 class HealthyTest(DoctorCase):
-    def test_a_healthy_set_up_passes_with_a_round_of_tools(self) -> None:
+    def test_a_healthy_set_up_passes(self) -> None:
         self.fill_store()
         self.pretend_to_run()
         ran = self.doctor()
         self.assertEqual((0, ""), (ran.code, ran.err))
-        for name in ("python", "settings", "port", "store", "disk", "upstream", "clock", "key", "balance", "models"):
+        for name in ("python", "settings", "port", "store", "disk", "upstream", "key", "balance", "models"):
             self.assertRegex(ran.out, rf"(?m)^✓ {name} ")
-        self.assertRegex(ran.out, r"(?m)^✓ tool round 3 requests, 2 tool calls")
-        self.assertRegex(ran.out, r"(?m)^· package .*checkout")
-        self.assertRegex(ran.out, r"\n\n11 fine, 4 not checked\. \(\d+\.\d s\)\n\Z")
-
-    def test_the_json_has_every_check_with_level_and_remedy(self) -> None:
-        self.skip_round()
-        self.fake.has_balance = False
-        ran = self.doctor("--json")
-        found = json.loads(ran.out)
-        self.assertEqual((1, False), (ran.code, found["ok"]))
-        self.assertEqual({"version", "ok", "live", "seconds", "checks"}, set(found))
-        self.assertEqual((__version__, False), (found["version"], found["live"]))
-        for check in found["checks"]:
-            self.assertEqual({"name", "level", "text", "remedy"}, set(check))
-            self.assertIn(check["level"], ("good", "warning", "failed", "skipped"))
-            if check["level"] != "skipped":
-                self.assertEqual(check["level"] == "good", check["remedy"] is None, check)
+        self.assertRegex(ran.out, r"\n\n9 fine, 3 not checked\. \(\d+\.\d s\)\n\Z")
 
     def test_while_the_proxy_runs_its_port_and_dashboard_are_known(self) -> None:
-        self.skip_round()
         settings = {"reasoning_content_path": self.store}
         proxy = self.proxy(ReasoningStore(self.store), admin_port=0, **settings)
         admin = self.admin(proxy)
         admin.context.public_url = proxy.url.removesuffix("/v1")
         self.set_variable(PORT, str(proxy.address[1]))
-        found = self.doctor("--json").checks()
+        found = self.doctor().checks()
         self.assertRegex(found["port"]["text"], "this proxy runs at")
         self.assertIn(admin.url, found["dashboard"]["text"])
         self.assertEqual("good", found["dashboard"]["level"])
@@ -146,92 +122,58 @@ class HealthyTest(DoctorCase):
         self.assertEqual("good", found["store"]["level"], found["store"])
 
     def test_without_a_running_proxy_it_fails_with_the_command_that_starts_one(self) -> None:
-        self.skip_round()
-        ran = self.doctor("--json")
+        ran = self.doctor()
         found = ran.checks()["port"]
         self.assertEqual((1, "failed"), (ran.code, found["level"]))
         self.assertRegex(found["text"], r"^no proxy runs at 127\.0\.0\.1:\d+$")
         self.assertIn(f"start it with `{program_name()}`", found["remedy"])
 
     def test_the_upstream_is_that_of_the_running_proxy_whatever_the_flags_are(self) -> None:
-        self.skip_round()
         proxy = self.proxy(ReasoningStore(self.store), admin_port=0, reasoning_content_path=self.store)
         self.admin(proxy)
-        ran = self.doctor("--json", "--base-url", "https://nowhere.invalid", "--port", "1")
+        ran = self.doctor("--base-url", "https://nowhere.invalid", "--port", "1")
         self.assertEqual(0, ran.code, ran.out)
-        self.assertRegex(ran.checks()["upstream"]["text"], r"^127\.0\.0\.1 reached")
+        self.assertRegex(ran.checks()["upstream"]["text"], r"^127\.0\.0\.1 answers")
         self.assertIn(f"the proxy runs at http://127.0.0.1:{proxy.address[1]}/v1", ran.checks()["port"]["text"])
 
     def test_a_client_that_points_here_is_named(self) -> None:
-        self.skip_round()
         path = self.home / ".codex" / "config.toml"
         path.parent.mkdir()
         path.write_text(f'[model_providers.x]\nbase_url = "http://127.0.0.1:{os.environ[PORT]}/v1"\n')
         (self.home / ".qwen").mkdir()
-        self.assertRegex(self.doctor("--json").checks()["clients"]["text"], r"^Codex to http://127.0.0.1:\d+$")
+        self.assertRegex(self.doctor().checks()["clients"]["text"], r"^Codex to http://127.0.0.1:\d+$")
         with mock.patch("shutil.which", {"qwen": "/bin/qwen", "codex": "/bin/codex"}.get):
-            ran = self.doctor("--json")
-            texts = [each["text"] for each in json.loads(ran.out)["checks"] if each["name"] == "clients"]
+            ran = self.doctor()
+            texts = [each["text"] for each in ran.all_checks() if each["name"] == "clients"]
             self.assertRegex(texts[0], r"^Codex to http://127.0.0.1:\d+; Qwen Code elsewhere$")
             self.assertEqual(1, len(texts), texts)
             del os.environ["DEEPSEEK_API_KEY"]
-            [found] = [each for each in json.loads(self.doctor("--json").out)["checks"] if each["level"] == "warning"]
+            [found] = [each for each in self.doctor().all_checks() if each["level"] == "warning"]
             self.assertIn("Codex takes its key from DEEPSEEK_API_KEY, which is not set", found["text"])
             path.unlink()
-            found = self.doctor("--json").checks()["clients"]
+            found = self.doctor().checks()["clients"]
             self.assertEqual("skipped", found["level"])
             self.assertIn(" setup codex` points one to", found["remedy"])
 
     def test_without_key_and_terminal_the_key_is_skipped_and_nothing_is_asked(self) -> None:
-        self.skip_round()
         self.pretend_to_run()
         del os.environ["DEEPSEEK_API_KEY"]
         with mock.patch("getpass.getpass", side_effect=AssertionError):
-            ran = self.doctor("--json")
+            ran = self.doctor()
         self.assertEqual(0, ran.code)
         self.assertEqual("skipped", ran.checks()["key"]["level"])
-        self.assertEqual("good", ran.checks()["clock"]["level"])
+        self.assertEqual("good", ran.checks()["upstream"]["level"])
 
     def test_on_a_terminal_the_key_is_asked_for(self) -> None:
-        self.skip_round()
         del os.environ["DEEPSEEK_API_KEY"]
         terminal = mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True)
         with terminal, mock.patch("getpass.getpass", return_value=SECRET):
-            ran = self.doctor("--json")
+            ran = self.doctor()
             self.assertEqual("the key is accepted", ran.checks()["key"]["text"])
         with terminal, mock.patch("getpass.getpass", return_value="y"):
             self.assertIn("too short for a key", self.doctor().err)
 
-    def test_live_asks_the_upstream_with_the_key(self) -> None:
-        self.pretend_to_run()
-        with FakeDeepSeek(responder=weather_responder, keys=(SECRET,)) as real:
-            self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", real.url)
-            ran = self.doctor("--live", "--json")
-        self.assertEqual(0, ran.code, ran.out)
-        self.assertEqual("3 requests, 2 tool calls with the upstream", ran.checks()["tool round"]["text"])
-        self.assertEqual(3, len(real.accepted))
-
-    def test_live_needs_no_key_of_the_user_where_upstreams_have_their_own(self) -> None:
-        self.pretend_to_run()
-        del os.environ["DEEPSEEK_API_KEY"]
-        self.set_variable("SPARE_KEY", SECRET)
-        access = "sk-0123456789abcdef0123"
-        with FakeDeepSeek(responder=weather_responder, keys=(SECRET,)) as real:
-            self.write_settings(
-                f'access_keys = ["{access}"]\n[upstreams.spare]\nbase_url = "{real.url}"\nkey_env = "SPARE_KEY"\n'
-            )
-            ran = self.doctor("--live", "--json")
-        self.assertEqual((0, "good"), (ran.code, ran.checks()["tool round"]["level"]), ran.out)
-        self.assertEqual(3, len(real.accepted))
-
-    def test_live_asks_nobody_while_the_settings_have_a_mistake(self) -> None:
-        self.write_settings("future_setting = 1\n")
-        found = self.doctor("--live", "--json").checks()["tool round"]
-        self.assertEqual("skipped", found["level"])
-        self.assertEqual([], self.fake.seen)
-
     def test_nothing_is_left_behind(self) -> None:
-        self.skip_round()
         self.doctor()
         self.assertEqual([], list(self.directory.iterdir()))
         self.fill_store()
@@ -240,7 +182,6 @@ class HealthyTest(DoctorCase):
         self.assertEqual(before, {path.name: path.read_bytes() for path in self.directory.iterdir()})
 
     def test_a_terminal_without_the_signs_gets_ascii(self) -> None:
-        self.skip_round()
         self.set_variable("PYTHONIOENCODING", "cp437")
         out = io.TextIOWrapper(io.BytesIO(), encoding="cp437")
         with contextlib.redirect_stdout(out):
@@ -268,12 +209,11 @@ class BrokenTest(DoctorCase):
                 self.doCleanups()
                 self.__dict__.pop("folder", None)
                 self.setUp()
-                self.skip_round()
                 if row.check != "port":
                     self.pretend_to_run()
                 row.arrange(self)
-                ran = self.doctor("--json")
-                found = [each for each in json.loads(ran.out)["checks"] if each["name"] == row.check]
+                ran = self.doctor()
+                found = [each for each in ran.all_checks() if each["name"] == row.check]
                 match = next((each for each in found if each["level"] == row.level), None)
                 assert match is not None, (row.check, found)
                 self.assertRegex(match["text"], row.text)
@@ -321,12 +261,6 @@ class BrokenTest(DoctorCase):
 
     def no_balance(self) -> None:
         self.fake.has_balance = False
-
-    def clock(self) -> None:
-        self.fake.clock_offset = 3600.0
-
-    def clock_a_little(self) -> None:
-        self.fake.clock_offset = -100.0
 
     def no_name(self) -> None:
         self.use_upstream("https://deepseek.invalid")
@@ -459,10 +393,6 @@ class BrokenTest(DoctorCase):
         path.parent.mkdir()
         path.write_bytes(b"\xff\xfe\xff")
 
-    def failed_round(self) -> None:
-        self.enterContext(mock.patch.object(tool_round, "play", PLAY))
-        self.enterContext(mock.patch.object(tool_round, "SmallDeepSeek", ForgetfulDeepSeek))
-
 
 POSIX = os.name != "nt"
 T = BrokenTest
@@ -478,34 +408,23 @@ BROKEN = [
     Broken("no key at all", T.no_key_at_all, "key", "failed", "DEEPSEEK_API_KEY holds no key", "set DEEPSEEK_API_KEY"),
     Broken("key of Anthropic", T.key_of_anthropic, "key", "failed", "or one from Anthropic", "set DEEPSEEK_API_KEY"),
     Broken("no balance", T.no_balance, "balance", "failed", r"cannot be used \(0.00 CNY\)", "top up at https"),
-    Broken("clock an hour off", T.clock, "clock", "failed", "60 min behind", "set the clock"),
-    Broken(
-        "clock a little off",
-        T.clock_a_little,
-        "clock",
-        "warning",
-        "100 s ahead|99 s ahead|101 s ahead",
-        "set the clock",
-    ),
     Broken(
         "no such name",
         T.no_name,
         "upstream",
         "failed",
-        r"name \(DNS\): deepseek.invalid is not found",
-        "DNS and --base-url",
+        r"deepseek.invalid:443 cannot be reached \(Name or service not known\)",
+        "check network and --base-url",
     ),
-    Broken("nobody listens", T.no_listener, "upstream", "failed", "connection: .*cannot be reached", "firewall"),
-    Broken(
-        "silent upstream", T.silent, "upstream", "failed", "answer: .* did not answer within", "status.deepseek.com"
-    ),
-    Broken("no HTTP", T.no_http, "upstream", "failed", "answer: .*not HTTP", "."),
+    Broken("nobody listens", T.no_listener, "upstream", "failed", "cannot be reached", "check network"),
+    Broken("silent upstream", T.silent, "upstream", "failed", "did not answer within", "status.deepseek.com"),
+    Broken("no HTTP", T.no_http, "upstream", "failed", "not HTTP", "."),
     Broken(
         "untrusted certificate",
         T.untrusted_certificate,
         "upstream",
         "failed",
-        "TLS: the certificate of localhost",
+        "The certificate of localhost",
         "SSL_CERT_FILE",
     ),
     Broken(
@@ -513,7 +432,7 @@ BROKEN = [
         T.outbound_proxy,
         "upstream",
         "failed",
-        r"outbound proxy: .* \(407\)",
+        r"The proxy .* \(407\)",
         "password in HTTPS_PROXY",
     ),
     Broken("port taken", T.port_taken, "port", "failed", "in use by another program", r"--port \d+"),
@@ -579,7 +498,6 @@ BROKEN = [
     Broken("lost tunnel", T.lost_tunnel, "tunnel", "failed", "something else answers, with 404", "paste the URL"),
     Broken("empty variable", T.empty_variable, "key spare", "failed", "SPARE_KEY holds no key", "set SPARE_KEY"),
     Broken("damaged client", T.damaged_client, "clients", "warning", "settings of Codex cannot be read", "of Codex"),
-    Broken("failed round", T.failed_round, "tool round", "failed", "reasoning did not come back", "report it"),
 ]
 if POSIX:
     BROKEN += [
@@ -604,57 +522,54 @@ del T
 
 class SettingsTest(DoctorCase):
     def test_all_mistakes_are_named_and_no_key_is_sent_until_they_are_gone(self) -> None:
-        self.skip_round()
         self.write_settings("shutdown_grace = 'soon'\nfuture_setting = 1\nreasoning_cache_max_rows = 0\n")
         upstream = self.enterContext(RawUpstream(lambda _: NOT_FOUND))
         self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", upstream.url)
-        ran = self.doctor("--json", "--request-timeout", "never")
+        ran = self.doctor("--request-timeout", "never")
         self.assertEqual(1, len(upstream.requests))
         self.assertNotIn(SECRET.encode(), upstream.requests[0])
-        faults = [each["text"] for each in json.loads(ran.out)["checks"] if each["name"] == "settings"]
+        faults = [each["text"] for each in ran.all_checks() if each["name"] == "settings"]
         self.assertEqual(4, len(faults), faults)
         self.assertEqual("no key is sent anywhere while the settings have a mistake", ran.checks()["key"]["text"])
 
     def test_a_file_that_is_named_and_does_not_exist_is_a_fault(self) -> None:
-        self.skip_round()
-        found = self.doctor("--json", "--config", str(self.folder / "none.toml")).checks()["settings"]
+        found = self.doctor("--config", str(self.folder / "none.toml")).checks()["settings"]
         self.assertEqual(("failed", True), (found["level"], "does not exist" in found["text"]))
 
     def test_without_a_home_directory_the_rest_is_checked(self) -> None:
-        self.skip_round()
         self.pretend_to_run()
         with mock.patch.object(Path, "expanduser", side_effect=RuntimeError):
-            ran = self.doctor("--json")
+            ran = self.doctor()
         self.assertEqual(0, ran.code, ran.out)
         self.assertIn("no home directory", ran.checks()["store"]["text"])
         self.assertEqual("good", ran.checks()["key"]["level"])
 
 
 class WaitTest(DoctorCase):
-    def test_a_check_that_hangs_ends_in_time_and_says_what_it_waits_for(self) -> None:
-        self.skip_round()
+    def test_a_check_that_hangs_ends_in_time(self) -> None:
         released = threading.Event()
         self.addCleanup(released.set)
 
         def hang(*_: object) -> None:
             released.wait(30)
 
-        row = doctor_command.Check("slow", hang, 0.05, "the moon", "look up")  # type: ignore[arg-type]
-        with mock.patch.object(doctor_command, "table", return_value=[row]):
-            found = self.doctor("--json").checks()["slow"]
-        self.assertEqual("no result within 0 s: it waits for the moon", found["text"])
-        self.assertEqual(("failed", "look up"), (found["level"], found["remedy"]))
+        rows = [("slow", hang)]
+        with (
+            mock.patch.object(doctor_command, "table", return_value=rows),
+            mock.patch.object(doctor_command, "_SECONDS", 0.05),
+        ):
+            found = self.doctor().checks()["slow"]
+        self.assertEqual(("failed", "no result within 0 s"), (found["level"], found["text"]))
 
     def test_a_check_that_fails_itself_hides_no_other(self) -> None:
-        with mock.patch.object(tool_round, "play", side_effect=ZeroDivisionError(f"with {SECRET}")):
-            found = self.doctor("--json").checks()
-        self.assertIn("the check itself failed (ZeroDivisionError", found["tool round"]["text"])
+        with mock.patch.object(listeners, "check_port", side_effect=ZeroDivisionError(f"with {SECRET}")):
+            found = self.doctor().checks()
+        self.assertIn("the check itself failed (ZeroDivisionError", found["port"]["text"])
         self.assertEqual("good", found["key"]["level"])
 
 
 class ReportTest(DoctorCase):
     def test_a_report_has_nothing_private_in_it(self) -> None:
-        self.skip_round()
         planted = {
             "user": "zaphod-b",
             "machine": "heart-of-gold",
@@ -687,23 +602,27 @@ class ReportTest(DoctorCase):
                 + f'base_url = "https://{planted["address"]}/v1"\n'
             )
             # It is all there for who runs it, but for what is a secret.
-            shown = self.doctor("--json").out
-            for what in ("user", "upstream", "outbound", "label", "address", "value" if more else "public"):
+            shown = self.doctor().out
+            for what in ("upstream", "outbound", "label", "address", "value" if more else "public"):
                 self.assertIn(planted[what], shown)
-            for flags in (("--report",), ("--report", "--json")):
-                ran = self.doctor(*flags)
-                self.assertEqual(1, ran.code)
-                for what, text in planted.items():
-                    with self.subTest(what=what, flags=flags):
-                        self.assertNotIn(text.lower(), ran.out.lower())
-                self.assertIn("~", ran.out)
-                self.assertIn("upstream 1", ran.out)
-        self.assertIn("<host>", self.doctor("--report").out)
+            ran = self.doctor("--report")
+            self.assertEqual(1, ran.code)
+            for what, text in planted.items():
+                with self.subTest(what=what):
+                    self.assertNotIn(text.lower(), ran.out.lower())
+            self.assertIn("~", ran.out)
 
     def test_a_name_or_secret_of_the_user_is_in_no_report_wherever_it_is_written(self) -> None:
-        self.skip_round()
         plant = "Zaphod-b_42x"
         base = f"https://{plant}.example/{plant}"
+        look_up = socket.getaddrinfo
+
+        def fail(host: str, *more: Any, **options: Any) -> Any:
+            if plant.lower() in host.lower():
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return look_up(host, *more, **options)
+
+        self.enterContext(mock.patch.object(socket, "getaddrinfo", fail))
         shown = 0
         for text in (
             f"{plant} = 1\n",
@@ -727,14 +646,12 @@ class ReportTest(DoctorCase):
             f"tunnel = '{plant}'\nadmin_key = '{plant} {plant}'\n",
         ):
             self.write_settings(text)
-            shown += plant.lower() in self.doctor("--json").out.lower()
-            for flags in (("--report",), ("--report", "--json")):
-                with self.subTest(text, flags=flags):
-                    self.assertNotIn(plant.lower(), self.doctor(*flags).out.lower())
+            shown += plant.lower() in self.doctor().out.lower()
+            with self.subTest(text):
+                self.assertNotIn(plant.lower(), self.doctor("--report").out.lower())
         self.assertGreater(shown, 12)
 
     def test_a_report_is_a_block_for_an_issue_and_keeps_what_helps(self) -> None:
-        self.skip_round()
         ran = self.doctor("--report")
         self.assertTrue(ran.out.startswith(f"```text\ndeepseek-cursor-proxy {__version__}\n"), ran.out)
         self.assertTrue(ran.out.endswith("```\n"))

@@ -28,7 +28,7 @@ LINES = (
     "setup", "setup cursor", "setup codex", "setup codex --print", "setup codex --yes", "setup cline --yes",
     "setup codex --undo", "setup codex --undo --yes",
     "service install", "service install --print", "service uninstall", "service status", "service logs",
-    "doctor", "doctor --json", "doctor --report", "dashboard", "demo", "config show", "config path",
+    "doctor", "doctor --report", "dashboard", "demo", "config show", "config path",
     "usage", "usage --json", "usage --csv", "balance", "explain absent.json", "access-key", "access-key --new",
     "sessions list", "sessions show absent", "sessions export", "store stats", "store secret",
     "store clear", "store clear --yes",
