@@ -267,7 +267,6 @@ class Reply:
         self._reasoning: list[str] = []
         self._text: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
-        self._thoughts_before_calls: int | None = None
         self._details: list[dict[str, Any]] = []
         # Each with the pieces of reasoning and of text before it.
         self._server_items: list[tuple[Mapping[str, Any], int, int]] = []
@@ -305,8 +304,6 @@ class Reply:
             before = len(self._reasoning), len(self._text)
             self._server_items += [(piece.item, *before) for piece in server.pieces if piece.is_whole]
             self.size += server.size
-        if calls and self._thoughts_before_calls is None:
-            self._thoughts_before_calls = len(self._reasoning)
         for piece in calls:
             call = self._calls.setdefault(piece.index, _PartialCall())
             # Later pieces may repeat id and name, empty or in full; they are never continued.
@@ -343,11 +340,6 @@ class Reply:
     def has_mixed_names(self) -> bool:
         """Whether upstream used `reasoning_content` and other names in the same answer."""
         return bool(self._foreign_names) and len(self._reasoning) > self._foreign_pieces
-
-    def reasoning_before_calls(self) -> str | None:
-        """The reasoning that a display shows, if the model thought on after its calls; None otherwise."""
-        count = self._thoughts_before_calls
-        return join_pieces(self._reasoning[:count]) if count is not None and count < len(self._reasoning) else None
 
     def message(self) -> Message:
         if self._message is None:

@@ -135,7 +135,7 @@ class Attempt:
             chat = self.upstream.host_choice.strict_chat_api
             self.api = with_server_tools(chat) if self.request.server_tools else chat
         strategy = self._shared.services.config.missing_reasoning_strategy
-        self._prepare(prepare_second_attempt(self.request, self._shared.found.stored, self.prepared, strategy))
+        self._prepare(prepare_second_attempt(self.request, self._shared.found, self.prepared, strategy))
 
     def leave_out_tools(self, *, is_reason: bool) -> None:
         """Prepare the request without the tools that the upstream refused; `is_reason`: they are known to be why."""
@@ -199,9 +199,7 @@ class Attempt:
         if self.prepared is None:
             # A host that does not insist on reasoning gets the history as it is.
             strategy = services.config.missing_reasoning_strategy if self.api.host.requires_reasoning else "placeholder"
-            self._prepare(
-                prepare(self.request, shared.found.history, shared.found.stored, strategy, shared.context.memory)
-            )
+            self._prepare(prepare(self.request, shared.found, strategy, memory))
         assert self.prepared is not None
         body = self.api.encode(self.prepared.request, memory)
         memory.keep()

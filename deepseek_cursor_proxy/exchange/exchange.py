@@ -348,5 +348,5 @@ def prepare_request(namespace: bytes, request: ChatRequest, services: Services) 
     """The request as it would be sent: its history restored and repaired, its tools in order."""
     config = services.config
     found = find_turns(namespace, request, services.reasoning_store.finder(namespace))
-    prepared = prepare(found.request, found.history, found.stored, config.missing_reasoning_strategy)
+    prepared = prepare(found.request, found, config.missing_reasoning_strategy)
     return ChatTracker(found.request, found.history, services.chats, config.tool_order).order_tools(prepared).request

@@ -5,8 +5,6 @@ a turn with a call       when its first call is whole: some clients run a call a
                          further calls are stored with the end, until then the first one leads to the reasoning
 an interrupted turn      when the exchange closes, as far as it came; and once more without an incomplete call,
                          because clients drop that
-aliases                  with any of these, or when the exchange closes: the keys under which the reasoning that we sent
-                         is found next time, so that the same prefix is sent again and hits DeepSeek's cache
 
 A turn of a tool loop is in the file before the client gets on: DeepSeek insists on its reasoning. Any other turn may
 reach the file a moment later.
@@ -24,7 +22,6 @@ from deepseek_cursor_proxy.json_codec import object_in, repair_object
 from deepseek_cursor_proxy.protocols.request.custom_tools import echoed_message
 from deepseek_cursor_proxy.reasoning import echoes, server_turns
 from deepseek_cursor_proxy.reasoning.identity import details_key
-from deepseek_cursor_proxy.reasoning.restore import KeyAlias
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 _Entry = tuple[Sequence[bytes], str]
@@ -41,9 +38,8 @@ class TurnRecorder:
         self._forced_call_id = forced_call_id
         # Whether the turn was stored when it ended, and with its first call.
         self._has_ended = self._has_called = False
-        # What was stored by its exact key; a turn stored with its call may get more reasoning until it ends.
-        self._stored: dict[bytes, str] = {}
-        self._has_stored_aliases = False
+        # Exact keys and texts; a turn stored with its call may get more reasoning until it ends.
+        self._stored: set[tuple[bytes, str]] = set()
 
     def record_complete(self, batch: Batch, attempt: Attempt) -> None:
         """Store what this batch, which is part of the reply by now, completes."""
@@ -51,31 +47,28 @@ class TurnRecorder:
             return
         if self._reply.is_finished:
             self._has_ended = True
-            self._record([self._reply.message()], self._reply.reasoning_before_calls(), attempt)
+            self._record([self._reply.message()], attempt)
         elif not self._has_called and any(isinstance(item, Delta) and item.may_end_call for item in batch):
             message = self._reply.message()
             if all(rules.is_whole_call(call) for call in message.tool_calls):
                 self._has_called = True
-                self._record([message], None, attempt)
+                self._record([message], attempt)
 
     def record_rest(self, attempt: Attempt) -> None:
-        """Store the interrupted turn, and the aliases if nothing was stored with them."""
-        assert attempt.prepared is not None
+        """Store the interrupted turn."""
         if not self._reply.is_empty and not self._has_ended:
             self._has_ended = True
             message = self._reply.message()
             whole = tuple(call for call in message.tool_calls if rules.is_whole_call(call))
             has_incomplete = bool(whole) and len(whole) < len(message.tool_calls)
             turns = [message, message._replace(tool_calls=whole)] if has_incomplete else [message]
-            self._record(turns, self._reply.reasoning_before_calls(), attempt)
-        if attempt.prepared.aliases and not self._has_stored_aliases:
-            self._store.record((), attempt.prepared.aliases, caller=self._namespace)
+            self._record(turns, attempt)
 
-    def _record(self, turns: Sequence[Message], shown: str | None, attempt: Attempt) -> None:
+    def _record(self, turns: Sequence[Message], attempt: Attempt) -> None:
         """Store the reasoning of turns, under the keys of every form in which the client may echo them.
 
         A forced call as JSON text, for example, is echoed as a call, or as text if the stream ended before it was
-        converted. `shown` is the part of the reasoning that the client may have seen; None: all of it.
+        converted.
         """
         is_known = attempt.absence_means_none or turns[0].reasoning or self._reply.has_empty_reasoning()
         if not is_known:
@@ -90,18 +83,17 @@ class TurnRecorder:
         has_calls = any(form.tool_calls for form in forms)
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         new: list[_Entry] = []
-        partial, is_searched = [], False
-        for at, form in enumerate(forms):
+        is_searched = False
+        for form in forms:
             echo = echoed_message(form, prepared.request.custom_tools, names)
             keys, reasoning = prepared.history.answer_keys(echo), echo.reasoning or ""
             # Most turns with calls are stored with their first call, and get no reasoning after it.
-            if self._stored.get(keys.exact) != reasoning:
+            if (keys.exact, reasoning) not in self._stored:
+                self._stored.add((keys.exact, reasoning))
                 new.append(((*keys.record_keys(), *echoes.record_keys(keys, echo)), reasoning))
             if echo.server_items is not None:
                 is_searched = True
                 extras.append((server_turns.record_keys(self._namespace, echo, keys), echo.server_items))
-            if shown is not None and at < len(turns):
-                partial.append(KeyAlias(keys.exact, keys.partial_key(shown), reasoning))
         if new:
             # Each reasoning once, under all its keys: one turn may be echoed in several forms.
             keys_of: dict[str, tuple[bytes, ...]] = {}
@@ -109,11 +101,7 @@ class TurnRecorder:
                 keys_of[reasoning] = (*keys_of.get(reasoning, ()), *record_keys)
             merged = [*zip(keys_of.values(), keys_of, strict=True)]
             can_wait = not (has_calls or is_searched or rules.is_in_tool_loop(prepared.request))
-            aliases = (*prepared.aliases, *partial)
-            self._store.record(merged, aliases, self._stored, can_wait=can_wait, caller=self._namespace)
-            self._has_stored_aliases = True
-            for record_keys, reasoning in new + extras:
-                self._stored[record_keys[0]] = reasoning
+            self._store.record(merged, can_wait=can_wait, caller=self._namespace)
 
     def _echoed_forms(self, turns: Sequence[Message], request: ChatRequest) -> list[Message]:
         """The turns, and after them the other forms in which the client may echo them."""

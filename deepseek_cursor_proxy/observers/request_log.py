@@ -48,7 +48,7 @@ class TurnMark(NamedTuple):
 
 
 _SOURCES = ("none", "store", "client", "display", "empty", "missing")
-_PROOFS = ("", "exact", "alias", "sent", "sent without", "call", "result", "dialogue", "round", "unknown")
+_PROOFS = ("", "exact", "call", "result", "near", "contradicted near", "unknown")
 _NO_REPAIRS: Mapping[str, int] = MappingProxyType({})
 
 

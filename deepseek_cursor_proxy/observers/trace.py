@@ -166,13 +166,10 @@ _SOURCES = {
 }
 PROOFS = {
     "exact": "this message after exactly this history",
-    "alias": "found here before, by a weaker proof",
-    "sent": "sent in this chat before",
-    "sent without": "no source had it when this chat first sent it",
     "call": "the id of one of its calls",
     "result": "the id of the result it answers",
-    "dialogue": "the same dialogue, other system messages",
-    "round": "the same round of the dialogue",
+    "near": "this message after the same last messages",
+    "contradicted near": "another chat had the same last messages, and the thinking block shows another reasoning",
     "unknown": "never seen by this proxy, or forgotten",
 }
 
@@ -259,17 +256,10 @@ def _describe_reasoning(turn: Mapping[str, Any]) -> str:
     """Whether the reasoning was needed, and its source or the reason why there is none."""
     need = _NEEDS.get(str(turn.get("need")), "?")
     source, proof = str(turn.get("source")), str(turn.get("proof") or "")
-    # Older versions wrote "nobody".
-    source = "missing" if source == "nobody" else source
-    why = f"{safe_text(proof, 40)}: {PROOFS[proof]}" if proof in PROOFS else safe_text(_describe_doubt(proof), 120)
+    why = f"{proof}: {PROOFS[proof]}" if proof in PROOFS else safe_text(proof, 40)
     if source == "store":
         origin = f"found by {why}"
     else:
         origin = _SOURCES.get(source, safe_text(source, 40)) + (f" ({why})" if why and source != "client" else "")
     empty = "; the model had thought nothing" if turn.get("is_empty") and source != "missing" else ""
     return f"reasoning {need}, {origin}{empty}"
-
-
-def _describe_doubt(proof: str) -> str:
-    kind = proof.removeprefix("ambiguous ")
-    return f"{proof}: two different turns fit {PROOFS.get(kind, kind)}" if kind != proof else proof

@@ -21,7 +21,7 @@ def add_details(
     stored = find([key for key in keys if key is not None])
     # If several lists have the same text, take the oldest: it was sent before.
     pairs = zip(new, keys, strict=True)
-    added = [message._replace(details=stored[key][-1]) if key in stored else message for message, key in pairs]
+    added = [message._replace(details=stored[key][0]) if key in stored else message for message, key in pairs]
     messages = (*(lookup.result or ()), *added)
     lookup.store(messages, lookup.size + sum([len(message.details or "") for message in added]))
     return prepared._replace(request=prepared.request._replace(messages=messages))

@@ -58,11 +58,11 @@ def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: 
         return look_up(edited, history, find, memory)
 
     turns = look_up_all()
-    if not turns.doubtful and not edits:
+    if not turns.unproven and not edits:
         return turns
     start = lookup.count - sum(message is None for message in edits.values())
     origins = [at for at in range(len(messages)) if at not in edits or edits[at] is not None]
-    new = _find_echoes(turns, [at for at in turns.doubtful if at >= start], find)
+    new = _find_echoes(turns, [at for at in turns.unproven if at >= start], find)
     edits |= {origins[at]: message for at, message in new.items()}
     if messages[-1].role != "assistant":
         sizes = [_BYTES_PER_EDIT + message.byte_size for message in edits.values() if message is not None]
@@ -78,7 +78,7 @@ def _apply(edits: _Edits, messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 class _Reading(NamedTuple):
-    """One way to read a doubtful turn: a message alone, or with the text of the message before it."""
+    """One way to read an unproven turn: a message alone, or with the text of the message before it."""
 
     at: int
     message: Message
@@ -111,9 +111,9 @@ class _Reading(NamedTuple):
         return message._replace(content=own_lead + rest.lstrip(), reasoning=texts[0])
 
 
-def _find_echoes(turns: FoundTurns, doubtful: Iterable[int], find: FindTexts) -> dict[int, Message | None]:
+def _find_echoes(turns: FoundTurns, unproven: Iterable[int], find: FindTexts) -> dict[int, Message | None]:
     """The messages with an echo, without it, by index."""
-    readings = [reading for at in doubtful for reading in _readings(turns, at)]
+    readings = [reading for at in unproven for reading in _readings(turns, at)]
     texts = find([reading.key for reading in readings]) if readings else {}
     edits: dict[int, Message | None] = {}
     for reading in readings:

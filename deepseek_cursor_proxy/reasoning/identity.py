@@ -1,22 +1,14 @@
 """The keys that identify an assistant turn, so that its reasoning is found when the client sends the turn again.
 
 A turn is identified by its content and all before it. Clients change histories, though (system prompts, tools, older
-messages), so a turn also has fallback keys, each still specific enough to identify this turn of this caller. In
-brackets: the tag in the digest, kept from version 1, where it differs from the name.
+messages), so a turn has fallback keys, each still specific enough to identify this turn of this caller:
 
-Primary key
     exact     the message and the whole history before it
-Fallback keys, strongest first
-    alias     exact once more, recorded after another fallback key found the turn ("linked")
     call      one of its calls: a random id, the name and the arguments
     result    the message, and the random id of a tool result that it answers
-    dialogue  the message and the history without the text of system prompts ("talk key")
-    round     the message and the history since the answer before the last question ("place"): in A1 U2 A2 T A3, the key
-              of A3 is made of A1 U2 A2 T A3, whatever came before A1
-Special keys
-    sent      exact, and the message after it: leads to the reasoning that this chat sent there
+    near      the message and what came since the answer before the last question, without system prompts: in
+              A1 U2 A2 T A3, the key of A3 is made of A1 U2 A2 T A3, whatever came before A1
     words     the reasoning, text and calls without white space, however the client divides them (see echoes)
-    partial   the message and the text that its block shows, if that is only the beginning of its reasoning ("shown")
 
 Rule: recording and looking up call the same function, `_HashChains.add`. No key is made of a tool's name, of "the same
 question", or of an id like call_0 alone: all of these recur. This file knows no store.
@@ -46,22 +38,17 @@ from deepseek_cursor_proxy.json_codec import canonical_json
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 # Part of every digest: a change of the canonical form must change it, so that old rows are missed and not mistaken.
-_VERSION = b"deepseek-cursor-proxy identity 1"
+_VERSION = b"deepseek-cursor-proxy identity 2"
 
 # DeepSeek's own ids, and the ids of others that are as long and as random; call_0 or toolu_17 prove nothing.
 _DEEPSEEK_ID = re.compile(r"call_[0-9]{2}_[A-Za-z0-9]{20,}")
 _RANDOM_PART = re.compile(r"(?:.*[_-])?([A-Za-z0-9]{20,})", re.DOTALL)
 _UUID = re.compile(r"(?:.*[_-])?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.DOTALL)
 _FEWEST_DIFFERENT_CHARACTERS = 8
-# Random ids in base64url or of nanoid, after the words that providers begin them with.
-_URL_SAFE = re.compile(r"(?:(?:call|tool|toolu|fc|func|function|chatcmpl)[_-])*+([A-Za-z0-9_-]{20,})")
-# The words and numbers of ids that people or counters have written.
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
-_DIGIT_BEFORE_LETTER = re.compile(r"[0-9](?=[A-Za-z])")
 
-# A round proves a turn only if the answers in it before the turn are this long: "Done." recurs. The turn itself does
-# not count: two agents may read the same file with the same words.
-_FEWEST_ROUND_BYTES = 20
+# A near key begins at an answer only if that is this long: "Done." recurs. At a shorter one it goes on from an earlier
+# answer, or from the first question.
+_FEWEST_NEAR_BYTES = 20
 
 # Bytes of a digest in an outline: they are compared within one chat only, where eight do not collide.
 _SHORT = 8
@@ -86,24 +73,15 @@ class MessageDigest(NamedTuple):
 
 @dataclass(eq=False)
 class TurnKeys:
-    """The keys of one assistant turn, strongest first; fallback keys are computed when they are first needed."""
+    """The keys of one assistant turn; those of calls and results are computed when they are first needed."""
 
     exact: bytes
+    near: bytes
     _namespace: bytes
     # The digest of the message, its calls, and the ids of the tool results before it.
     _own: bytes
     _calls: tuple[ToolCall, ...]
     _result_ids: tuple[str, ...]
-    # The chain of the dialogue up to it.
-    _dialogue: bytes
-    round: tuple[bytes, ...]
-    # For recording only: the dialogue and round keys without the client's name for the chat.
-    unnamed: tuple[bytes, ...] = ()
-
-    @property
-    def alias(self) -> bytes:
-        # Not the exact key itself: a reasoning that the model produces exactly here must not share it.
-        return digest(self.exact, b"linked")
 
     @functools.cached_property
     def call(self) -> tuple[bytes, ...]:
@@ -120,39 +98,28 @@ class TurnKeys:
         unique_ids = [result_id for result_id in self._result_ids if is_unique_id(result_id)]
         return tuple([digest(self._namespace, b"result", text_bytes(result_id), self._own) for result_id in unique_ids])
 
-    @property
-    def dialogue(self) -> bytes:
-        return digest(self._dialogue, b"talk key")
-
-    def weaker_keys(self) -> tuple[bytes, ...]:
-        return (self.alias, *self.call, *self.result, self.dialogue, *self.round)
+    def record_keys(self) -> tuple[bytes, ...]:
+        """All keys under which to record the turn, except words keys."""
+        # Without empty properties: reading a cached property costs more than a digest.
+        calls, results = self.call if self._calls else (), self.result if self._result_ids else ()
+        return (self.exact, *calls, *results, self.near)
 
     def by_proof(self, proof: str) -> tuple[bytes, ...]:
         """The keys of one of PROOFS."""
         keys: bytes | tuple[bytes, ...] = getattr(self, proof)
         return (keys,) if isinstance(keys, bytes) else keys
 
-    def partial_key(self, text: str) -> bytes:
-        """The key of a turn whose block shows only this text, because the model went on thinking after a call."""
-        return digest(self._namespace, b"shown", self._own, text_bytes(text))
-
     def words_key(self, words: str, lead: str = "") -> bytes:
-        """The key of a turn by the words of its reasoning and text; `lead` is white space before the text."""
+        """The key of a turn by its reasoning and text without white space; `lead` is white space before the text."""
         # With their ids: another turn may have called the same after the same words.
         calls = [
             field for call in self._calls for field in (text_bytes(call.id), text_bytes(call.name), arguments(call))
         ]
         return digest(self._namespace, b"words", text_bytes(words), text_bytes(lead), *calls)
 
-    def record_keys(self) -> tuple[bytes, ...]:
-        """All keys under which to record the turn, except words keys."""
-        # Without empty properties: reading a cached property costs more than a digest.
-        calls, results = self.call if self._calls else (), self.result if self._result_ids else ()
-        return (self.exact, *calls, *results, self.dialogue, *self.round, *self.unnamed)
 
-
-# The kinds of key, strongest first; the words of traces.
-PROOFS = ("exact", "alias", "call", "result", "dialogue", "round")
+# The kinds of key, strongest first, as traces name them.
+PROOFS = ("exact", "call", "result", "near")
 
 
 class MessageOutline(NamedTuple):
@@ -186,21 +153,11 @@ class History(NamedTuple):
     # The digest of the chat; chats that begin with the same question share it, unless the client names them.
     conversation: bytes
     chains: "_HashChains"
-    # For each assistant, the key of the reasoning that this chat has sent for it: the message after it takes part, so
-    # that another chat with the same answer has another key. None for other messages and at the end.
-    sent_keys: tuple[bytes | None, ...] = ()
-    # The same chains without the client's name for the chat, if it gives one.
-    unnamed_chains: "_HashChains | None" = None
 
     def answer_keys(self, answer: Message) -> TurnKeys:
         """The keys to record the answer to this history under."""
-        own = digest_message(answer)
-        keys = self.chains.copy().add(answer, own)
+        keys = self.chains.copy().add(answer, digest_message(answer))
         assert keys is not None
-        if self.unnamed_chains is not None:
-            unnamed = self.unnamed_chains.copy().add(answer, own)
-            assert unnamed is not None
-            keys.unnamed = (unnamed.dialogue, *unnamed.round)
         return keys
 
 
@@ -223,35 +180,21 @@ def identify(
 ) -> History:
     """Compute the keys of a history, in one pass over the messages after those of a known one.
 
-    The client's name for the chat, if it gives one, narrows the dialogue and round keys; it never widens anything.
+    The client's name for the chat, if it gives one, tells chats apart; no key depends on it.
     """
     lookup = memory.look_up(_IDENTIFY, messages, (namespace, conversation))
-    start = lookup.result or _no_history(namespace, conversation)
+    start = lookup.result or History((), (), (), b"", _HashChains(namespace))
     chains = start.chains.copy()
-    # Clients name the chat in one shape of request and not in another; without a name the turn is found as well.
-    unnamed = start.unnamed_chains.copy() if start.unnamed_chains is not None else None
-    keys, sent_keys = list(start.keys), list(start.sent_keys)
-    outlines, blocks = list(start.outlines), list(start.blocks)
+    keys, outlines, blocks = list(start.keys), list(start.outlines), list(start.blocks)
     for message in messages[lookup.count :]:
         own = digest_message(message)
         outlines.append(_outline(message, own.digest))
         blocks.append(own.blocks)
         keys.append(chains.add(message, own))
-        if sent_keys and keys[-2] is not None:
-            sent_keys[-1] = chains.sent_key()
-        sent_keys.append(None)
-        if unnamed is not None:
-            unnamed.add(message, own)
     chat = _chat_digest(namespace, conversation, b"" if conversation else chains.opening)
-    history = History(tuple(keys), tuple(outlines), tuple(blocks), chat, chains, tuple(sent_keys), unnamed)
+    history = History(tuple(keys), tuple(outlines), tuple(blocks), chat, chains)
     lookup.store(history, _BYTES_PER_MESSAGE * len(messages))
     return history
-
-
-@functools.lru_cache(256)
-def _no_history(namespace: bytes, conversation: str | None) -> History:
-    chains, unnamed = _HashChains(namespace, conversation), _HashChains(namespace, None) if conversation else None
-    return History((), (), (), b"", chains, (), unnamed)
 
 
 @functools.lru_cache(256)
@@ -261,26 +204,20 @@ def _chat_digest(namespace: bytes, conversation: str | None, opening: bytes) -> 
     return digest(namespace, b"opening", opening)
 
 
-@functools.lru_cache(256)
-def _chat_root(namespace: bytes, conversation: str | None) -> bytes:
-    return digest(namespace, b"talk", text_bytes(conversation or ""))
+@functools.lru_cache(64)
+def _near_root(namespace: bytes) -> bytes:
+    return digest(namespace, b"near")
 
 
 class _HashChains:
-    """The hash chains over the messages of a history so far, and the parts of the current round that keys need."""
+    """The hash chains over the messages of a history so far."""
 
-    def __init__(self, namespace: bytes, conversation: str | None) -> None:
+    def __init__(self, namespace: bytes) -> None:
         self._namespace = namespace
-        self._chat_root = _chat_root(namespace, conversation)
         self.exact = namespace
+        self._near = _near_root(namespace)
         # The digest of the first question: system prompts are rewritten in mid-chat, and this stays.
         self.opening = b""
-        self._dialogue = self._chat_root
-        # How many system messages come first; None after the first other message.
-        self._prompts: int | None = 0
-        # The chain of the current round; None in the first one, which has no answer before it to start from.
-        self._round: bytes | None = None
-        self._round_bytes = 0
         self._last_answer: MessageDigest | None = None
         # The ids of the tool results since the last other message.
         self._result_ids: list[str] = []
@@ -292,42 +229,26 @@ class _HashChains:
         other._result_ids = self._result_ids.copy()
         return other
 
-    def sent_key(self) -> bytes:
-        """The sent key of the message before the last one; the last one takes part in it."""
-        return hashlib.sha256(self.exact + self._chat_root + b"sent").digest()
-
     def add(self, message: Message, own: MessageDigest) -> TurnKeys | None:
         """Add one message to the chains. Returns its keys if it is an assistant's."""
-        role = message.role
+        role, answer = message.role, self._last_answer
         self.exact = _link(self.exact, own.digest)
         if role == "system":
-            # Weaker keys ignore prompts, which clients rewrite and insert; only their number at the start counts.
-            if self._prompts is not None:
-                self._prompts += 1
-                if self._prompts > 1:
-                    # Which prompt it is may change, and whether there is one; [S, S, U] is another history than [S, U].
-                    self._dialogue = digest(self._dialogue, b"another prompt")
+            # Clients rewrite and insert prompts.
             return None
-        self._prompts = None
         self.opening = self.opening or own.digest
-        if role == "user" and not self._is_after_user and self._last_answer is not None:
-            self._round_bytes = self._last_answer.size
-            self._round = digest(self._chat_root, b"place", self._last_answer.digest)
+        if role == "user" and not self._is_after_user and answer is not None and answer.size >= _FEWEST_NEAR_BYTES:
+            self._near = _link(_near_root(self._namespace), answer.digest)
         self._is_after_user = role == "user"
-        self._dialogue = _link(self._dialogue, own.digest)
-        self._round = None if self._round is None else _link(self._round, own.digest)
+        self._near = _link(self._near, own.digest)
         if role == "tool":
             self._result_ids.append(message.tool_call_id or "")
             return None
         result_ids, self._result_ids = tuple(self._result_ids), []
         if role != "assistant":
             return None
-        round_keys = (self._round,) if self._round and self._round_bytes >= _FEWEST_ROUND_BYTES else ()
-        self._round_bytes += own.size
         self._last_answer = own
-        return TurnKeys(
-            self.exact, self._namespace, own.digest, message.tool_calls, result_ids, self._dialogue, round_keys
-        )
+        return TurnKeys(self.exact, self._near, self._namespace, own.digest, message.tool_calls, result_ids)
 
 
 def is_unique_id(call_id: str) -> bool:
@@ -335,22 +256,10 @@ def is_unique_id(call_id: str) -> bool:
     if _DEEPSEEK_ID.fullmatch(call_id) or _UUID.fullmatch(call_id):
         return True
     part = _RANDOM_PART.fullmatch(call_id)
-    if part is None:
-        safe = _URL_SAFE.fullmatch(call_id)
-        return safe is not None and _is_random(safe.group(1))
     # Words in a row are long but not random, and so are numbers; letters and digits mixed are.
-    if part.group(1).isdigit() or part.group(1).isalpha():
+    if part is None or part[1].isdigit() or part[1].isalpha():
         return False
-    return len(set(part.group(1))) >= _FEWEST_DIFFERENT_CHARACTERS
-
-
-def _is_random(text: str) -> bool:
-    """Whether url-safe characters look random, as 39 of 40 random ids do: few separators, and short words."""
-    separators = text.count("-") + text.count("_")
-    if separators > max(4, len(text) // 6) or len(set(text)) < _FEWEST_DIFFERENT_CHARACTERS + 2:
-        return False
-    longest = 3.0 if _DIGIT_BEFORE_LETTER.search(text) else 2.6
-    return len(text) - separators <= longest * len(_WORDS.findall(text))
+    return len(set(part[1])) >= _FEWEST_DIFFERENT_CHARACTERS
 
 
 def _link(parent: bytes, own: bytes) -> bytes:

@@ -4,18 +4,19 @@ No I/O: `look_up` reads the texts stored under the keys of the history with a gi
 request. Our own thinking blocks and notices leave the text here; `identity` strips them by the same functions.
 
 The reasoning of an assistant message comes from the first source that has it:
-  0. STORE    what this chat sent for the turn before, unless the client contradicts it
-  1. STORE    the store, by the turn's exact key: the model's own bytes, whatever the client sends in their place; of
-              several texts under that key, the client's decides
+  1. STORE    by the turn's exact key: the model's own bytes, whatever the client sends in their place
   2. CLIENT   a string in the request that is not blank; but the text of 3 or 4, if it differs in white space only,
               because clients trim, split and join reasoning
-  3. STORE    the store, by a weaker key that proves the turn
+  3. STORE    by a weaker key that proves the turn
   4. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
   5. MISSING  a filler where DeepSeek accepts one; in a tool loop `missing_reasoning_strategy` decides
+
+One rule: of several texts under a key the one that the client sends or shows counts, else the oldest. The oldest stays
+the oldest, so a chat sends the same prefix again and hits DeepSeek's cache, whatever other chats record.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,11 +33,11 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
 # The memory of a turn's keys and of how it was restored.
 _BYTES_PER_TURN = 1000
-# After so many requests of a chat the store is asked for all its turns again: it counts uses, and may have lost some.
+# After so many requests of a chat the store is asked for all its turns again.
 _MOST_USES = 100
 
 FindTexts = Callable[[Collection[bytes]], dict[bytes, list[str]]]
-# For each key the texts recorded under it, newest first.
+# For each key the texts recorded under it, oldest first.
 StoredTexts = Mapping[bytes, list[str]]
 
 
@@ -73,24 +74,11 @@ class Turn:
         return self.need is not ReasoningNeed.NONE and (self.is_empty or self.source is Source.MISSING)
 
 
-class KeyAlias(NamedTuple):
-    """An instruction to the store: `new` leads to the reasoning that `known` leads to.
-
-    Without a known key the store inserts the reasoning, unless it has one of the keys in `unless` by then.
-    """
-
-    known: bytes | None
-    new: bytes
-    reasoning: str
-    unless: tuple[bytes, ...] = ()
-
-
 class Restoration(NamedTuple):
     """The history with its reasoning restored and its tool calls in order, and one Turn for each assistant."""
 
     repaired: RepairedHistory
     turns: tuple[Turn, ...]
-    aliases: tuple[KeyAlias, ...] = ()
 
     def positions(self) -> Mapping[int, int]:
         """The index of each assistant of the client's history in the repaired one, which has no empty ones."""
@@ -137,9 +125,6 @@ class PreparedRequest(NamedTuple):
     request: ChatRequest
     history: History
     turns: tuple[Turn, ...]
-    # More keys, of exactly this history, for turns that a weaker key found: whatever other chats record, these turns
-    # are found again, and the prefix that DeepSeek has cached stays.
-    aliases: tuple[KeyAlias, ...] = ()
     # How often each kind of repair was made to the tool history.
     repairs: Mapping[str, int] = MappingProxyType({})
     transcript_count: int = 0
@@ -187,13 +172,59 @@ class StoreMatch(NamedTuple):
 
     reasoning: str | None
     proof: str
-    # The key that found it, if it depends on nothing before the turn: see PreparedRequest.aliases.
-    key: bytes | None = None
-    # Whether it takes the place of a different reasoning that the client sent.
-    beats_client: bool = False
+    # All texts that the proof leads to: also what a turn had thought before it went on after a call.
+    texts: Collection[str] = ()
+
+    def replaces(self, client_text: str) -> bool:
+        """Whether it takes the place of the reasoning that the client sent.
+
+        Clients trim and join reasoning: a text with the same words and other white space always does. One with other
+        words does by the exact key, unless it is empty: then it is what the model wrote here.
+        """
+        if self.reasoning is None or self.reasoning == client_text:
+            return False
+        is_exact = self.proof == "exact" and not is_blank(self.reasoning)
+        return is_exact or remove_spaces(self.reasoning) == remove_spaces(client_text)
 
 
 _UNKNOWN = StoreMatch(None, "unknown")
+
+
+class _RestoredTurn(NamedTuple):
+    """A restored assistant, and the match it depends on besides the history before it."""
+
+    match: StoreMatch
+    message: Message
+    turn: Turn
+    # About how many bytes it takes.
+    size: int
+
+
+class _RestoredTurns(NamedTuple):
+    """The assistants of a history by index, and how many requests used them since all were looked up.
+
+    `settled` counts the messages before the first turn without a source: the next request takes those as they are.
+    """
+
+    turns: Mapping[int, _RestoredTurn] = MappingProxyType({})
+    settled: int = 0
+    uses: int = 0
+
+
+_NOTHING_RESTORED = _RestoredTurns()
+# The same TurnKeys object always means the same turn after the same history.
+_RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore")
+
+
+def _look_up_restored(
+    request: ChatRequest, history: History, memory: Chat
+) -> Lookup[TurnKeys | None, _RestoredTurns]:
+    return memory.look_up(_RESTORE, history.keys, _conditions(request))
+
+
+def _conditions(request: ChatRequest) -> tuple[bool, bool]:
+    """What decides, beside the messages, whether reasoning is needed."""
+    return request.thinking, bool(request.tools or request.server_tools)
 
 
 class FoundTurns(NamedTuple):
@@ -202,81 +233,44 @@ class FoundTurns(NamedTuple):
     request: ChatRequest
     history: History
     stored: StoredTexts
+    # What an earlier request of the chat restored; its settled turns were not looked up again.
+    known: _RestoredTurns = _NOTHING_RESTORED
     # The indices of turns for which no stored key covers their text.
-    doubtful: Sequence[int] = ()
+    unproven: Sequence[int] = ()
 
 
 def look_up(request: ChatRequest, history: History, find: FindTexts, memory: Chat = NO_CHAT) -> FoundTurns:
-    """The texts stored for a history: one query for a chat that only grew, more for turns that need other proofs."""
-    turns = [(at, keys) for at, keys in enumerate(history.keys) if keys is not None]
-    if not turns:
+    """The texts stored for a history: for a chat that only grew, those of its newest turns."""
+    newest = next((at for at in range(len(history.keys) - 1, -1, -1) if history.keys[at] is not None), None)
+    if newest is None:
         return FoundTurns(request, history, {})
-    before = _look_up_restored(request, history, memory).result or _NOTHING_RESTORED
-    stored = _find_sent(history, before, [keys.exact for _, keys in turns[-1:]], find)
-    settled = before.count_settled(history, stored)
-    others = []
-    for at, keys in turns:
-        if at < settled:
-            continue
-        sent = stored.get(history.sent_keys[at] or b"")
-        if sent is None or not _is_confirmed(sent, request.messages[at].reasoning, history.blocks[at]):
-            others.append((at, keys))
-    if not others:
-        return FoundTurns(request, history, stored)
-    # Each further query is for the turns that those before it have not decided.
-    if exact := [keys.exact for _, keys in others if keys.exact not in stored]:
-        stored |= find(exact)
-    if undecided := [keys for _, keys in others if len(stored.get(keys.exact, ())) != 1]:
-        stored |= find([key for keys in undecided for key in keys.weaker_keys()])
-    if words := [key for at, keys in others if (key := own_words_key(request.messages[at], keys, stored))]:
-        stored |= find(words)
-    doubtful = [at for at, keys in others if not _is_text_proven(keys, stored)]
-    if partial := [key for at, keys in others for key in _partial_keys(keys, history.blocks[at], stored)]:
-        stored |= find(partial)
-    return FoundTurns(request, history, stored, doubtful)
+    known = _look_up_restored(request, history, memory).result or _NOTHING_RESTORED
+    if known.uses < _MOST_USES:
+        # At least one turn: if nothing of the chat is stored, the store was cleared.
+        stored, unproven = _find_turns(history, min(known.settled, newest), find)
+        if stored or not known.settled:
+            return FoundTurns(request, history, stored, known, [at for at in unproven if at >= known.settled])
+    stored, unproven = _find_turns(history, 0, find)
+    return FoundTurns(request, history, stored, _NOTHING_RESTORED, unproven)
 
 
-def _find_sent(
-    history: History, before: "_RestoredTurns", newest: Sequence[bytes], find: FindTexts
-) -> dict[bytes, list[str]]:
-    """The texts that this chat has sent, and those under the exact key of the newest turn.
+def _find_turns(history: History, start: int, find: FindTexts) -> tuple[StoredTexts, list[int]]:
+    """The texts of the turns from an index on, and the indices of those whose text no stored key covers."""
+    turns = [(at, keys) for at, keys in enumerate(history.keys[start:], start) if keys is not None]
+    stored = find([keys.exact for _, keys in turns])
+    others = [(at, keys) for at, keys in turns if keys.exact not in stored]
+    if others:
+        stored |= find([key for _, keys in others for key in keys.record_keys() if key != keys.exact])
+    # The keys of calls alone say nothing about the text.
+    return stored, [at for at, keys in others if not any(key in stored for key in (*keys.result, keys.near))]
 
-    The chat memory knows the texts of turns that were sent before. They count while the store has the newest turn: else
-    it may have been cleared.
+
+def prepare(request: ChatRequest, found: FoundTurns, strategy: str, memory: Chat = NO_CHAT) -> PreparedRequest:
+    """The request to send, by the strategy for reasoning that is missing where DeepSeek insists on it.
+
+    `request` is that of `found`, perhaps for another model or without some of its tools.
     """
-    known = before.sent if before.uses < _MOST_USES else {}
-    sent_keys = [key for key in history.sent_keys if key is not None]
-    stored = find([*(key for key in sent_keys if key not in known), *newest])
-    if not known:
-        return stored
-    return {**known, **stored} if stored else find(sent_keys)
-
-
-def _is_confirmed(sent: Sequence[str], reasoning: str | None, blocks: Sequence[Block]) -> bool:
-    """True unless the client contradicts the reasoning that this chat sent: by its own, or by a block it shows."""
-    if reasoning is not None and not is_blank(reasoning):
-        return reasoning in sent
-    return not blocks or blocks[0].start != 0 or sent[0] in blocks[0].readings
-
-
-def _is_text_proven(keys: TurnKeys, stored: StoredTexts) -> bool:
-    """True if a stored key covers the text of a turn; the keys of calls alone say nothing about it."""
-    return any(key in stored for key in (keys.exact, keys.alias, *keys.result, keys.dialogue, *keys.round))
-
-
-def _partial_keys(keys: TurnKeys, blocks: Sequence[Block], stored: StoredTexts) -> tuple[bytes, ...]:
-    """The keys that prove that the blocks of a turn show a part of its reasoning only; most show all of it."""
-    texts = stored.get(keys.exact, ()) if blocks else ()
-    if not texts or any(text in blocks[0].readings for text in texts):
-        return ()
-    return keys.partial_key("".join(block.reasoning for block in blocks)), keys.partial_key(blocks[0].reasoning)
-
-
-def prepare(
-    request: ChatRequest, history: History, stored: StoredTexts, strategy: str, memory: Chat = NO_CHAT
-) -> PreparedRequest:
-    """The request to send, by the strategy for reasoning that is missing where DeepSeek insists on it."""
-    restoration = restore(request, history, stored, memory)
+    history, restoration = found.history, restore(request, found, memory)
     lost = restoration.lost_turns()
     if lost and strategy == "reject":
         raise _missing_reasoning(len(lost))
@@ -286,11 +280,10 @@ def prepare(
 
 
 def prepare_second_attempt(
-    request: ChatRequest, stored: StoredTexts, refused: PreparedRequest, strategy: str
+    request: ChatRequest, found: FoundTurns, refused: PreparedRequest, strategy: str, memory: Chat = NO_CHAT
 ) -> PreparedRequest:
     """After DeepSeek's refusal: of the turns sent natively, those with a filler count as lost, or all if none has."""
-    history = refused.history
-    restoration = restore(request, history, stored)
+    history, restoration = found.history, restore(request, found, memory)
     native = restoration.turns_from(refused.boundary)
     lost = [turn for turn in native if turn.is_empty or turn.source is Source.MISSING] or native
     if strategy == "reject":
@@ -302,10 +295,10 @@ def _prepare(
     request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn | None = None
 ) -> PreparedRequest:
     """The restored request; with a transcript up to the last lost turn, if there is one."""
-    repaired, turns, aliases = restoration
+    repaired, turns = restoration
     if repaired.messages != request.messages:
         request = request._replace(messages=repaired.messages)
-    native = PreparedRequest(request, history, turns, aliases, repaired.repairs)
+    native = PreparedRequest(request, history, turns, repaired.repairs)
     if last_lost is None:
         return native
     last = restoration.positions()[last_lost.index]
@@ -330,160 +323,47 @@ def _missing_reasoning(count: int) -> MissingReasoning:
     )
 
 
-class _RestoredTurn(NamedTuple):
-    """A restored assistant, and the match it depends on besides the history before it."""
-
-    match: StoreMatch
-    message: Message
-    turn: Turn
-    # The texts of its sent key, when it was restored.
-    sent: list[str] | None
-    # About how many bytes it takes.
-    size: int
-
-    def is_unchanged(self, need: ReasoningNeed, sent: list[str] | None) -> bool:
-        """True if this chat has sent the turn before, and with the same reasoning."""
-        return self.sent is sent is not None and self.turn.need is need
-
-
-class _RestoredTurns(NamedTuple):
-    """The assistants of a history by index, the texts of their sent keys, and how many requests used these texts.
-
-    `settled` counts the messages up to the last turn that, like all before it, was restored from what this chat had
-    sent: the next request restores them the same way while it gets the same texts.
-    """
-
-    turns: Mapping[int, _RestoredTurn] = MappingProxyType({})
-    sent: Mapping[bytes, list[str]] = MappingProxyType({})
-    uses: int = 0
-    settled: int = 0
-
-    def count_settled(self, history: History, stored: StoredTexts) -> int:
-        """The messages that need not be looked at again; 0 if their texts were read anew."""
-        # Either all texts of settled turns are the same objects, or none is: see _find_sent.
-        last = self.turns.get(self.settled - 1)
-        is_same = last is not None and stored.get(history.sent_keys[self.settled - 1] or b"") is last.sent
-        return self.settled if is_same else 0
-
-
-_NOTHING_RESTORED = _RestoredTurns()
-
-
-# The same TurnKeys object always means the same turn after the same history.
-_RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore")
-
-
-def _look_up_restored(request: ChatRequest, history: History, memory: Chat) -> Lookup[TurnKeys | None, _RestoredTurns]:
-    # All but the messages that decides how much their reasoning is needed.
-    return memory.look_up(_RESTORE, history.keys, (request.thinking, bool(request.tools or request.server_tools)))
-
-
-def restore(request: ChatRequest, history: History, stored: StoredTexts, memory: Chat = NO_CHAT) -> Restoration:
+def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> Restoration:
     """Restore the reasoning of every assistant that has a source, and strip our display from its text."""
-    messages = list(request.messages)
+    messages, history, known = list(request.messages), found.history, found.known
     if not any(history.keys):
         # The first question of a chat.
-        return Restoration(repair(messages, memory), (), ())
-    aliases: list[KeyAlias | None] = []
+        return Restoration(repair(messages, memory), ())
     lookup = _look_up_restored(request, history, memory)
     # This history when it was shorter.
     before = lookup.result or _NOTHING_RESTORED
-    settled = start = before.count_settled(history, stored)
-    is_settled = True
-    restored = {index: turn for index, turn in before.turns.items() if index < start}
-    for index, known in restored.items():
-        messages[index] = known.message
-    sent_texts = dict(before.sent) if start else {}
+    start = known.settled if _conditions(request) == _conditions(found.request) else 0
+    restored = {index: former for index, former in known.turns.items() if index < start}
+    for index, each in restored.items():
+        messages[index] = each.message
     for index, need in enumerate(reasoning_needs(request, start), start):
-        keys, sent_key = history.keys[index], history.sent_keys[index]
+        keys, former = history.keys[index], before.turns.get(index)
         if keys is None:
             continue
-        sent = stored.get(sent_key) if sent_key is not None else None
-        if sent_key is not None and sent is not None:
-            sent_texts[sent_key] = sent
-        former = before.turns.get(index)
-        if former is not None and former.is_unchanged(need, sent) and keys.exact not in stored:
-            # As for the last request: nothing else was looked up for it.
-            if is_settled := is_settled and _is_confirmed(sent or (), messages[index].reasoning, history.blocks[index]):
-                settled = index + 1
-            restored[index] = former
-            messages[index] = former.message
-            continue
-        is_settled = False
-        blocks = _open_partial_block(history.blocks[index], keys, stored)
-        shown = blocks[0] if blocks and blocks[0].start == 0 else None
-        match = match_sent(sent, shown) or match_turn(keys, stored, shown)
-        if former is not None and former.turn.need is need and former.match == match:
-            new = former if former.sent is sent else former._replace(sent=sent)
-        else:
-            best = match_client(messages[index], match, keys, stored)
-            message, turn = _restore_one(messages[index], index, need, best, blocks)
-            if former is not None and former.message == message:
-                # The same object if only the proof changed, as it does once a turn was sent: later stages look up
-                # their memory by these objects.
-                message = former.message
-            reasoning = message.reasoning or match.reasoning or ""
-            size = _BYTES_PER_TURN + len(message.content) + 2 * len(reasoning)
-            new = _RestoredTurn(match, message, turn, sent, size)
-        restored[index] = new
-        messages[index] = new.message
-        if match.key is not None and match.reasoning is not None:
-            aliases.append(KeyAlias(match.key, keys.alias, match.reasoning))
-        if sent_key is not None and sent is None and need is not ReasoningNeed.NONE:
-            aliases.append(_sent_alias(new, keys, sent_key, stored))
-    uses = before.uses + 1 if before.uses < _MOST_USES else 0
-    lookup.store(_RestoredTurns(restored, sent_texts, uses, settled), sum([new.size for new in restored.values()]))
-    turns = tuple([new.turn for new in restored.values()])
-    return Restoration(repair(messages, memory), turns, tuple(filter(None, aliases)))
-
-
-def _open_partial_block(blocks: Sequence[Block], keys: TurnKeys, stored: StoredTexts) -> Sequence[Block]:
-    """The blocks; one that shows only the beginning of its stored reasoning is marked as open."""
-    if not blocks or keys.exact not in stored:
-        return blocks
-    partial = _partial_keys(keys, blocks, stored)
-    for count, key in zip((len(blocks), 1), partial, strict=False):
-        if key in stored:
-            return [*blocks[: count - 1], replace(blocks[count - 1], is_open=True), *blocks[count:]]
-    return blocks
-
-
-def _sent_alias(restored: _RestoredTurn, keys: TurnKeys, sent_key: bytes, stored: StoredTexts) -> KeyAlias | None:
-    """The alias by which the next request finds the reasoning that is sent for a turn now."""
-    source, match = restored.turn.source, restored.match
-    reasoning = "" if restored.turn.has_filler else restored.message.reasoning or ""
-    if source is Source.MISSING:
-        # With `exact`, because it may exist after all: in a file that could not be read, or in an answer stored later.
-        unless = (sent_key,) if match.proof.startswith("ambiguous") else (sent_key, keys.exact)
-        return KeyAlias(None, sent_key, FILLER, unless)
-    if reasoning in stored.get(keys.exact, ()):
-        return KeyAlias(keys.exact, sent_key, reasoning)
-    if source is Source.CLIENT or match.proof in ("alias", "dialogue", "round"):
-        # The client sends its own text again. A reasoning found by a weak key has its alias, and has to give way to one
-        # that the model produces exactly here later.
-        return None
-    if match.key is not None and reasoning == match.reasoning:
-        return KeyAlias(match.key, sent_key, reasoning)
-    return KeyAlias(None, sent_key, reasoning, (sent_key,))
+        message, blocks = messages[index], history.blocks[index]
+        is_known = index < known.settled
+        match = known.turns[index].match if is_known else _match(message, blocks, keys, found.stored)
+        if former is None or former.turn.need is not need or former.match != match:
+            # Else the same object: later stages find their results by it.
+            former = _restore_one(message, index, need, match, blocks)
+        restored[index] = former
+        messages[index] = former.message
+    missing = (index for index, each in restored.items() if index >= start and each.turn.source is _MISSING)
+    settled = next(missing, len(messages))
+    uses = known.uses + 1 if known.settled else 0
+    lookup.store(_RestoredTurns(restored, settled, uses), sum([each.size for each in restored.values()]))
+    return Restoration(repair(messages, memory), tuple([each.turn for each in restored.values()]))
 
 
 def _restore_one(
     message: Message, index: int, need: ReasoningNeed, match: StoreMatch, blocks: Sequence[Block]
-) -> tuple[Message, Turn]:
+) -> _RestoredTurn:
     client_text = None if is_blank(message.reasoning) else message.reasoning
-    single = blocks[0] if match.reasoning is None and thinking_blocks.is_single(blocks) else None
-    displayed = _displayed(single, client_text) if single is not None else None
-    reasoning, source, proof = match.reasoning, Source.STORE, match.proof
-    if displayed is not None:
-        reasoning, source = displayed, Source.DISPLAY
-    elif client_text is not None and not match.beats_client:
-        reasoning, source, proof = client_text, Source.CLIENT, ""
-    elif match.reasoning is None:
-        source = Source.MISSING
+    reasoning, source, proof = _choose_source(match, client_text, blocks)
     content, has_notice = message.content, False
     if isinstance(content, str):
-        own = blocks[:1] if source is Source.DISPLAY else thinking_blocks.own_blocks(blocks, match.reasoning, reasoning)
-        text = thinking_blocks.strip_blocks(content, own)
+        ours = thinking_blocks.blocks_that_show(blocks, (match.reasoning, reasoning, *match.texts))
+        text = thinking_blocks.strip_blocks(content, blocks[:1] if source is Source.DISPLAY else ours)
         content, has_notice = thinking_blocks.strip_notices(text), thinking_blocks.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
     if turn.has_filler:
@@ -492,104 +372,65 @@ def _restore_one(
         # DeepSeek ignores it there, so it would only cost bytes.
         reasoning = None
     # Without _replace(), which takes three times as long: this runs for every assistant of a history.
-    return Message(message.role, content, reasoning, *message[3:]), turn
+    restored = Message(message.role, content, reasoning, *message[3:])
+    size = _BYTES_PER_TURN + len(content) + 2 * len(reasoning or match.reasoning or "")
+    return _RestoredTurn(match, restored, turn, size)
+
+
+def _choose_source(
+    match: StoreMatch, client_text: str | None, blocks: Sequence[Block]
+) -> tuple[str | None, Source, str]:
+    """The reasoning of a turn, where it comes from, and what proves it."""
+    if match.reasoning is None:
+        is_shown = thinking_blocks.is_one_at_the_start(blocks)
+        displayed = _displayed(blocks[0], client_text) if is_shown else None
+        if displayed is not None:
+            return displayed, Source.DISPLAY, match.proof
+    if client_text is not None and not match.replaces(client_text):
+        return client_text, Source.CLIENT, ""
+    return match.reasoning, Source.MISSING if match.reasoning is None else Source.STORE, match.proof
 
 
 def _displayed(shown: Block, client_text: str | None) -> str | None:
     """The reasoning that a block shows, unless the client sent one of its own in other words, or the same bytes."""
     if client_text is None:
         return shown.reasoning
-    if client_text in shown.readings:
-        return None
-    words = remove_spaces(client_text)
-    return next((text for text in shown.readings if remove_spaces(text) == words), None)
+    is_alike = client_text != shown.reasoning and remove_spaces(client_text) == remove_spaces(shown.reasoning)
+    return shown.reasoning if is_alike else None
 
 
-def match_sent(sent: Sequence[str] | None, shown: Block | None) -> StoreMatch | None:
-    """The reasoning that this chat has sent for a turn before, whatever other chats have stored since."""
-    if sent is None or (shown is not None and sent[0] not in shown.readings and _contradicts(shown, sent[:1])):
-        return None
-    return StoreMatch(None, "sent without") if sent[0] == FILLER else StoreMatch(sent[0], "sent")
-
-
-def match_turn(keys: TurnKeys, stored: StoredTexts, shown: Block | None = None) -> StoreMatch:
-    """The reasoning of a turn, by the strongest of its keys that leads to exactly one.
-
-    Two stored turns that both fit and differ prove nothing, unless the block that the client sent, `shown`, decides.
-    """
-    if not stored:
-        return _UNKNOWN
+def _match(message: Message, blocks: Sequence[Block], keys: TurnKeys, stored: StoredTexts) -> StoreMatch:
+    """The reasoning of a turn, by the strongest of its keys that is known."""
     exact = stored.get(keys.exact, ())
     if len(exact) == 1:
         # The usual case: the weaker keys are not computed.
         return StoreMatch(exact[0], "exact")
-    doubt = ""
-    for proof in PROOFS:
-        text_by_key = {key: _choose(stored[key], shown) for key in keys.by_proof(proof) if key in stored}
-        if not text_by_key:
-            continue
-        texts = dict.fromkeys(text for text in text_by_key.values() if text is not None)
-        is_contradicted = shown is not None and _contradicts(shown, texts)
-        if proof == "alias" and (exact or is_contradicted):
-            # The model has produced another reasoning exactly here since; the alias is of another chat.
-            continue
-        if proof in ("dialogue", "round") and is_contradicted:
-            # The client shows another reasoning: this is another chat's turn with the same text.
-            return StoreMatch(None, f"contradicted {proof}")
-        if None in text_by_key.values():
-            doubt = doubt or f"ambiguous {proof}"
+    client_text = None if is_blank(message.reasoning) else message.reasoning
+    shown = blocks[0] if blocks and blocks[0].start == 0 else None
+    for proof in PROOFS if stored else ():
+        known = [stored[key] for key in keys.by_proof(proof) if key in stored]
+        if not known:
             continue
         # A client that merged two turns into one message left the calls of both in it, in order.
-        joined = "\n\n".join(text for text in texts if text)
-        certain = [key for key in text_by_key if len(stored[key]) == 1 and proof not in ("exact", "alias")]
-        return StoreMatch(joined, proof, certain[0] if certain and len(texts) == 1 else None)
-    return StoreMatch(None, doubt or "unknown")
+        chosen = dict.fromkeys([_choose(texts, client_text, shown) for texts in known])
+        if proof == "near" and shown is not None and shown.reasoning and not all(map(shown.matches, chosen)):
+            # The client shows another reasoning: this is another chat's turn with the same text.
+            return StoreMatch(None, "contradicted near")
+        return StoreMatch("\n\n".join(filter(None, chosen)), proof, tuple([text for texts in known for text in texts]))
+    return _UNKNOWN
 
 
-def own_words_key(message: Message, keys: TurnKeys, stored: StoredTexts) -> bytes | None:
-    """The key of a turn by the client's reasoning and text; None if the reasoning is absent or stored exactly here."""
-    exact, reasoning = stored.get(keys.exact, ()), message.reasoning
-    if not exact or reasoning is None or is_blank(reasoning) or reasoning in exact:
-        return None
-    return keys.words_key(remove_spaces(f"{reasoning}{message.content}"))
-
-
-def match_client(message: Message, match: StoreMatch, keys: TurnKeys, stored: StoredTexts) -> StoreMatch:
-    """The match of a turn whose reasoning the client sent, perhaps changed; `match` is the one without it.
-
-    Clients trim and join reasoning, or send a placeholder for it. The stored text beats theirs if it has the same words
-    and other white space, by any proof; or different words, by the exact key: then it is what the model wrote here. But
-    a client that has cut its history may begin like another chat, and still have what the model wrote in its own.
-    """
-    exact, reasoning = stored.get(keys.exact, ()), message.reasoning
-    if reasoning is None or is_blank(reasoning) or reasoning in exact:
-        return match
-    words = remove_spaces(reasoning)
-    if not any(remove_spaces(text) == words for text in exact):
-        if own_words_key(message, keys, stored) in stored:
-            # What the model wrote in the client's own chat.
-            return match
-        if len(exact) == 1:
-            # What the model wrote here; but an empty text is no reason to drop the client's.
-            return match if is_blank(exact[0]) else StoreMatch(exact[0], "exact", beats_client=True)
-    for proof in PROOFS:
-        texts = (text for key in keys.by_proof(proof) for text in stored.get(key, ()))
-        alike = {text for text in texts if remove_spaces(text) == words}
-        if len(alike) == 1 and reasoning not in alike:
-            return StoreMatch(alike.pop(), proof, beats_client=True)
-        if alike:
-            # The same text, or several that differ in white space only.
-            return match
-    # If there are several, the one that this chat has sent before.
-    return match._replace(beats_client=match.proof == "sent" and match.reasoning in exact)
-
-
-def _choose(texts: Sequence[str], shown: Block | None) -> str | None:
-    """The one text recorded under a key, or the one of several that the client shows; None if that is uncertain."""
+def _choose(texts: Sequence[str], client_text: str | None, shown: Block | None) -> str:
+    """Of the texts under one key the one that the client sends or shows, else the oldest."""
     if len(texts) == 1:
         return texts[0]
-    return next((text for text in texts if shown is not None and text in shown.readings), None)
-
-
-def _contradicts(shown: Block, texts: Iterable[str]) -> bool:
-    return bool(shown.reasoning) and not all(map(shown.fits, texts))
+    # A turn with calls is recorded with its first call, and again if the model went on thinking: only the end counts.
+    whole = [text for text in texts if not any(other != text and other.startswith(text) for other in texts)]
+    if client_text is not None:
+        words = remove_spaces(client_text)
+        alike = [text for text in whole if remove_spaces(text) == words]
+        if alike:
+            return client_text if client_text in alike else alike[0]
+    if shown is not None:
+        return next(filter(shown.matches, whole), whole[0])
+    return whole[0]

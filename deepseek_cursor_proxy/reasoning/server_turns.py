@@ -93,7 +93,7 @@ def _complete(message: Message, stored: Sequence[str]) -> Message | None:
     lengths: list[int] = [item["length"] for item in sent if item.get("type") == "thinking"]
     has_thinking = bool(lengths) and sum(lengths) == len(message.reasoning or "")
     # If several fit, take the oldest: it was sent before.
-    for text in reversed(stored):
+    for text in stored:
         ((_, whole),) = json.loads(text).items()
         theirs = [item for item in whole if is_made_by_tool(item)]
         if len(own) == len(theirs) and all(_is_part(*pair) for pair in zip(own, theirs, strict=True)):

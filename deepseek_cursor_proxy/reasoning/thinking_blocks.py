@@ -14,7 +14,7 @@ Warning: `identity` strips by the same functions as `restore`, so a change here 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -68,7 +68,7 @@ class Form:
             return (read,)
         return (read, former) if markdown_escape.escape(read) == body else (former, read)
 
-    def shows(self, body: str, reasoning: str) -> bool:
+    def begins_like(self, body: str, reasoning: str) -> bool:
         """Whether a block with this reasoning begins with this inside."""
         written = markdown_escape.escape_open(reasoning) if self.is_markdown else self.escape_tag(reasoning)
         return written.startswith(body)
@@ -125,8 +125,6 @@ class _TagWriter:
 COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n\n", "details", is_markdown=True)
 PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
 _FORMS = (COLLAPSIBLE, PLAIN)
-# A block this long that begins like the reasoning is no accident.
-_SHORTEST_BEGINNING = 16
 OPENINGS = tuple(form.opening for form in _FORMS)
 _ENDS = tuple(form.end for form in _FORMS)
 _LONGEST_END = max(map(len, _ENDS))
@@ -145,6 +143,7 @@ class _FenceBudget:
     left: int = 4
 
 
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """A thinking block in a text: the reasonings it may mean, its start, and the start of the text after it."""
@@ -161,11 +160,11 @@ class Block:
     def reasoning(self) -> str:
         return self.readings[0]
 
-    def fits(self, reasoning: str) -> bool:
+    def matches(self, reasoning: str) -> bool:
         """Whether it shows this reasoning, or how it begins: the rest came after the answer began."""
         if any(_is_beginning(reading, reasoning, self) for reading in self.readings):
             return True
-        return self.is_open and self.form.shows(self.body, reasoning)
+        return self.is_open and self.form.begins_like(self.body, reasoning)
 
 
 def undo_client_escapes(text: str) -> str:
@@ -221,7 +220,7 @@ def strip_blocks(text: str, blocks: Sequence[Block]) -> str:
     return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
 
 
-def own_blocks(blocks: Sequence[Block], *reasonings: str | None) -> Sequence[Block]:
+def blocks_that_show(blocks: Sequence[Block], reasonings: Iterable[str | None]) -> Sequence[Block]:
     """The blocks that show the turn's reasoning; others are the model's own text."""
     if not blocks:
         return ()
@@ -235,7 +234,7 @@ def own_blocks(blocks: Sequence[Block], *reasonings: str | None) -> Sequence[Blo
             return blocks
         if reasoning in map("\n\n".join, _spans(blocks)):
             return blocks
-        if is_first and blocks[0].fits(reasoning):
+        if is_first and blocks[0].matches(reasoning):
             return blocks[:1]
     return ()
 
@@ -246,12 +245,11 @@ def _spans(blocks: Sequence[Block]) -> list[list[str]]:
 
 
 def _is_beginning(shown: str, reasoning: str, last: Block) -> bool:
-    """Whether the shown text is all of the reasoning, or a beginning too long to be an accident."""
-    is_enough = last.is_open or len(shown) >= _SHORTEST_BEGINNING
-    return reasoning == shown or (is_enough and reasoning.startswith(shown))
+    """Whether the shown text is all of the reasoning, or its beginning: the model went on thinking after a call."""
+    return reasoning == shown or (bool(shown or last.is_open) and reasoning.startswith(shown))
 
 
-def is_single(blocks: Sequence[Block]) -> bool:
+def is_one_at_the_start(blocks: Sequence[Block]) -> bool:
     """Whether exactly one block is at the very start; blocks quoted further on are text."""
     return bool(blocks) and blocks[0].start == 0 and (len(blocks) == 1 or blocks[1].start > blocks[0].end)
 

@@ -20,7 +20,7 @@ The rows of one kind (`sqlite.rows.open_rows`)
                   prune(go_on), totals()       see below; number and bytes of rows
                   measure(), is_nearly_full    the same as `totals`, but cheap; near a limit
     by key        read(keys, prefix), read_all(most). Entry: Row; result: the values that the row has now
-    reasonings    find(keys): key and text, newest first; stats(). Entry: ReasoningEntry; its result is not used
+    reasonings    find(keys): key and text, oldest first; stats(). Entry: ReasoningEntry; its result is not used
     responses     find(caller, id, with_events), unfinished(), fail(number, body, is_retry) with a number
                   from `unfinished`. Entry: ResponseChange; result: True if a row was replaced, deleted or inserted
     answers       by key; add_totals(totals, is_retry), read_totals()
@@ -31,10 +31,8 @@ The rows of one kind (`sqlite.rows.open_rows`)
 
 `is_retry` means two things: write despite a known fault, and the file may be a new one, which lacks earlier entries.
 
-Reasonings: a key leads to up to 16 texts, the last inserted being the newest; a further one takes the keys of its entry
-from the older half, and those without any other key are deleted. The row of the same turn is updated instead: one with
-the same text under `extends`; else, under the first key, one with the text `previous`, or the newest if it has the same
-text. A key with `known_key` is added only while it leads nowhere: it is never pointed at another text.
+Reasonings: a row is addressed by the digest of its text, so that writing it again changes nothing. A key leads to up to
+16 texts in the order in which they were written; further ones are not added to it.
 
 Pruning: first the rows beyond `max_rows` and `max_bytes`, then those older than `max_age_seconds` by the PruningClock,
 of which one pruning deletes at most `share_by_age` of all rows. The least recently used go first, but rows dated in the
@@ -84,22 +82,10 @@ class Row(NamedTuple):
 
 
 class ReasoningEntry(NamedTuple):
-    """A reasoning under all its keys.
-
-    known_key       the file has the text under this key already, unless the file was lost: only a key is added
-    previous        the shorter text that the same answer recorded before it went on thinking; it is replaced
-    extends         a key under which the same answer recorded the same text before further tool calls
-    unless_known    nothing is written if the file knows one of these keys
-    caller          whose it is; empty if that is not known
-    """
+    """A reasoning, and keys that lead to it."""
 
     keys: tuple[bytes, ...]
     text: bytes
-    known_key: bytes | None = None
-    previous: bytes | None = None
-    extends: bytes | None = None
-    unless_known: tuple[bytes, ...] = ()
-    caller: bytes = b""
 
 
 class StoreStats(NamedTuple):

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
-from deepseek_cursor_proxy.reasoning.restore import prepare
+from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from tests.fake_deepseek import FakeDeepSeek
 from tests.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
@@ -92,7 +92,7 @@ class TestEcho(unittest.TestCase):
 
     def _assert_found(self, history: list[dict[str, Any]], found: dict[bytes, list[str]], thoughts: list[str]) -> None:
         request = parse({"messages": history, "tools": TOOLS}, CONFIG)
-        prepared = prepare(request, identity.identify(ME, request.messages), found, "reject")
+        prepared = prepare(request, FoundTurns(request, identity.identify(ME, request.messages), found), "reject")
         sent = [message for message in prepared.request.messages if message.role == "assistant"]
         self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent])
         for message in sent:

@@ -374,7 +374,7 @@ class TestEnds(SocketTestCase):
         self.assertEqual(1, record.call_count)
 
     def test_twenty_parallel_calls_store_their_reasoning_once(self) -> None:
-        calls = tuple(Call(f"call_{number:02}_AbCdEfGhIjKlMnOpQr", CALL.name, CALL.arguments) for number in range(20))
+        calls = tuple(Call(f"call_{number:02}_AbCdEfGhIjKlMnOpQrSt", CALL.name, CALL.arguments) for number in range(20))
         for stream in (True, False):
             with self.subTest(stream=stream):
                 proxy = self.proxy()

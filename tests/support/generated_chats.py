@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
-from deepseek_cursor_proxy.reasoning.restore import prepare
+from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
 from tests.fake_deepseek import contract
 from tests.support.histories import TOOLS
 
@@ -77,12 +77,10 @@ class World:
         body = encode_json({"messages": chat.messages(), "tools": TOOLS, "stream": True})
         request = parse(decode_json_object(body), CONFIG)
         history = identity.identify(b"caller", request.messages)
-        prepared = prepare(request, history, {} if self.forgets else self.memory, "recover")
-        for alias in prepared.aliases:
-            if not any(key in self.memory for key in alias.unless):
-                self.memory.setdefault(alias.new, [alias.reasoning])
+        found = FoundTurns(request, history, {} if self.forgets else self.memory)
+        prepared = prepare(request, found, "recover")
         for key in history.answer_keys(answer).record_keys():
-            self.memory[key] = list(dict.fromkeys([answer.reasoning or "", *self.memory.get(key, ())]))
+            self.memory[key] = list(dict.fromkeys([*self.memory.get(key, ()), answer.reasoning or ""]))
         return chat_api.payload(prepared.request)
 
     def _generate_answer(self, chat: Chat) -> Message:

@@ -19,9 +19,9 @@ def _find_reasonings(call: Call, keys: list[bytes], words: list[bytes]) -> list[
 
     for at, word in enumerate(words[1:]):
         key = base + b"k" + word
-        for id in (ids := call("ZRANGE", key, 0, -1, "REV")):
+        for id in (ids := call("ZRANGE", key, 0, -1)):
             row = base + b"r" + id
-            text = b"" if id in sent else call("HGET", row, "t")
+            text = b"" if id in sent else call("GET", row)
             if text is not False:
                 if id not in sent:
                     use(row)
@@ -32,68 +32,18 @@ def _find_reasonings(call: Call, keys: list[bytes], words: list[bytes]) -> list[
     return reply
 
 
-class _Rows:
-    """The reasonings of one caller."""
-
-    def __init__(self, call: Call, base: bytes, seconds: bytes) -> None:
-        self.call, self.base, self.seconds = call, base, seconds
-
-    def find(self, key: bytes, last: int = -1) -> list[tuple[bytes, bytes]]:
-        found = []
-        for id in self.call("ZRANGE", self.base + b"k" + key, 0, last, "REV"):
-            seal = self.call("HGET", self.base + b"r" + id, "s")
-            if seal is False:
-                self.call("ZREM", self.base + b"k" + key, id)
-            else:
-                found.append((id, seal))
-        return found
-
-    def with_seal(self, key: bytes, seal: bytes) -> bytes | None:
-        return next((id for id, own in self.find(key) if own == seal), None) if key and seal else None
-
-    def add(self, key: bytes, id: bytes) -> None:
-        added = self.call("ZADD", self.base + b"k" + key, "NX", id, id)
-        self.call("HINCRBY", self.base + b"r" + id, "n", added)
-        self.call("EXPIRE", self.base + b"k" + key, self.seconds)
-
-    def remove(self, key: bytes, id: bytes) -> None:
-        row = self.base + b"r" + id
-        if self.call("ZREM", self.base + b"k" + key, id) and self.call("HINCRBY", row, "n", -1) <= 0:
-            self.call("DEL", row)
-
-    def write(self, text: bytes, previous: bytes, extends: bytes, keys: list[bytes]) -> None:
-        seal = text[:16]
-        id, alike = self.with_seal(extends, seal), []
-        if id is None:
-            alike = self.find(keys[0], 15)
-            id = self.with_seal(keys[0], previous)
-            if id is None and alike and alike[0][1] == seal:
-                id = alike[0][0]
-        if id is None:
-            for old, _ in alike[8:] if len(alike) == 16 else []:
-                for key in keys:
-                    self.remove(key, old)
-            id = b"%d" % self.call("INCR", self.base + b"n")
-        self.call("HSET", self.base + b"r" + id, "t", text, "s", seal)
-        self.call("EXPIRE", self.base + b"r" + id, self.seconds)
-        for key in keys:
-            self.add(key, id)
-
-
 def _record_reasonings(call: Call, keys: list[bytes], words: list[bytes]) -> int:
-    base, mark, seconds, *rest = keys[0], *words
-    if not call("SET", base + b"w" + mark, "", "EX", 3600, "NX"):
-        return 0
-    rows = _Rows(call, base, seconds)
+    base, seconds, *rest = keys[0], *words
     while rest:
-        text, previous, extends, known, key_count, unless_count, *rest = rest
-        own, unless = rest[: int(key_count)], rest[int(key_count) : int(key_count) + int(unless_count)]
-        rest = rest[int(key_count) + int(unless_count) :]
-        is_wanted = not any(rows.find(key) for key in unless) and not (known and rows.find(own[0]))
-        if is_wanted and (id := rows.with_seal(known, text[:16])) is not None:
-            rows.add(own[0], id)
-        elif is_wanted:
-            rows.write(text, previous, extends, own)
+        text, count, *rest = rest
+        own, rest = rest[: int(count)], rest[int(count) :]
+        id = text[:16]
+        call("SET", base + b"r" + id, text, "EX", seconds)
+        for key in own:
+            texts = len(call("ZRANGE", base + b"k" + key, 0, -1))
+            if texts < 16:
+                call("ZADD", base + b"k" + key, "NX", texts, id)
+            call("EXPIRE", base + b"k" + key, seconds)
     return 1
 
 

@@ -1,9 +1,8 @@
 """The scripts of the engine, each atomic, with one key: the prefix of a caller's keys, or the key of a row.
 
-A reasoning is a hash `r<id>`: its sealed text (t), the seal of that (s), which is equal for equal texts, and how many
-keys lead to it (n). Each key of a turn is a sorted set `k<key>` of such ids, so that the newest comes first. What leads
-to what, and when a row is replaced, is as in SQLite: `storage.entries` has the rules, `sqlite.rows.ReasoningRows` the
-same steps in SQL. A row that is not used expires.
+A reasoning is a row `r<id>`, its sealed text; the id is the seal, which is equal for equal texts: writing one again
+changes nothing. Each key of a turn is a sorted set `k<key>` of such ids, the oldest first; it leads to at most 16, as
+in SQLite. A row that is not used expires.
 """
 
 from deepseek_cursor_proxy.storage.resp.client import Script
@@ -16,11 +15,11 @@ local function use(key)
 end
 for at = 2, #ARGV do
   local key = KEYS[1] .. 'k' .. ARGV[at]
-  local ids = redis.call('ZRANGE', key, 0, -1, 'REV')
+  local ids = redis.call('ZRANGE', key, 0, -1)
   if #ids > 0 then use(key) end
   for _, id in ipairs(ids) do
     local row = KEYS[1] .. 'r' .. id
-    local text = sent[id] and '' or redis.call('HGET', row, 't')
+    local text = sent[id] and '' or redis.call('GET', row)
     if text then
       if not sent[id] then use(row) end
       sent[id] = true
@@ -33,68 +32,20 @@ end
 return reply
 """)
 
-# ARGV: mark of this write, seconds to keep, entries. An entry: text, seal of `previous`, `extends`, `known_key` (these
-# may be empty), number of keys, number of keys that must not be known, both lists of keys. A mark that was seen before
-# changes nothing: a write whose reply was lost is sent again when the engine is back.
+# ARGV: seconds to keep, entries. An entry: sealed text, number of keys, keys.
 RECORD_REASONINGS = Script("""
-local base, ttl, at = KEYS[1], ARGV[2], 3
-if not redis.call('SET', base .. 'w' .. ARGV[1], '', 'EX', 3600, 'NX') then return 0 end
-local function take(count)
-  local list = {}
-  for i = 1, count do list[i] = ARGV[at + i - 1] end
-  at = at + count
-  return list
-end
-local function rows(key, last)
-  local list = {}
-  for _, id in ipairs(redis.call('ZRANGE', base .. 'k' .. key, 0, last, 'REV')) do
-    local seal = redis.call('HGET', base .. 'r' .. id, 's')
-    if seal then list[#list + 1] = {id, seal} else redis.call('ZREM', base .. 'k' .. key, id) end
-  end
-  return list
-end
-local function with_seal(list, seal)
-  for _, row in ipairs(list) do if row[2] == seal then return row[1] end end
-end
-local function add(key, id)
-  local added = redis.call('ZADD', base .. 'k' .. key, 'NX', id, id)
-  redis.call('HINCRBY', base .. 'r' .. id, 'n', added)
-  redis.call('EXPIRE', base .. 'k' .. key, ttl)
-end
-local function remove(key, id)
-  if redis.call('ZREM', base .. 'k' .. key, id) == 1 then
-    if redis.call('HINCRBY', base .. 'r' .. id, 'n', -1) <= 0 then redis.call('DEL', base .. 'r' .. id) end
-  end
-end
+local ttl, at = ARGV[1], 2
 while at <= #ARGV do
-  local text, previous, extends, known, key_count, unless_count = unpack(take(6))
-  local keys, unless, seal, is_wanted = take(tonumber(key_count)), take(tonumber(unless_count)), text:sub(1, 16), true
-  for _, key in ipairs(unless) do is_wanted = is_wanted and #rows(key, -1) == 0 end
-  if is_wanted and known ~= '' then
-    is_wanted = #rows(keys[1], -1) == 0
-    local id = is_wanted and with_seal(rows(known, -1), seal)
-    if id then
-      add(keys[1], id)
-      is_wanted = false
-    end
+  local text, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
+  local id = text:sub(1, 16)
+  redis.call('SET', KEYS[1] .. 'r' .. id, text, 'EX', ttl)
+  for i = at + 2, last do
+    local key = KEYS[1] .. 'k' .. ARGV[i]
+    local count = #redis.call('ZRANGE', key, 0, -1)
+    if count < 16 then redis.call('ZADD', key, 'NX', count, id) end
+    redis.call('EXPIRE', key, ttl)
   end
-  if is_wanted then
-    local id, alike = extends ~= '' and with_seal(rows(extends, -1), seal), {}
-    if not id then
-      alike = rows(keys[1], 15)
-      id = previous ~= '' and with_seal(rows(keys[1], -1), previous)
-      if not id and alike[1] and alike[1][2] == seal then id = alike[1][1] end
-    end
-    if not id then
-      for i = 9, #alike == 16 and 16 or 0 do
-        for _, key in ipairs(keys) do remove(key, alike[i][1]) end
-      end
-      id = redis.call('INCR', base .. 'n')
-    end
-    redis.call('HSET', base .. 'r' .. id, 't', text, 's', seal)
-    redis.call('EXPIRE', base .. 'r' .. id, ttl)
-    for _, key in ipairs(keys) do add(key, id) end
-  end
+  at = last + 1
 end
 return 1
 """)

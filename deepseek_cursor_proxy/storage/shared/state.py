@@ -40,7 +40,6 @@ _CATCH_UP_SECONDS = 2.0
 # Within these an engine that is there has answered. A proxy starts without one that is not.
 _START_SECONDS = 0.5
 _CHECK_KEY = b"dcp:check"
-SEAL_BYTES = 16
 _BATCH = 64
 # Error replies to a write that another try may not get: no memory, a full disk, too few replicas, no permission yet.
 _LATER = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
@@ -52,7 +51,7 @@ def prefix(caller: bytes) -> bytes:
 
 
 class Sealer(Protocol):
-    """Seals for one caller; equal data have equal seals, which are the first SEAL_BYTES (`reasoning.sealed`)."""
+    """Seals for one caller; equal data have equal seals, the first 16 bytes (`reasoning.sealed`)."""
 
     def seal_bytes(self, data: bytes) -> bytes: ...
     def open_bytes(self, raw: bytes, most: int) -> bytes | None: ...

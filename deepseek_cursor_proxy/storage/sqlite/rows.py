@@ -30,9 +30,11 @@ from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 _KEYS_PER_QUERY = 900
 # From this share of a limit on a table is nearly full; a file that is smaller needs no sum of its rows.
 _NEARLY_FULL = 0.8
-# Different reasonings for answers in the same words to the same history: only a block that the client still shows tells
-# which one is meant. A client that asks the same all day must not make every lookup longer.
-_MOST_ALIKE = 16
+# Different reasonings for answers in the same words to the same history: a client that asks the same all day must not
+# make every lookup longer.
+_MOST_TEXTS_PER_KEY = 16
+# Enough that no two texts have the same.
+_DIGEST_BYTES = 16
 # A use is written only when the row's time of last use is a day old, …
 _USE_RESOLUTION_SECONDS = 24 * 3600
 # … or a minute, when the store is so full that the order of use decides which rows go.
@@ -189,14 +191,14 @@ class ReasoningRows(Rows):
         self._used: set[int] = set()
 
     def find(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Key and text of every reasoning under these keys, newest first."""
+        """Key and text of every reasoning under these keys, oldest first."""
         rows: list[tuple[bytes, bytes, int, float]] = []
         with self.database.reader() as connection:
             for start in range(0, len(keys), _KEYS_PER_QUERY):
                 chunk = keys[start : start + _KEYS_PER_QUERY]
                 rows += connection.execute(
                     "SELECT key, text, id, used_at FROM keys JOIN reasonings ON id = reasoning "
-                    f"WHERE key IN ({','.join('?' * len(chunk))}) ORDER BY id DESC",
+                    f"WHERE key IN ({','.join('?' * len(chunk))}) ORDER BY place",
                     chunk,
                 )
         if rows:
@@ -207,60 +209,32 @@ class ReasoningRows(Rows):
         return [row[:2] for row in rows]
 
     def write(self, entries: Sequence[ReasoningEntry], is_retry: bool = False) -> Sequence[Any]:
-        """Write entries, and the uses noted by `find`.
+        """Write entries, and the uses noted by `find`."""
+        # Not at the start of the program, which is waited for.
+        from hashlib import sha256
 
-        With `is_retry` the file may be a new one, which lacks the reasoning that an alias leads to: it is inserted.
-        """
         now = self.clock.use_time()
         with self.database.transaction(is_retry=is_retry) as connection:
-            for entry in entries:
-                if not any(_is_known(connection, key) for key in entry.unless_known):
-                    self._write_entry(connection, entry, now, is_retry)
-            if self._used:
-                with self._lock:
-                    used, self._used = self._used, set()
-                connection.executemany("UPDATE reasonings SET used_at = ? WHERE id = ?", [(now, id) for id in used])
+            with self._lock:
+                used, self._used = self._used, set()
+            for keys, text in entries:
+                digest = sha256(text).digest()[:_DIGEST_BYTES]
+                known = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
+                if known is not None:
+                    id: int = known[0]
+                    used.add(id)
+                else:
+                    insert = "INSERT INTO reasonings (digest, text, used_at) VALUES (?, ?, ?)"
+                    id = connection.execute(insert, (digest, text, now)).lastrowid or 0
+                connection.executemany(
+                    "INSERT OR IGNORE INTO keys (key, reasoning, place) SELECT ?1, ?2, place FROM "
+                    "(SELECT coalesce(max(place) + 1, 0) AS place, count(*) AS texts FROM keys WHERE key = ?1) "
+                    f"WHERE texts < {_MOST_TEXTS_PER_KEY}",
+                    [(key, id) for key in keys],
+                )
+            query = "UPDATE reasonings SET used_at = ?1 WHERE id = ?2 AND abs(?1 - used_at) > ?3"
+            connection.executemany(query, [(now, id, self._use_resolution()) for id in used])
         return entries
-
-    def _write_entry(self, connection: sqlite3.Connection, entry: ReasoningEntry, now: float, is_retry: bool) -> None:
-        if entry.known_key is None:
-            self._write_reasoning(connection, entry, now)
-        elif not _is_known(connection, entry.keys[0]):
-            added = connection.execute(
-                "INSERT INTO keys (key, reasoning) SELECT ?, reasoning FROM keys JOIN reasonings ON id = reasoning "
-                "WHERE key = ? AND text = ? ORDER BY reasoning DESC LIMIT 1",
-                (entry.keys[0], entry.known_key, entry.text),
-            ).rowcount
-            if not added and is_retry:
-                self._write_reasoning(connection, entry, now)
-
-    def _write_reasoning(self, connection: sqlite3.Connection, new: ReasoningEntry, now: float) -> None:
-        """Update the row of the same turn, or insert one; add all keys to it."""
-        # The turn got more calls after this text, …
-        same = _find_row(connection, new.extends, new.text) if new.extends is not None else None
-        if same is None and new.previous is not None:
-            # … or went on thinking, …
-            same = _find_row(connection, new.keys[0], new.previous)
-        alike = _ids_under(connection, new.keys[0]) if same is None else []
-        if alike:
-            # … or came again. A text that merely begins alike is another answer in the same words.
-            select = "SELECT id, text, used_at FROM reasonings WHERE id = ? AND text = ?"
-            same = connection.execute(select, (alike[0], new.text)).fetchone()
-        if same is not None:
-            id, text, used_at = same
-            if text != new.text or abs(now - used_at) > self._use_resolution():
-                connection.execute("UPDATE reasonings SET text = ?, used_at = ? WHERE id = ?", (new.text, now, id))
-        else:
-            if len(alike) == _MOST_ALIKE:
-                # The older half, so that not every turn pays for it.
-                _delete_alike(connection, new, alike[_MOST_ALIKE // 2 :])
-            inserted = connection.execute("INSERT INTO reasonings (text, used_at) VALUES (?, ?)", (new.text, now))
-            id = inserted.lastrowid or 0
-        owners = {**dict.fromkeys(new.keys), new.keys[0]: new.caller or None}
-        connection.executemany(
-            "INSERT OR IGNORE INTO keys (key, reasoning, caller) VALUES (?, ?, ?)",
-            [(key, id, caller) for key, caller in owners.items()],
-        )
 
     def _use_resolution(self) -> float:
         """The age from which a stored time of last use is updated."""
@@ -272,19 +246,6 @@ class ReasoningRows(Rows):
             self.write([])
         return super().prune(go_on)
 
-    def read_from(self, after: int, most: int) -> list[tuple[int, ReasoningEntry]]:
-        """The reasonings after a row, oldest first, each with its row; the first key is the one with the caller."""
-        with self.database.reader() as connection:
-            rows = connection.execute(
-                "SELECT id, text, group_concat(hex(key)), max(caller), max(iif(caller IS NULL, '', hex(key))) "
-                "FROM reasonings JOIN keys ON reasoning = id WHERE id > ? GROUP BY id ORDER BY id LIMIT ?",
-                (after, most),
-            ).fetchall()
-        return [
-            (id, ReasoningEntry(tuple(map(bytes.fromhex, _first(keys.split(","), first))), text, caller=caller or b""))
-            for id, text, keys, caller, first in rows
-        ]
-
     def stats(self) -> StoreStats:
         with self.database.reader() as connection:
             rows, size, oldest = connection.execute(
@@ -292,41 +253,6 @@ class ReasoningRows(Rows):
             ).fetchone()
             keys = connection.execute("SELECT count(*) FROM keys").fetchone()[0]
         return StoreStats(rows, keys, size, oldest)
-
-
-def _first(keys: list[str], first: str) -> list[str]:
-    return sorted(keys, key=lambda key: key != first)
-
-
-def _find_row(connection: sqlite3.Connection, key: bytes, text: bytes) -> tuple[int, bytes, float] | None:
-    """Id, text and time of last use of the latest reasoning with a text under a key."""
-    found: tuple[int, bytes, float] | None = connection.execute(
-        "SELECT id, text, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key = ? AND text = ? "
-        "ORDER BY reasoning DESC LIMIT 1",
-        (key, text),
-    ).fetchone()
-    return found
-
-
-def _ids_under(connection: sqlite3.Connection, key: bytes) -> list[int]:
-    """The latest reasonings under a key, newest first."""
-    select = "SELECT reasoning FROM keys WHERE key = ? ORDER BY reasoning DESC LIMIT ?"
-    return [id for (id,) in connection.execute(select, (key, _MOST_ALIKE))]
-
-
-def _is_known(connection: sqlite3.Connection, key: bytes) -> bool:
-    return connection.execute("SELECT 1 FROM keys WHERE key = ? LIMIT 1", (key,)).fetchone() is not None
-
-
-def _delete_alike(connection: sqlite3.Connection, new: ReasoningEntry, ids: Sequence[int]) -> None:
-    """Take this entry's keys from these rows. A reasoning that still has other keys is kept: a chat still sends it."""
-    connection.executemany(
-        "DELETE FROM keys WHERE key = ? AND reasoning = ?", [(key, id) for id in ids for key in set(new.keys)]
-    )
-    connection.executemany(
-        "DELETE FROM reasonings WHERE id = ? AND NOT EXISTS (SELECT 1 FROM keys WHERE reasoning = ?)",
-        [(id, id) for id in ids],
-    )
 
 
 class ToolOrderRows(Rows):

@@ -12,11 +12,14 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.storage.faults import Outdated, Unusable
 
 _TABLES = """
--- One row per reasoning; the keys that lead to it are small rows of their own. The first of its keys has the caller.
-CREATE TABLE reasonings (id INTEGER PRIMARY KEY, text BLOB NOT NULL, used_at REAL NOT NULL) STRICT;
+-- One row per reasoning, addressed by the digest of its text; the keys that lead to it are small rows of their own.
+CREATE TABLE reasonings (
+    id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB NOT NULL, used_at REAL NOT NULL
+) STRICT;
 CREATE INDEX reasonings_by_use ON reasonings (used_at);
+-- `place` is the order in which the reasonings of a key were written.
 CREATE TABLE keys (
-    key BLOB NOT NULL, reasoning INTEGER NOT NULL REFERENCES reasonings ON DELETE CASCADE, caller BLOB,
+    key BLOB NOT NULL, reasoning INTEGER NOT NULL REFERENCES reasonings ON DELETE CASCADE, place INTEGER NOT NULL,
     PRIMARY KEY (key, reasoning)
 ) STRICT, WITHOUT ROWID;
 -- Deleting a reasoning has to find its keys.
@@ -144,7 +147,7 @@ class Schema(NamedTuple):
 
 
 # The file of reasonings, responses and whatever else the stores of this folder keep ("DScp").
-STORE = Schema(0x44536370, 12, _TABLES)
+STORE = Schema(0x44536370, 13, _TABLES)
 
 
 def read_version(connection: sqlite3.Connection) -> int:

@@ -135,7 +135,7 @@ def looked_up(namespace: bytes, history: list[Json], answer: Json, conversation:
     """Every key that the answer is looked for under when the history comes back with it."""
     keys = identity.identify(namespace, messages([*history, answer]), conversation).keys[-1]
     assert keys is not None
-    return {keys.exact, *keys.weaker_keys()}
+    return set(keys.record_keys())
 
 
 class TestCollidingPrefixes(unittest.TestCase):

@@ -56,16 +56,6 @@ class TestChat(BlankReasoningTestCase):
         self.chat(prompt, *self.turn(reasoning_content="My own words."))
         self.assert_upstream_saw("My own words.")
 
-    def test_a_cut_history_that_begins_like_another_chat_keeps_its_own_reasoning(self) -> None:
-        first, question = ({"role": "user", "content": text} for text in ("hello", "continue"))
-        mine = {"role": "assistant", "content": "Done.", "reasoning_content": "Mine."}
-        self.fake.answer(*(Answer(reasoning=text, content="Done.") for text in ("Of another chat.", "First.", "Mine.")))
-        self.chat(question)
-        self.chat(first)
-        self.chat(first, {**mine, "reasoning_content": "First."}, question)
-        self.chat(question, mine, question)
-        self.assert_upstream_saw("Mine.")
-
     def test_another_key_gets_no_reasoning_in_place_of_its_own(self) -> None:
         self.fake.answer(CALLING)
         self.chat({"role": "user", "content": "q"})

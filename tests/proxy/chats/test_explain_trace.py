@@ -80,13 +80,10 @@ class TestWords(ExplainTestCase):
     def test_explain_has_words_for_every_need_source_and_proof(self) -> None:
         for expected, details in (
             ("required, found by exact: ", {}),
-            ("wanted, found by dialogue: ", {"need": "soft", "proof": "dialogue"}),
+            ("wanted, found by near: ", {"need": "soft", "proof": "near"}),
             ("not needed, the client sent it", {"need": "none", "source": "client", "proof": ""}),
             ("required, from the thinking block in its text (unknown: ", {"source": "display", "proof": "unknown"}),
-            ("required, no source has it (ambiguous call: two different turns fit the id of one of its calls)",
-             {"source": "missing", "proof": "ambiguous call"}),
-            # As older versions wrote it.
-            ("required, no source has it (unknown: ", {"source": "nobody", "proof": "unknown"}),
+            ("required, no source has it (unknown: ", {"source": "missing", "proof": "unknown"}),
             ("history; the model had thought nothing", {"is_empty": True}),
         ):  # fmt: skip
             with self.subTest(expected):

@@ -67,14 +67,6 @@ class TestMatching(ScenarioTestCase):
             self.chat(said, Answer(content="Done."), proxy=self.proxy(display_reasoning=False))
             self.assert_upstream_saw(f"{before}then that.")
 
-    def test_equal_answers_with_equal_beginnings_of_reasoning_are_told_apart(self) -> None:
-        for thoughts in (("It is 1", "It is 12"), ("It is 12", "It is 1")):
-            proxy = self.proxy(display_reasoning=False)
-            for thought in thoughts:
-                client = self.chat(Answer(reasoning=thought, content="The same."), proxy=proxy)
-            self.go_on(client)
-            self.assert_upstream_saw(" ")
-
     def test_01_a_plain_answer_is_restored(self) -> None:
         self.go_on(self.chat(Answer(reasoning="Plain.", content="Hello.")))
         self.assert_upstream_saw("Plain.")

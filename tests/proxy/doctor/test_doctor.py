@@ -95,7 +95,7 @@ class DoctorCase(AdminCase):
 
     def fill_store(self, rows: int = 3) -> None:
         with contextlib.closing(ReasoningStore(self.store)) as reasonings:
-            reasonings.record([([str(row).encode().ljust(32)], "x" * 3000) for row in range(rows)])
+            reasonings.record([([str(row).encode().ljust(32)], f"{row}" + "x" * 3000) for row in range(rows)])
 
 
 class HealthyTest(DoctorCase):

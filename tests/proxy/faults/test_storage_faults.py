@@ -99,7 +99,7 @@ class FaultTestCase(unittest.TestCase):
         """The bytes of a healthy store with some pages of each kind."""
         with contextlib.closing(ReasoningStore(self.path)) as store:
             for number in range(count):
-                store.record([([random.Random(number).randbytes(32)], "thought " * 100)])
+                store.record([([random.Random(number).randbytes(32)], f"{number} thought " * 100)])
         return self.path.read_bytes()
 
     def expect_memory_only(self, words: str, path: Path | None = None) -> RunningProxy:

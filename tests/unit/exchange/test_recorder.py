@@ -9,15 +9,14 @@ from deepseek_cursor_proxy.conversation import CallPiece, Delta, Reply
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning.restore import KeyAlias, prepare
+from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
 
 REQUEST = parse({"messages": [{"role": "user", "content": "hi"}]}, ProxyConfig())
-PREPARED = prepare(REQUEST, identify(b"m" * 32, REQUEST.messages, None), {}, "recover")
-SENT = (KeyAlias(None, b"k" * 32, "sent before"),)
+PREPARED = prepare(REQUEST, FoundTurns(REQUEST, identify(b"m" * 32, REQUEST.messages, None), {}), "recover")
 
 
-def attempt(**changes: Any) -> Any:
-    return mock.Mock(prepared=PREPARED._replace(**changes), absence_means_none=True)
+def attempt() -> Any:
+    return mock.Mock(prepared=PREPARED, absence_means_none=True)
 
 
 def call(arguments: str, index: int = 0) -> Delta:
@@ -29,16 +28,14 @@ class TestTurnRecorder(unittest.TestCase):
         self.store, self.reply = mock.Mock(), Reply()
         self.recorder = TurnRecorder(self.reply, self.store, "call_x")
 
-    def assert_stored(self, *reasonings: list[str], aliases: tuple[KeyAlias, ...] | None = None) -> None:
+    def assert_stored(self, *reasonings: list[str]) -> None:
         calls = [call.args for call in self.store.record.call_args_list]
-        self.assertEqual(list(reasonings), [[reasoning for _, reasoning in entries] for entries, *_ in calls])
-        if aliases is not None:
-            self.assertEqual([aliases], [each for _, each, *_ in calls])
+        self.assertEqual(list(reasonings), [[reasoning for _, reasoning in entries] for (entries,) in calls])
 
-    def add(self, *deltas: Delta, **changes: Any) -> None:
+    def add(self, *deltas: Delta) -> None:
         for delta in deltas:
             self.reply.add(delta)
-        self.recorder.record_complete(list(deltas), attempt(**changes))
+        self.recorder.record_complete(list(deltas), attempt())
 
     def test_a_turn_is_stored_once_when_it_ends(self) -> None:
         self.add(Delta(reasoning="Hm."))
@@ -70,12 +67,3 @@ class TestTurnRecorder(unittest.TestCase):
         self.reply.add(call('{"a"', 1))
         self.recorder.record_rest(attempt())
         self.assert_stored(["Hm."])
-
-    def test_the_reasoning_that_was_sent_is_stored_with_the_answer_or_at_the_end(self) -> None:
-        self.recorder.record_rest(attempt(aliases=SENT))
-        self.assert_stored([], aliases=SENT)
-
-    def test_the_reasoning_that_was_sent_is_stored_once(self) -> None:
-        self.add(Delta(reasoning="Hm.", finish_reason="stop"), aliases=SENT)
-        self.recorder.record_rest(attempt(aliases=SENT))
-        self.assert_stored(["Hm."], aliases=SENT)

@@ -119,7 +119,7 @@ class TestRecord(unittest.TestCase):
             turn(1, Source.STORE, proof="exact"),
             turn(3, Source.CLIENT),
             turn(5, Source.DISPLAY),
-            turn(7, Source.STORE, is_empty=True, proof="sent"),
+            turn(7, Source.STORE, is_empty=True, proof="near"),
             turn(9, Source.MISSING, proof="unknown"),
             turn(100_000, Source.MISSING, ReasoningNeed.NONE),
         )
@@ -136,7 +136,7 @@ class TestRecord(unittest.TestCase):
                 TurnMark(1, "store", "exact"),
                 TurnMark(3, "client", ""),
                 TurnMark(5, "display", ""),
-                TurnMark(7, "empty", "sent"),
+                TurnMark(7, "empty", "near"),
                 TurnMark(9, "missing", "unknown"),
                 TurnMark(100_000, "none", ""),
             ],
@@ -161,7 +161,7 @@ class TestRecord(unittest.TestCase):
             self.assertLess(len(text), 4000)
 
     def test_a_thousand_records_of_long_chats_take_less_than_five_megabytes(self) -> None:
-        long = prepared(*(turn(n, Source.STORE, proof="sent") for n in range(1000)), repairs={"moved": 2})
+        long = prepared(*(turn(n, Source.STORE, proof="near") for n in range(1000)), repairs={"moved": 2})
         long = long._replace(request=REQUEST._replace(dropped=tuple(f"field {n}" for n in range(30))))
         # A tenth of what is kept, because tracing makes it slow.
         log = RequestLog(most_records=100)

@@ -61,7 +61,7 @@ class TestComplete(unittest.TestCase):
         texts: dict[bytes, list[str]] = {}
         for each in stored:
             for key in record_keys(each)[1:]:
-                texts.setdefault(key, []).insert(0, each.server_items or "")
+                texts.setdefault(key, []).append(each.server_items or "")
         request = ChatRequest("m", "m", (Message("user", "Rain?"), message))
         prepared = PreparedRequest(request, identify(CALLER, request.messages), ())
         found = server_turns.complete(prepared, CALLER, lambda keys: {key: texts[key] for key in keys if key in texts})
@@ -134,7 +134,7 @@ class TestComplete(unittest.TestCase):
         history = [question]
         for turn in turns:
             for key in server_turns.record_keys(CALLER, turn, identify(CALLER, history).answer_keys(turn)):
-                texts.setdefault(key, []).insert(0, turn.server_items or "")
+                texts.setdefault(key, []).append(turn.server_items or "")
             history += [sent(without(SEARCH, "id"), TEXT, reasoning="Where?"), question]
         request = ChatRequest("m", "m", tuple(history))
         prepared = PreparedRequest(request, identify(CALLER, history), ())

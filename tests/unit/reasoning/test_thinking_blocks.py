@@ -75,8 +75,8 @@ class TestThinkingBlocks(unittest.TestCase):
                 (block,) = thinking_blocks.find_blocks(written[:end])
                 self.assertTrue(block.is_open)
                 self.assertEqual(end, block.end)
-                self.assertTrue(block.fits(whole), block)
-                self.assertFalse(block.fits("another thought") and len(block.reasoning) > 1, block)
+                self.assertTrue(block.matches(whole), block)
+                self.assertFalse(block.matches("another thought") and len(block.reasoning) > 1, block)
 
     def test_a_thinking_block_is_recognised_after_html_escaping_and_other_line_ends(self) -> None:
         thought = 'a "Vec<String>" & &amp; </details>\n\n```\n<b>'

@@ -128,7 +128,7 @@ class TestStores(unittest.TestCase):
     def fill(self, name: str) -> None:
         """Write a row into each store."""
         key = name.encode()
-        self.reasonings.record([((key,), "why")])
+        self.reasonings.record([((key,), key.decode())])
         self.put(name)
         self.chats.record(key, None, seen(CHAT, "ab"), ("a", "b"))
         self.answers.record(key, CachedAnswer(b""))
@@ -169,7 +169,7 @@ class TestStores(unittest.TestCase):
     def assert_all_there(self, *names: str) -> None:
         self.assertEqual([0] * 6, self.prune())
         for name in ("first", *names):
-            self.assertEqual({name.encode(): ["why"]}, self.reasonings.find([name.encode()]))
+            self.assertEqual({name.encode(): [name]}, self.reasonings.find([name.encode()]))
             self.assertIsNotNone(self.responses.get(ME, name))
         self.assertIsNotNone(self.responses.get(ME, "job"))
 
@@ -223,7 +223,7 @@ class TestStores(unittest.TestCase):
         self.fill("new")
         self.clocks.pass_by(2 * HOUR)
         self.prune()
-        self.assertEqual({b"new": ["why"]}, self.reasonings.find([b"new", b"first"]))
+        self.assertEqual({b"new": ["new"]}, self.reasonings.find([b"new", b"first"]))
         self.assertEqual(["new"], [each.options.name for each in self.sessions.list(ME)])
         self.assertEqual((True, False), tuple(self.responses.get(ME, name) is not None for name in ("new", "first")))
 
@@ -232,7 +232,7 @@ class TestStores(unittest.TestCase):
         self.clocks.wall += 100 * DAY
         self.clocks.pass_by(2 * HOUR)
         self.put("future")
-        self.reasonings.record([((b"future",), "why")])
+        self.reasonings.record([((b"future",), "future")])
         self.answers.record(b"future", CachedAnswer(b""))
         self.chats.record(b"future", None, seen(CHAT, "ba"), ("b", "a"))
         session = self.sessions.create(ME, SessionOptions(), "m").uuid
@@ -245,7 +245,7 @@ class TestStores(unittest.TestCase):
         self.sessions._limits = self.sessions._limits._replace(sessions=1)
         self.prune()
         self.assertEqual(
-            ({b"first": ["why"]}, None), (self.reasonings.find([b"first", b"future"]), self.sessions.get(ME, session))
+            ({b"first": ["first"]}, None), (self.reasonings.find([b"first", b"future"]), self.sessions.get(ME, session))
         )
         self.assertIsNotNone(self.responses.get(ME, "first"))
         self.assertIsNone(self.responses.get(ME, "future"))

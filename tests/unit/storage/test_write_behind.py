@@ -163,12 +163,8 @@ class TestWriteBehind(DatabaseTestCase):
         self.assertEqual((0, 0, {}), (len(self.words), self.words._size, self.words._by_key))
 
 
-def entry(text: str, *keys: bytes, previous: str | None = None) -> ReasoningEntry:
-    return ReasoningEntry(keys, text.encode(), previous=None if previous is None else previous.encode())
-
-
-def alias(known: bytes, new: bytes, text: str) -> ReasoningEntry:
-    return ReasoningEntry((new,), text.encode(), known)
+def entry(text: str, *keys: bytes) -> ReasoningEntry:
+    return ReasoningEntry(keys, text.encode())
 
 
 class TestWaitingReasonings(DatabaseTestCase):
@@ -182,30 +178,3 @@ class TestWaitingReasonings(DatabaseTestCase):
     def test_pending_reasonings_are_found_under_each_key_newest_first(self) -> None:
         self.pending.add([entry("one", b"a", b"b"), entry("two", b"b")])
         self.assertEqual({b"a": [b"one"], b"b": [b"two", b"one"]}, self.find(b"a", b"b", b"c"))
-
-    def test_a_pending_turn_that_goes_on_thinking_stays_one_entry(self) -> None:
-        self.pending.add([entry("first", b"a", b"b")])
-        self.pending.add([entry("first, and second", b"a", b"b", previous="first")])
-        self.pending.add([entry("first, and second", b"a", b"b")])
-        self.assertEqual(1, len(self.pending))
-        self.assertEqual({b"b": [b"first, and second"]}, self.find(b"b"))
-
-    def test_two_pending_answers_that_begin_alike_stay_two_entries_even_if_one_is_empty(self) -> None:
-        self.pending.add([entry("thought 1", b"a"), entry("thought 12", b"a"), entry("", b"b")])
-        self.pending.add([entry("thought", b"b")])
-        found = {b"a": [b"thought 12", b"thought 1"], b"b": [b"thought", b""]}
-        self.assertEqual(found, self.find(b"a", b"b"))
-
-    def test_a_pending_alias_is_kept_once_and_finds_its_reasoning(self) -> None:
-        for _ in range(3):
-            self.pending.add([alias(b"known", b"new", "why")])
-        self.assertEqual(1, len(self.pending))
-        self.assertEqual({b"new": [b"why"]}, self.find(b"known", b"new"))
-
-    def test_a_pending_answer_with_further_calls_is_one_entry_under_all_keys(self) -> None:
-        self.pending.add([entry("why", b"a", b"b")])
-        self.pending.add([entry("why", b"c")._replace(extends=b"a")])
-        self.assertEqual(1, len(self.pending))
-        self.assertEqual({b"a": [b"why"], b"b": [b"why"], b"c": [b"why"]}, self.find(b"a", b"b", b"c"))
-        self.pending.add([entry("another", b"d")._replace(extends=b"a")])
-        self.assertEqual(2, len(self.pending))

@@ -20,7 +20,7 @@ class TestOutages(EngineTestCase):
         return waiting(self.place / "one.sqlite3")
 
     def order(self) -> list[str]:
-        """The texts under one key, newest first, as an instance without a file of its own finds them."""
+        """The texts under one key, oldest first, as an instance without a file of its own finds them."""
         return self.instance("stranger").find(1)[1]
 
     def test_what_was_recorded_without_the_engine_follows_in_order(self) -> None:
@@ -29,12 +29,12 @@ class TestOutages(EngineTestCase):
         self.engine.stop()
         for text in ("a", "b", "c"):
             self.assertTrue(one.record(text, 1))
-            self.assertEqual(text, one.find(1)[1][0])
+            self.assertEqual(text, one.find(1)[1][-1])
         self.assertEqual(3, self.waiting())
         self.engine.start()
         one.wait_until_shared()
         self.assertEqual(0, self.waiting())
-        self.assertEqual(["c", "b", "a", "before"], self.order())
+        self.assertEqual(["before", "a", "b", "c"], self.order())
 
     def test_an_engine_that_is_absent_at_the_start_gets_everything_later(self) -> None:
         self.engine.stop()
@@ -61,11 +61,11 @@ class TestOutages(EngineTestCase):
             one.record("late", 1)
             self.assertEqual(1, self.waiting())
             self.engine.resume()
-            # The stopped engine has run it meanwhile; another text is newer by then.
+            # The stopped engine has run it meanwhile.
             wait_until(lambda: two.shared.find(b"c" * 32, [bytes(31) + b"\1"]))
         two.record("newer", 1)
         one.wait_until_shared()
-        self.assertEqual(["newer", "late"], self.order())
+        self.assertEqual(["late", "newer"], self.order())
 
     def test_a_stopped_engine_delays_no_call_beyond_its_deadline(self) -> None:
         one = self.instance()
@@ -100,7 +100,7 @@ class TestOutages(EngineTestCase):
             self.assertEqual(2, self.waiting())
         one.state._catcher.wake()
         one.wait_until_shared()
-        self.assertEqual(["second", "first"], self.order())
+        self.assertEqual(["first", "second"], self.order())
 
     def test_each_change_is_one_line(self) -> None:
         one = self.instance()

@@ -48,7 +48,7 @@ class TestDatabase(StoreFileTestCase):
     def test_a_failed_transaction_leaves_no_row(self) -> None:
         opened = self.open()
         with self.assertRaises(RuntimeError), opened.transaction() as connection:
-            connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+            connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), x'00', 0)")
             raise RuntimeError
         self.assertEqual(0, count(opened))
 
@@ -61,7 +61,7 @@ class TestDatabase(StoreFileTestCase):
         opened = self.open()
         with mock.patch.object(database, "_BUSY_SECONDS", 0.0):
             with opened.transaction() as connection:
-                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+                connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), x'00', 0)")
                 thread = in_background(self, opened.empty_log)
                 thread.join(0.05)
             thread.join()
@@ -76,7 +76,7 @@ class TestDatabase(StoreFileTestCase):
         for version in (11, 0, -1):
             with self.subTest(version):
                 with closing(self.open()) as old, old.transaction() as connection:
-                    connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+                    connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), x'00', 0)")
                     connection.execute(f"PRAGMA user_version = {version}")
                 with self.assertRaisesRegex(Unusable, f"earlier version, schema {version}"), open_read_only(self.path):
                     self.fail("it was read")
@@ -102,7 +102,7 @@ class TestDatabase(StoreFileTestCase):
         opened = self.open()
         for _ in range(60):
             with opened.transaction() as connection:
-                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (zeroblob(200000), 0)")
+                connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), zeroblob(200000), 0)")
         self.assertLess(Path(f"{self.path}-wal").stat().st_size, 5_000_000)
 
     @needs_symlinks
@@ -118,7 +118,7 @@ class TestDatabase(StoreFileTestCase):
 
 def insert(opened: Database) -> None:
     with opened.transaction() as connection:
-        connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'00', 0)")
+        connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), x'00', 0)")
 
 
 def count(opened: Database) -> int:
@@ -198,7 +198,7 @@ class TestFaults(StoreFileTestCase):
             with self.assertRaises(Locked):
                 insert(self.opened)
             with self.opened.transaction(is_retry=True) as connection:
-                connection.execute("INSERT INTO reasonings (text, used_at) VALUES (x'01', 0)")
+                connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), x'01', 0)")
 
         self.opened.on_reopen(write_pending)
         with self.assertRaises(Locked):
