@@ -300,7 +300,7 @@ def _compute(message: Message) -> MessageDigest:
         if not isinstance(text, str):
             # The other APIs send the same as one text.
             text = "\n".join(part["text"] for part in text)
-        elif message.role == "assistant" and ("<" in text or "&lt;" in text):
+        elif message.role == "assistant" and "<" in text:
             blocks = thinking_blocks.find_blocks(text)
         if message.role == "assistant":
             text = thinking_blocks.strip_notices(thinking_blocks.strip_blocks(text, blocks)).strip()

@@ -216,9 +216,7 @@ _NOTHING_RESTORED = _RestoredTurns()
 _RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore")
 
 
-def _look_up_restored(
-    request: ChatRequest, history: History, memory: Chat
-) -> Lookup[TurnKeys | None, _RestoredTurns]:
+def _look_up_restored(request: ChatRequest, history: History, memory: Chat) -> Lookup[TurnKeys | None, _RestoredTurns]:
     return memory.look_up(_RESTORE, history.keys, _conditions(request))
 
 

@@ -6,8 +6,8 @@ What a Form writes, `find_blocks` reads back byte for byte, whatever the reasoni
     <think>     clients take it out by its tags, so only its own tag is escaped: one backslash after the `<`
 
 Reasoning that goes on after the answer began has a block of its own, two line breaks after the text before it. Text
-that merely looks like a block stays: `restore` strips a block only if it shows the turn's reasoning. Blocks of earlier
-versions, which had one backslash after the `<` in both forms, are read as well. `display` writes streams.
+that merely looks like a block stays: `restore` strips a block only if it shows the turn's reasoning. `display` writes
+streams.
 A notice decides nothing: it goes neither upstream nor into the digest of a turn, and NOTICE in a history means only
 that it need not be shown again.
 Warning: `identity` strips by the same functions as `restore`, so a change here changes the keys of past turns.
@@ -54,37 +54,22 @@ class Form:
         """A whole reasoning as the inside of a block."""
         return markdown_escape.escape(text) if self.is_markdown else self.escape_tag(text)
 
-    def readings(self, body: str, *, is_open: bool = False) -> tuple[str, ...]:
-        """The reasonings that the inside may mean, likeliest first; earlier versions escaped differently."""
+    def read(self, body: str, *, is_open: bool = False) -> str:
+        """The reasoning that the inside of a block shows."""
+        if self.is_markdown:
+            # In an open block the character that a backslash escapes may be missing.
+            return markdown_escape.unescape_open(body.rstrip("\\")) if is_open else markdown_escape.unescape(body)
         whole = self.split_unfinished(body)[0] if is_open else body
-        former = self._unescape.sub(r"<\1", whole) if "<" in whole else whole
-        if not self.is_markdown:
-            return (former,)
-        if is_open:
-            # The character that these escape may be missing.
-            return tuple(dict.fromkeys((markdown_escape.unescape_open(body.rstrip("\\")), former)))
-        read = markdown_escape.unescape(body)
-        if read == former:
-            return (read,)
-        return (read, former) if markdown_escape.escape(read) == body else (former, read)
+        return self._unescape.sub(r"<\1", whole) if "<" in whole else whole
 
     def begins_like(self, body: str, reasoning: str) -> bool:
         """Whether a block with this reasoning begins with this inside."""
         written = markdown_escape.escape_open(reasoning) if self.is_markdown else self.escape_tag(reasoning)
         return written.startswith(body)
 
-    def find_end(self, text: str, inside: int, budget: "_FenceBudget | None" = None) -> int:
+    def find_end(self, text: str, inside: int) -> int:
         """The index of the closing tag of a block whose inside begins at `inside`; -1 if the block is open."""
-        first = text.find(self.end, inside)
-        if first < 0 or not self.is_markdown or (budget is not None and not budget.left):
-            return first
-        stop = markdown_escape.find_outside(self.end, text, inside)
-        if stop >= 0:
-            return stop
-        if budget is not None:
-            budget.left -= 1
-        # Earlier versions left fences open.
-        return first if text.startswith(self.closing, first) or not text[first + len(self.end) :].strip() else -1
+        return markdown_escape.find_outside(self.end, text, inside) if self.is_markdown else text.find(self.end, inside)
 
     def escape_tag(self, text: str) -> str:
         return self._escape.sub(r"<\\\1", text) if "<" in text else text
@@ -126,68 +111,35 @@ COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n
 PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
 _FORMS = (COLLAPSIBLE, PLAIN)
 OPENINGS = tuple(form.opening for form in _FORMS)
-_ENDS = tuple(form.end for form in _FORMS)
-_LONGEST_END = max(map(len, _ENDS))
-_BREAKS = re.compile(r"(?:\r?\n){2}")
 _NOTHING_ELSE = re.compile(r"\s*\Z")
 _LATER = re.compile("\n\n(" + "|".join(re.escape(form.opening) for form in _FORMS) + ")")
-# The escapes of clients that store a text as HTML.
-_HTML_SIGNS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "#39": "'", "#x27": "'", "#34": '"'}
-_IN_HTML = re.compile("&(" + "|".join(_HTML_SIGNS) + ");", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class _FenceBudget:
-    """How many more unclosed fences of one text may be scanned to its end; beyond that fences are ignored."""
-
-    left: int = 4
-
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A thinking block in a text: the reasonings it may mean, its start, and the start of the text after it."""
+    """A thinking block in a text: the reasoning it shows, the start of the text after it, and its own start."""
 
-    readings: tuple[str, ...]
+    reasoning: str
     end: int
     start: int = 0
-    # It shows only how the reasoning begins: the user pressed Stop, or the model went on thinking after a call.
+    # It shows only how the reasoning begins: the user pressed Stop.
     is_open: bool = False
     form: Form = COLLAPSIBLE
     body: str = ""
 
-    @property
-    def reasoning(self) -> str:
-        return self.readings[0]
-
     def matches(self, reasoning: str) -> bool:
         """Whether it shows this reasoning, or how it begins: the rest came after the answer began."""
-        if any(_is_beginning(reading, reasoning, self) for reading in self.readings):
-            return True
-        return self.is_open and self.form.begins_like(self.body, reasoning)
-
-
-def undo_client_escapes(text: str) -> str:
-    """Undo the HTML escapes and line ends of a client, if that reveals a block in the text.
-
-    Clients change a whole text: where a single `<` or line feed is left, the model wrote the others like this.
-    """
-    plain = text
-    if "&lt;" in plain and "<" not in plain:
-        plain = _IN_HTML.sub(lambda sign: _HTML_SIGNS[sign[1].lower()], plain)
-    if "\r\n" in plain and plain.count("\n") == plain.count("\r\n"):
-        plain = plain.replace("\r\n", "\n")
-    return plain if plain is not text and any(form.opening in plain for form in _FORMS) else text
+        return _is_beginning(self.reasoning, reasoning, self) or (
+            self.is_open and self.form.begins_like(self.body, reasoning)
+        )
 
 
 def find_blocks(text: str) -> list[Block]:
-    """Every block at the start of a text or after two line breaks; positions are in `undo_client_escapes(text)`."""
-    text = undo_client_escapes(text)
+    """Every block at the start of a text or after two line breaks."""
     blocks: list[Block] = []
-    budget = _FenceBudget()
     # White space before the first block is a client's edit without meaning.
     at = len(text) - len(text.lstrip()) if text[:1].isspace() else 0
-    while block := block_at(text, at, budget=budget):
+    while block := block_at(text, at):
         blocks.append(block if blocks or not block.start else replace(block, start=0))
         at = block.end
     if not blocks:
@@ -195,13 +147,13 @@ def find_blocks(text: str) -> list[Block]:
     unclosed: set[str] = set()
     while opening := _LATER.search(text, at):
         form = next(form for form in _FORMS if form.opening == opening.group(1))
-        block = None if form.tag in unclosed else block_at(text, opening.start(1), is_later=not blocks, budget=budget)
+        block = None if form.tag in unclosed else block_at(text, opening.start(1), is_later=not blocks)
         if block is not None:
             blocks.append(replace(block, start=opening.start()))
             at = block.end
             continue
         # Skip to this form's next closing tag; if there is none, ignore the form from here on (keeps this linear).
-        stop = -1 if form.tag in unclosed else form.find_end(text, opening.end(), budget)
+        stop = -1 if form.tag in unclosed else form.find_end(text, opening.end())
         if stop < 0:
             unclosed.add(form.tag)
         at = max(opening.end(), stop)
@@ -212,7 +164,6 @@ def strip_blocks(text: str, blocks: Sequence[Block]) -> str:
     """Strip these blocks of `find_blocks` from a text."""
     if not blocks:
         return text
-    text = undo_client_escapes(text)
     if len(blocks) == 1 and blocks[0].start == 0:
         return text[blocks[0].end :]
     starts = [0, *(block.end for block in blocks)]
@@ -224,24 +175,17 @@ def blocks_that_show(blocks: Sequence[Block], reasonings: Iterable[str | None]) 
     """The blocks that show the turn's reasoning; others are the model's own text."""
     if not blocks:
         return ()
-    is_first = blocks[0].start == 0
+    is_first, shown = blocks[0].start == 0, [block.reasoning for block in blocks]
     for reasoning in filter(None, reasonings):
-        if is_first and reasoning in blocks[0].readings:
+        if is_first and reasoning == shown[0]:
             # All of the reasoning: an empty block after it is the model's own.
             return blocks[:1]
         # Spans of one turn, or turns that a client merged into one message.
-        if any(_is_beginning("".join(span), reasoning, blocks[-1]) for span in _spans(blocks)):
-            return blocks
-        if reasoning in map("\n\n".join, _spans(blocks)):
+        if _is_beginning("".join(shown), reasoning, blocks[-1]) or reasoning == "\n\n".join(shown):
             return blocks
         if is_first and blocks[0].matches(reasoning):
             return blocks[:1]
     return ()
-
-
-def _spans(blocks: Sequence[Block]) -> list[list[str]]:
-    """The reasonings of the blocks, read as this version or as an earlier one has written them."""
-    return [[block.readings[at] for block in blocks] for at in (0, -1)]
 
 
 def _is_beginning(shown: str, reasoning: str, last: Block) -> bool:
@@ -254,37 +198,12 @@ def is_one_at_the_start(blocks: Sequence[Block]) -> bool:
     return bool(blocks) and blocks[0].start == 0 and (len(blocks) == 1 or blocks[1].start > blocks[0].end)
 
 
-def join_split_text(parts: Sequence[str]) -> str | None:
-    """The text that a client split into these parts, if it begins with a thinking block; None otherwise."""
-    if len(parts) < 2:
-        return None
-    # Linear, because a text may come in very many parts: the pieces so far, how these end, the white space after them.
-    pieces, ending, gap, is_checked = [""], "", "", True
-    for part in parts:
-        is_split = len(pieces) > 1 and undo_client_escapes(part).startswith(OPENINGS)
-        if not is_split and not is_checked:
-            # The client trimmed the line breaks of a block.
-            is_split = ending.endswith(_ENDS) and not _BREAKS.search(gap + part[:4])
-            is_checked = True
-        if is_split:
-            pieces.append(gap.rstrip("\r\n"))
-            gap = "\n\n"
-        if trimmed := part.rstrip():
-            pieces += (gap, trimmed)
-            ending = (ending + gap[-_LONGEST_END:] + trimmed[-_LONGEST_END:])[-_LONGEST_END:]
-            gap, is_checked = part[len(trimmed) :], False
-        else:
-            gap += part
-    text = "".join(pieces) + gap
-    return text if block_at(undo_client_escapes(text).lstrip()) is not None else None
-
-
 def strip_display(text: str) -> str:
     """Strip every block and notice from a text."""
     return strip_notices(strip_blocks(text, find_blocks(text)))
 
 
-def block_at(text: str, start: int = 0, *, is_later: bool = False, budget: _FenceBudget | None = None) -> Block | None:
+def block_at(text: str, start: int = 0, *, is_later: bool = False) -> Block | None:
     """The block that begins exactly at `start`, if one does.
 
     With `is_later`, the first block of a text is not at its start: a <think> must then be closed, because
@@ -294,23 +213,23 @@ def block_at(text: str, start: int = 0, *, is_later: bool = False, budget: _Fenc
         if not text.startswith(form.opening, start):
             if form.is_markdown and text[start : start + len(form.opening)] == form.opening.rstrip():
                 # Stopped before any reasoning came, and trimmed. A bare <think> may be a word of the text.
-                return Block(("",), len(text), start, is_open=True, form=form)
+                return Block("", len(text), start, is_open=True, form=form)
             continue
         inside = start + len(form.opening)
-        stop = form.find_end(text, inside, budget)
+        stop = form.find_end(text, inside)
         if stop < 0 and is_later and not form.is_markdown:
             return None
         if stop < 0:
             # The user pressed Stop while the model was thinking.
             body = text[inside:]
-            return Block(form.readings(body, is_open=True), len(text), start, is_open=True, form=form, body=body)
+            return Block(form.read(body, is_open=True), len(text), start, is_open=True, form=form, body=body)
         end = stop + len(form.closing)
         if not text.startswith(form.closing, stop):
             # Clients trim a text that ends with the block; anything else was not written by us.
             if not _NOTHING_ELSE.match(text, stop + len(form.end)):
                 return None
             end = len(text)
-        return Block(form.readings(text[inside:stop]), end, start, form=form)
+        return Block(form.read(text[inside:stop]), end, start, form=form)
     return None
 
 

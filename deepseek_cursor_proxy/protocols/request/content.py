@@ -27,7 +27,6 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, pack_it
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, json_text, object_at, optional, optional_string
-from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 # As `protocols.responses` numbers its items; pi 0.74 cuts the two ids at 64 characters.
 _ITEM_ID = re.compile(r"(?<=.{8})_fc_[0-9a-f]{8,32}(?:_\d{0,6})?\Z")
@@ -94,12 +93,7 @@ def read_blocks(value: Any, role: str, param: str, *, is_server_turn: bool = Fal
         text = "".join([item["text"] for item in items if item["type"] == "text"])
         packed = pack_items(MESSAGES, items)
         return Blocks(text, "".join(thoughts) or None, tuple(calls), (), tuple(dropped), packed)
-    joined = None
-    if role == "assistant" and all(part["type"] == "text" for part in parts):
-        # The client may have split a thinking block of ours into parts.
-        joined = thinking_blocks.join_split_text([part["text"] for part in parts])
-    content = join_parts(parts) if joined is None else joined
-    return Blocks(content, reasoning, tuple(calls), tuple(results), tuple(dropped))
+    return Blocks(join_parts(parts), reasoning, tuple(calls), tuple(results), tuple(dropped))
 
 
 def has_server_blocks(blocks: Any) -> bool:

@@ -37,17 +37,8 @@ class TestRoundTrip(unittest.TestCase):
                 self.assertEqual(written, in_pieces(text, rng))
                 display_text = COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer."
                 (block,) = find_blocks(display_text)
-                self.assertIn(text, block.readings)
+                self.assertEqual(text, block.reasoning)
                 self.assertEqual("Answer.", strip_blocks(display_text, [block]))
-
-    def test_escaped_blocks_of_earlier_versions_are_read(self) -> None:
-        for thought, written in (
-            ("a </details> b <b>", "a <\\/details> b <b>"),
-            ("```\nnever closed </details>", "```\nnever closed <\\/details>"),
-            ("Vec<String> <\\details", "Vec<String> <\\\\details"),
-        ):
-            (block,) = find_blocks(COLLAPSIBLE.opening + written + COLLAPSIBLE.closing + "Answer.")
-            self.assertEqual(thought, block.reasoning)
 
     def test_repetitive_reasoning_is_escaped_in_linear_time(self) -> None:
         loops = ("<", "\\", "`", "&", "<a>", "`<", "]:", "```\n", "- ", "> ", "1. ", "&a", "`a|", "\r")
